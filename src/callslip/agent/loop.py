@@ -27,7 +27,7 @@ from callslip.formats.base import Decoder
 from callslip.formats.shell.history import model_messages
 from callslip.ingest.recorder import Recorder
 from callslip.ledger.aio import finish_despite_cancel, race
-from callslip.ledger.session_log import SessionLog, wait_for_turn
+from callslip.ledger.session_log import SessionLog, last_seq, wait_for_turn
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event
@@ -167,12 +167,11 @@ class Agent:
             except CallEndedError:
                 raise
             except (Exception, asyncio.CancelledError) as error:
-                if _is_cancelled(error):
+                is_cancellation, task = isinstance(error, asyncio.CancelledError), asyncio.current_task()
+                if is_cancellation and task is not None and task.cancelling():
                     raise
-                call.fail(
-                    codec.to_json(error),
-                    TOOL_CANCELLED if isinstance(error, asyncio.CancelledError) else describe_error(error),
-                )
+                # A tool that cancels itself is an error like any other.
+                call.fail(codec.to_json(error), TOOL_CANCELLED if is_cancellation else describe_error(error))
 
 
 class InputRecorder(Recorder):
@@ -191,12 +190,6 @@ class InputRecorder(Recorder):
         return events
 
 
-def _is_cancelled(error: BaseException) -> bool:
-    """Return whether this task is cancelled. A tool that cancels itself is an error like any other."""
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-
-
 class _TurnRun:
     """A turn in progress."""
 
@@ -211,16 +204,14 @@ class _TurnRun:
 
     async def start(self, prompt: str, turn: str) -> None:
         session, format = self._session, self._agent.model.format
-        self._start_seq = await self._last_seq()
-        self.turn = await self._check_open(turn) if turn else await session.start_turn(prompt, owned=True)
+        self._start_seq = await last_seq(session.log, session.name)
+        if turn:
+            row = await session.log.get_session(session.name)
+            if row is None or row.turn != turn:
+                raise InvalidTransitionError(f"turn {turn!r} is not open")
+        self.turn = turn or await session.start_turn(prompt, owned=True)
         self._tag_decoder = self._agent.tag_decoder(self.turn)
         self._recorder = InputRecorder(session.log, session.name, format, decoder=self._tag_decoder)
-
-    async def _check_open(self, turn: str) -> str:
-        row = await self._session.log.get_session(self._session.name)
-        if row is None or row.turn != turn:
-            raise InvalidTransitionError(f"turn {turn!r} is not open")
-        return turn
 
     async def end(self, reason: str, detail: str = "") -> None:
         """End the turn, unless another process has ended it or deleted the session."""
@@ -244,10 +235,6 @@ class _TurnRun:
         source = self._agent.model.format
         return "".join(event.text for event in deltas if (event.source, event.verdict) == (source, "applied"))
 
-    async def _last_seq(self) -> int:
-        row = await self._session.log.get_session(self._session.name)
-        return row.last_seq if row else 0
-
     async def _run_rounds(self) -> str:
         """Request answers and run their calls until there are no calls or a limit is reached. Return the reason."""
         limits = self._agent.limits
@@ -259,13 +246,17 @@ class _TurnRun:
             allowed = [call for call in proposed if await self._check_repeats(call)]
             if not allowed:
                 return "repeated_calls"
-            await self._execute(allowed)
+            if limits.parallel:
+                await self._execute_together(allowed)
+            else:
+                for call in allowed:
+                    await self._agent.execute(call)
         return "max_turn_requests"
 
     async def _request_answer(self) -> list[ProposedCall]:
         """Record an answer of the model, and return the calls to run."""
         proposed: dict[str, ProposedCall] = {}
-        self._request_seq = await self._last_seq()
+        self._request_seq = await last_seq(self._session.log, self._session.name)
         stream = self._agent.stream(await self._agent.messages())
         try:
             async with contextlib.aclosing(stream):
@@ -300,12 +291,6 @@ class _TurnRun:
             return True
         await self._agent.refuse(proposed, f"this call was made {repeats} times in this turn and is not run again")
         return False
-
-    async def _execute(self, proposed: list[ProposedCall]) -> None:
-        if self._agent.limits.parallel:
-            return await self._execute_together(proposed)
-        for call in proposed:
-            await self._agent.execute(call)
 
     async def _execute_together(self, proposed: list[ProposedCall]) -> None:
         try:

@@ -6,7 +6,7 @@ created, and are needed only then (`pip install "callslip[agent]"`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from callslip.agent.tools import Tool
@@ -29,7 +29,24 @@ class Model(Protocol):
         ...
 
 
-class OpenAI:
+class _Endpoint:
+    """A model behind the client of an SDK."""
+
+    def __init__(self, model: str, client: Any) -> None:
+        self.model = model
+        self._client = client
+
+    async def _chunks(self, create: Callable[..., Awaitable[Any]], **request: Any) -> AsyncGenerator[Any]:
+        answer = await create(model=self.model, stream=True, **request)
+        async with answer:
+            async for chunk in answer:
+                yield chunk
+
+    async def aclose(self) -> None:
+        await self._client.close()
+
+
+class OpenAI(_Endpoint):
     """Chat completions of OpenAI or of a compatible API (`base_url`)."""
 
     format = "openai"
@@ -37,22 +54,17 @@ class OpenAI:
     def __init__(self, model: str, **options: Any) -> None:
         from openai import AsyncOpenAI
 
-        self.model = model
-        self._client: Any = AsyncOpenAI(**options)
+        super().__init__(model, AsyncOpenAI(**options))
 
-    async def stream(self, messages: list[Any], *, system: str = "", tools: Sequence[Tool] = ()) -> AsyncGenerator[Any]:
-        messages = [{"role": "system", "content": system}, *messages] if system else messages
-        options: dict[str, Any] = {"tools": [_openai_tool(tool) for tool in tools]} if tools else {}
-        answer = await self._client.chat.completions.create(model=self.model, messages=messages, stream=True, **options)
-        async with answer:
-            async for chunk in answer:
-                yield chunk
-
-    async def aclose(self) -> None:
-        await self._client.close()
+    def stream(self, messages: list[Any], *, system: str = "", tools: Sequence[Tool] = ()) -> AsyncGenerator[Any]:
+        instructions = [{"role": "system", "content": system}] if system else []
+        request: dict[str, Any] = {"messages": [*instructions, *messages]}
+        if tools:
+            request["tools"] = [{"type": "function", "function": _describe(tool, "parameters")} for tool in tools]
+        return self._chunks(self._client.chat.completions.create, **request)
 
 
-class Anthropic:
+class Anthropic(_Endpoint):
     """Anthropic's messages API."""
 
     format = "anthropic"
@@ -60,23 +72,20 @@ class Anthropic:
     def __init__(self, model: str, *, max_tokens: int = MAX_TOKENS, **options: Any) -> None:
         from anthropic import AsyncAnthropic
 
-        self.model = model
+        super().__init__(model, AsyncAnthropic(**options))
         self._max_tokens = max_tokens
-        self._client: Any = AsyncAnthropic(**options)
 
-    async def stream(self, messages: list[Any], *, system: str = "", tools: Sequence[Tool] = ()) -> AsyncGenerator[Any]:
-        options: dict[str, Any] = {"system": system} if system else {}
+    def stream(self, messages: list[Any], *, system: str = "", tools: Sequence[Tool] = ()) -> AsyncGenerator[Any]:
+        request: dict[str, Any] = {"messages": messages, "max_tokens": self._max_tokens}
+        if system:
+            request["system"] = system
         if tools:
-            options["tools"] = [_anthropic_tool(tool) for tool in tools]
-        answer = await self._client.messages.create(
-            model=self.model, max_tokens=self._max_tokens, messages=messages, stream=True, **options
-        )
-        async with answer:
-            async for chunk in answer:
-                yield chunk
+            request["tools"] = [_describe(tool, "input_schema") for tool in tools]
+        return self._chunks(self._client.messages.create, **request)
 
-    async def aclose(self) -> None:
-        await self._client.close()
+
+def _describe(tool: Tool, schema_field: str) -> dict[str, Any]:
+    return {"name": tool.name, "description": tool.description, schema_field: tool.parameters}
 
 
 class Scripted:
@@ -118,12 +127,3 @@ def find_model(name: str, **options: Any) -> Model:
         raise InvalidInputError("model", f"{provider} needs its SDK: {install}") from error
     except Exception as error:  # Each SDK raises its own error for a missing key.
         raise InvalidInputError("model", f"{provider}: {error}") from error
-
-
-def _openai_tool(tool: Tool) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return {"type": "function", "function": function}
-
-
-def _anthropic_tool(tool: Tool) -> dict[str, Any]:
-    return {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from io import StringIO
 
 from callslip.agent.supervisor.wire import NAMES
+from callslip.ledger.aio import wait_for_event
 
 INTERVAL_S = 0.05
 MAX_CHUNKS_PER_SEND = 8
@@ -62,7 +63,7 @@ class OutputStream:
             for stream, text in self._take_chunks():
                 assert self._progress is not None
                 await self._progress(NAMES[stream], text)
-            await self._sleep()
+            await wait_for_event(self._closed, INTERVAL_S)
 
     def _take_chunks(self) -> list[tuple[int, str]]:
         chunks = [(stream, text.getvalue()) for stream, text in self._chunks]
@@ -71,10 +72,3 @@ class OutputStream:
             return chunks
         streams = dict.fromkeys(stream for stream, _ in chunks)
         return [(stream, "".join(text for other, text in chunks if other == stream)) for stream in streams]
-
-    async def _sleep(self) -> None:
-        try:
-            async with asyncio.timeout(INTERVAL_S):
-                await self._closed.wait()
-        except TimeoutError:
-            pass

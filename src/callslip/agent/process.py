@@ -44,8 +44,11 @@ class Process:
         self._outbox = request.encode()
         self._kill_timer: asyncio.TimerHandle | None = None
         self._socket, supervisor_socket = socket.socketpair()
-        try:
-            self._supervisor = _spawn(supervisor_socket)
+        null = subprocess.DEVNULL
+        try:  # In a new session, so that an interrupt from the terminal reaches only the host.
+            self._supervisor = subprocess.Popen(
+                SUPERVISOR, stdin=supervisor_socket.fileno(), stdout=null, stderr=null, start_new_session=True
+            )
         except BaseException:
             self._socket.close()
             raise
@@ -96,8 +99,7 @@ class Process:
 
     def _handle(self, kind: bytes, position: int, body: bytes) -> None:
         if kind == wire.REPORT:
-            lines = [line.partition(" ") for line in body.decode().splitlines()]
-            self.facts = {name: value for name, _, value in lines}
+            self.facts = wire.decode_facts(body)
         elif kind == wire.FULL:
             self._live.stop(position)
         elif kind in LIVE_STREAMS:
@@ -123,9 +125,3 @@ class Process:
             return
         self.status = status
         self.gone.set_result(None)
-
-
-def _spawn(socket_: socket.socket) -> subprocess.Popen[bytes]:
-    """Start the supervisor in a new session, so that an interrupt from the terminal reaches only the host."""
-    null = subprocess.DEVNULL
-    return subprocess.Popen(SUPERVISOR, stdin=socket_.fileno(), stdout=null, stderr=null, start_new_session=True)

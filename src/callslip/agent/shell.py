@@ -23,6 +23,7 @@ from callslip.agent.process import Process
 from callslip.agent.supervisor.wire import NAMES, Request
 from callslip.agent.transcript import Transcript
 from callslip.errors import CallslipError, InvalidInputError
+from callslip.ledger.aio import wait_despite_cancel
 
 MAX_OUTPUT_BYTES = 2**20
 KILL_GRACE_S = 0.5
@@ -79,13 +80,13 @@ async def run_shell(
     try:
         timed_out = await _wait_for_end(process, sending, timeout)
         process.end()
-        await _wait_despite_cancel(process.gone)
+        await wait_despite_cancel(process.gone)
         live.close()
         await sending
     finally:
         process.end()
         sending.cancel()
-        await _wait_despite_cancel(process.gone, sending)
+        await wait_despite_cancel(process.gone, sending)
     _raise_if_not_started(process, cwd)
     return _result(process, transcript, timed_out, started)
 
@@ -97,21 +98,6 @@ async def _wait_for_end(process: Process, sending: asyncio.Task[None], timeout: 
     if sending in done:
         sending.result()
     return not done
-
-
-async def _wait_despite_cancel(*futures: asyncio.Future[None]) -> None:
-    """Wait for all futures even if the caller is cancelled, and raise the cancellation after that."""
-    cancelled: asyncio.CancelledError | None = None
-    while pending := [future for future in futures if not future.done()]:
-        try:
-            await asyncio.wait(pending)
-        except asyncio.CancelledError as error:
-            cancelled = error
-    for future in futures:
-        if not future.cancelled():
-            future.exception()
-    if cancelled:
-        raise cancelled
 
 
 # The request

@@ -46,7 +46,9 @@ class Transcript:
 
     def render(self, sizes: dict[int, int]) -> tuple[str, dict[int, StreamOutput]]:
         """Return the text of both streams together, and each. `sizes` are their sizes as reported."""
-        kept = {stream: self._kept_bytes(stream) for stream in sizes}
+        kept = dict.fromkeys(sizes, 0)
+        for chunk in self._chunks:
+            kept[chunk.stream] += len(chunk.data)
         sizes = {stream: max(size, kept[stream]) for stream, size in sizes.items()}
         decoders = {
             stream: _StreamDecoder(stream, size - kept[stream], self._split_bytes(stream))
@@ -62,9 +64,6 @@ class Transcript:
             for stream, decoder in decoders.items()
         }
         return "".join(together), each
-
-    def _kept_bytes(self, stream: int) -> int:
-        return sum(len(chunk.data) for chunk in self._chunks if chunk.stream == stream)
 
     def _split_bytes(self, stream: int) -> int:
         """Return how many bytes at the start of the tail are the end of a character that starts before it."""

@@ -179,8 +179,7 @@ class Dispatcher:
 
     async def peek(self, record: CallRecord) -> Claim:
         """Return a queued command as its worker would get it."""
-        events = await self._store.events(record.session, record.entry - 1, 1)
-        event = ev.decode_event(events[0][1]) if events and events[0][0] == record.entry else None
+        event = await self._log.event_at(record.session, record.entry)
         proposal = event if isinstance(event, ev.CallProposed) else None
         return await self._claim_view(ClaimedCommand(record, proposal, await self._store.sealed(record.id), 0))
 

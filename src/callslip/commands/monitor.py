@@ -17,6 +17,7 @@ from callslip.commands.deadlines import DeadlineTracker
 from callslip.commands.waiters import Waiter, WaiterQueues, WaiterSlot, wait_in_queue
 from callslip.errors import CallslipError, StoreError
 from callslip.ledger import liveness
+from callslip.ledger.aio import cancel_all
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.feed import CLOSED
 from callslip.ledger.validation import NUMBER_LIMIT
@@ -250,7 +251,4 @@ class CommandMonitor:
                 future.set_exception(StoreError(CLOSED))
         if self._timer is not None:
             self._timer.cancel()
-        running = [*self._tasks, *([self._watcher] if self._watcher else [])]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancel_all(*self._tasks, *([self._watcher] if self._watcher else []))

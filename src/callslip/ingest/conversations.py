@@ -67,7 +67,13 @@ class Conversations:
         decoded: list[tuple[Conversation, Any, list[Draft]]] = []
         for name, part, at in self._split(message):
             conversation = self.named(name)
-            decoded.append((conversation, part, [_with_time(draft, at) for draft in conversation.decoder.feed(part)]))
+            drafts = conversation.decoder.feed(part)
+            if at:
+                drafts = [
+                    draft if draft.event.at else structs.replace(draft, event=structs.replace(draft.event, at=at))
+                    for draft in drafts
+                ]
+            decoded.append((conversation, part, drafts))
         return decoded
 
     def named(self, name: str) -> Conversation:
@@ -157,8 +163,3 @@ def joined(first: str, separator: str, name: str) -> str:
         return check_session_name(f"{first}{separator}{name}")
     except InvalidInputError:
         return check_session_name(f"{first[:150]}{separator}{codec.digest(name.encode())[:12]}")
-
-
-def _with_time(draft: Draft, at: int) -> Draft:
-    has_time = draft.event.at or not at
-    return draft if has_time else structs.replace(draft, event=structs.replace(draft.event, at=at))

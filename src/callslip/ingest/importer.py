@@ -19,6 +19,7 @@ from callslip.errors import InvalidInputError
 from callslip.ingest.conversations import Connection, Conversation, Conversations, joined
 from callslip.ingest.stream_parser import MAX_LINE_BYTES
 from callslip.ledger.event_log import EventLog
+from callslip.ledger.session_log import last_seq
 from callslip.model import codec
 from callslip.model.events import Chunks, Draft, Event
 from callslip.model.names import check_session_name
@@ -162,7 +163,7 @@ class _Import:
     async def _write(self, conversation: Conversation, drafts: list[Draft]) -> None:
         session = conversation.session
         if session not in self._first_seqs:
-            self._first_seqs[session] = await self._last_seq(session)
+            self._first_seqs[session] = await last_seq(self._log, session)
         events = await self._connection.append(session, drafts)
         self.report.drafts += len(events)
         for event in events:
@@ -176,10 +177,6 @@ class _Import:
         counts[event.verdict] = counts.get(event.verdict, 0) + 1
         self._connection.track(event)
 
-    async def _last_seq(self, session: str) -> int:
-        record = await self._log.get_session(session)
-        return record.last_seq if record else 0
-
     async def finish(self) -> None:
         """End the turns and calls that are open at the end of the file."""
         for conversation in self._conversations.all.values():
@@ -187,4 +184,4 @@ class _Import:
         await self._flush()
         await self._connection.close(LEFT_OPEN)
         for session, first_seq in self._first_seqs.items():
-            self.report.events += await self._last_seq(session) - first_seq
+            self.report.events += await last_seq(self._log, session) - first_seq

@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import structs
-
 from callslip.formats import registry
 from callslip.formats.base import Decoder
 from callslip.ingest.raw_fallback import append_or_keep_raw
 from callslip.ingest.stream_parser import StreamParser
 from callslip.ledger.aio import finish_despite_cancel
 from callslip.model import events as ev
-from callslip.model.events import CallEnd, CallEvent, Chunks, Draft, Event
+from callslip.model.events import CallEnd, CallEvent, Chunks, Draft, Event, replace_fields
 from callslip.rules.lifecycle import TERMINAL_STATES, is_terminal
 
 if TYPE_CHECKING:
@@ -67,10 +65,7 @@ class Recorder:
 
         async def append(drafts: list[Draft]) -> None:
             # The time in a chunk is when the response began, by another clock: the ledger's time is used instead.
-            drafts = [
-                structs.replace(draft, event=structs.replace(draft.event, at=0)) if draft.event.at else draft
-                for draft in drafts
-            ]
+            drafts = replace_fields(drafts, Event, at=0)
             written = await self._log.append(self._session, drafts, source=self.format, owner=self._log.owner)
             for event in written:
                 self._open_calls.update(event)

@@ -6,7 +6,7 @@ bytes as they arrive.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from callslip.errors import InvalidInputError
 from callslip.model import codec
@@ -28,7 +28,10 @@ class StreamParser:
             return self._feed_bytes(bytes(chunk))
         if isinstance(chunk, str):
             return [chunk] if self._plain_text else _parse_text(chunk.encode("utf-8", "surrogatepass").strip())
-        return [_sdk_object_to_json(chunk)]
+        dump = getattr(chunk, "model_dump", None)
+        if callable(dump):  # An SDK object
+            return [dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)]
+        return [codec.to_json(chunk)]
 
     def _feed_bytes(self, data: bytes) -> list[Any]:
         """Join the parts of a line once, at its end: joining at each part would take quadratic time."""
@@ -68,10 +71,3 @@ def _parse_line(line: bytes) -> list[Any]:
         return [codec.parse_json(line)]
     except InvalidInputError:
         return [line.decode("utf-8", "replace")]
-
-
-def _sdk_object_to_json(chunk: Any) -> Any:
-    dump = getattr(chunk, "model_dump", None)
-    if callable(dump):
-        return cast(Any, dump(mode="json", by_alias=True, exclude_unset=True, warnings=False))
-    return codec.to_json(chunk)

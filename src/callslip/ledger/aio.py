@@ -1,8 +1,9 @@
-"""asyncio helpers: finish a write despite cancellation, and run work until something else happens first."""
+"""asyncio helpers: wait despite cancellation, run work until something else happens first, cancel tasks."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -10,19 +11,40 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
+async def wait_despite_cancel(*futures: asyncio.Future[Any]) -> None:
+    """Wait for all futures even if the caller is cancelled, and raise the cancellation after that."""
+    cancelled: asyncio.CancelledError | None = None
+    while pending := [future for future in futures if not future.done()]:
+        try:
+            await asyncio.wait(pending)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    for future in futures:
+        if not future.cancelled():
+            future.exception()  # Mark it as retrieved: no caller may be left to receive it.
+    if cancelled is not None:
+        raise cancelled
+
+
 async def finish_despite_cancel(write: Coroutine[Any, Any, T]) -> T:
     """Finish a write even if its caller is cancelled meanwhile, then raise the cancellation."""
     task = asyncio.ensure_future(write)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is None:
-        return task.result()
-    task.exception()  # Mark it as retrieved: no caller is left to receive it.
-    raise cancelled
+    await wait_despite_cancel(task)
+    return task.result()
+
+
+async def wait_for_event(event: asyncio.Event, seconds: float) -> None:
+    """Wait until an event is set, but not longer than this."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
+async def cancel_all(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def race(work: Coroutine[Any, Any, T], stop: Coroutine[Any, Any, S]) -> T | S:
@@ -32,6 +54,4 @@ async def race(work: Coroutine[Any, Any, T], stop: Coroutine[Any, Any, S]) -> T 
         await asyncio.wait([work_task, stop_task], return_when=asyncio.FIRST_COMPLETED)
         return (work_task if work_task.done() else stop_task).result()
     finally:
-        work_task.cancel()
-        stop_task.cancel()
-        await asyncio.gather(work_task, stop_task, return_exceptions=True)
+        await cancel_all(work_task, stop_task)

@@ -15,7 +15,7 @@ from callslip.errors import CursorExpiredError, InvalidInputError, NotFoundError
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.entries import AnyEntry, Entry, Info, Message, PermissionRequest, Thought, ToolCall
-from callslip.model.events import Event, decode_event, parse_event
+from callslip.model.events import decode_event, parse_event
 from callslip.model.records import SessionRecord
 from callslip.rules.fold import VERSION, SessionFold
 from callslip.rules.fold_state import Stream, TextKey
@@ -129,11 +129,12 @@ def _resume_stream(entry: Entry, source: str, chunks: str, is_plain: bool) -> St
     return stream
 
 
-def _texts_to_load(saved: CheckpointState) -> set[TextKey]:
-    """Return the text whose next chunk may be compared with all of it: its length alone is not enough."""
-    if saved.stream is None or saved.stream[3]:
-        return set()
-    return {(saved.stream[0], "content")}
+async def load_session(store: Store, name: str) -> SessionRecord:
+    """Return a session, or raise NotFoundError."""
+    session = await store.session(name)
+    if session is None:
+        raise NotFoundError(f"no session {name!r}")
+    return session
 
 
 async def load_checkpoint(store: Store, name: str) -> Checkpoint | None:
@@ -148,7 +149,11 @@ async def load_state(store: Store, name: str, at: Checkpoint | None, *, with_tex
         base = await store.base(name)
         return resume_base(name, base.state) if base else SessionFold(name)
     saved = _read_state(at.state)
-    keys = {(text.entry, text.field) for text in saved.texts} if with_texts else _texts_to_load(saved)
+    keys: set[TextKey] = set()
+    if with_texts:
+        keys = {(text.entry, text.field) for text in saved.texts}
+    elif saved.stream is not None and not saved.stream[3]:  # Its next chunk may be compared with all of the text.
+        keys = {(saved.stream[0], "content")}
     texts = {key: await store.pieces(name, *key) for key in keys}
     return resume(name, at.state, texts)
 
@@ -159,18 +164,15 @@ async def fold_upto(store: Store, state: SessionFold, upto: int) -> None:
         rows = await store.events(state.session, state.seq, min(PAGE_ROWS, upto - state.seq))
         if not rows:
             return
-        state.fold(_decode(rows))
+        try:
+            events = [parse_event(body) for _, body in rows]
+        except codec.DECODE_ERRORS:
+            events = [decode_event(body) for _, body in rows]
+        state.fold(events)
 
 
 StoredLengths = dict[TextKey, tuple[int, int, int]]
 """Units, characters and generation of the texts in progress whose pieces are stored."""
-
-
-def _decode(rows: list[tuple[int, bytes]]) -> list[Event]:
-    try:
-        return [parse_event(body) for _, body in rows]
-    except codec.DECODE_ERRORS:
-        return [decode_event(body) for _, body in rows]
 
 
 async def project(store: Store, name: str) -> int | None:
@@ -236,9 +238,7 @@ def _new_pieces(state: SessionFold, lengths: StoredLengths) -> tuple[list[tuple[
 async def state_at(store: Store, name: str, seq: int | None = None) -> SessionFold:
     """Return a session as it was after an event, folded from the first event that retention left."""
     while True:
-        session = await store.session(name)
-        if session is None:
-            raise NotFoundError(f"no session {name!r}")
+        session = await load_session(store, name)
         upto = session.last_seq if seq is None else seq
         if upto > session.last_seq or upto < 0:
             raise InvalidInputError("at", f"must be from 0 to the last event ({session.last_seq}), got {upto}")
@@ -279,9 +279,7 @@ def resume_base(session: str, data: bytes) -> SessionFold:
 
 async def prune(store: Store, name: str, before: int) -> int:
     """Delete the events of a session before a time (ms), and return how many. Open entries stay in the base."""
-    session = await store.session(name)
-    if session is None:
-        raise NotFoundError(f"no session {name!r}")
+    session = await load_session(store, name)
     cut = await _last_seq_before(store, session, before)
     if cut <= session.pruned_seq:
         return 0

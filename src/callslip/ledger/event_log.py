@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from callslip.errors import CallslipError, NotFoundError, SlowReaderError, StoreError
 from callslip.ledger import checkpoint, liveness, queries
+from callslip.ledger.aio import cancel_all
 from callslip.ledger.feed import Feed
 from callslip.ledger.validation import DraftValidator
 from callslip.ledger.write import WriteContext, write_events
@@ -218,8 +219,12 @@ class EventLog:
 
     async def ending_event(self, record: CallRecord) -> Event | None:
         """Return the event that ended a call, or None if the call is open."""
-        rows = await self.store.events(record.session, record.end - 1, 1) if record.end else []
-        return decode_event(rows[0][1]) if rows else None
+        return await self.event_at(record.session, record.end) if record.end else None
+
+    async def event_at(self, session: str, seq: int) -> Event | None:
+        """Return an event of a session, or None if retention removed it."""
+        rows = await self.store.events(session, seq - 1, 1)
+        return decode_event(rows[0][1]) if rows and rows[0][0] == seq else None
 
     async def get_session(self, session: str) -> SessionRecord | None:
         """Return a session by its whole name."""
@@ -258,14 +263,9 @@ class EventLog:
     async def prune(self, keep_seconds: float) -> int:
         """Delete events older than this from every session, and return how many."""
         before = await self.store.clock() - int(keep_seconds * 1000)
-        count, cursor = 0, ""
-        while True:
-            page = await self.store.sessions(limit=100, cursor=cursor)
-            for record in page.items:
-                count += await checkpoint.prune(self.store, record.name, before)
-            cursor = page.cursor
-            if not cursor:
-                return count
+        return sum(
+            [await checkpoint.prune(self.store, row.name, before) async for row in queries.all_sessions(self.store)]
+        )
 
     async def delete(self, session: str) -> None:
         """Delete a session with everything in it."""
@@ -289,10 +289,7 @@ class EventLog:
         self._closed = True
         for closer in list(self._closers):
             await closer()
-        running = [*self._tasks, *self._checkpointing.values()]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancel_all(*self._tasks, *self._checkpointing.values())
         await self.feed.close()
         with contextlib.suppress(StoreError):
             for owner in list(self._owner_leases):

@@ -71,25 +71,27 @@ class Channel:
 
     async def wait(self) -> None:
         """Wait for new events."""
-        await self._wait_in(self._readers)
+        await _wait_in(self._readers, self.error)
 
     async def wait_ended(self, call: str) -> None:
         """Wait for the end of a call."""
         try:
-            await self._wait_in(self._end_waiters.setdefault(call, set()))
+            await _wait_in(self._end_waiters.setdefault(call, set()), self.error)
         finally:
             if not self._end_waiters.get(call, True):
                 del self._end_waiters[call]
 
-    async def _wait_in(self, waiting: set[asyncio.Future[None]]) -> None:
-        if self.error is not None:
-            raise self.error
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting.add(future)
-        try:
-            await future
-        finally:
-            waiting.discard(future)
+
+async def _wait_in(waiting: set[asyncio.Future[None]], error: CallslipError | None) -> None:
+    """Wait until `_resolve` is called for these waiters, or raise the error of what is already closed."""
+    if error is not None:
+        raise error
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiting.add(future)
+    try:
+        await future
+    finally:
+        waiting.discard(future)
 
 
 def _resolve(waiting: Iterable[asyncio.Future[None]], error: BaseException | None = None) -> None:
@@ -160,7 +162,10 @@ class Feed:
         record = await self._store.session(channel.session)
         if record is None or channel.session_id not in (0, record.id):
             if channel.session_id:
-                self._drop(channel, CursorExpiredError(channel.last, channel.last))
+                # The session was deleted. A new one of the same name gets a new channel.
+                channel.close(CursorExpiredError(channel.last, channel.last))
+                if self._channels.get(channel.session) is channel:
+                    del self._channels[channel.session]
             return
         channel.session_id = record.id
         while channel.last < record.last_seq:
@@ -173,16 +178,10 @@ class Feed:
                 if seq == channel.last + 1:
                     channel.push(StoredEvent(channel.session, decode_event(body), body))
 
-    def _drop(self, channel: Channel, error: CallslipError) -> None:
-        """Close the channel of a deleted session. A new session of the same name gets a new channel."""
-        channel.close(error)
-        if self._channels.get(channel.session) is channel:
-            del self._channels[channel.session]
-
     @contextlib.asynccontextmanager
     async def _follow(self, session: str) -> AsyncGenerator[Channel]:
-        if self._closed.is_set():
-            raise StoreError(CLOSED)
+        if (error := self._error()) is not None:
+            raise error
         channel = self._channels.get(session)
         if channel is None:
             record = await self._store.session(session)
@@ -211,21 +210,14 @@ class Feed:
 
     async def wait_change(self) -> None:
         """Wait until a process has written to the store. Changes of other processes are found inside `watch`."""
-        await self._wait_in(self._change_waiters)
+        await _wait_in(self._change_waiters, self._error())
 
     async def wait_external_change(self) -> None:
         """Wait until another process may have written to the store."""
-        await self._wait_in(self._external_waiters)
+        await _wait_in(self._external_waiters, self._error())
 
-    async def _wait_in(self, waiting: set[asyncio.Future[None]]) -> None:
-        if self._closed.is_set():
-            raise StoreError(CLOSED)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting.add(future)
-        try:
-            await future
-        finally:
-            waiting.discard(future)
+    def _error(self) -> StoreError | None:
+        return StoreError(CLOSED) if self._closed.is_set() else None
 
     def _resolve_change_waiters(self, error: BaseException | None = None) -> None:
         _resolve(list(self._change_waiters), error)

@@ -132,9 +132,10 @@ class Reaper:
         watched = {key: start for key, start in self._watched.items() if key[1] > until}
         for due in await self._load_dues(until):
             if due.at:
-                key = due.key
-                watched[key] = self._watched.get(key) or self._start_watching(due.at, now - jump)
-                if only_dead or due.at > now or not self._is_watched_enough(*watched[key]):
+                left_s = (due.at - now + jump) / 1000
+                start = self._monotonic(), left_s if left_s > 0 else self._settings.reaper_grace
+                since, needed_s = watched[due.key] = self._watched.get(due.key) or start
+                if only_dead or due.at > now or self._monotonic() - since < needed_s:
                     continue
             dues.append(due)
         self._watched = watched
@@ -160,13 +161,6 @@ class Reaper:
         self._offset = offset
         return int(jump) if jump > self._settings.reaper_grace * 1000 else 0
 
-    def _start_watching(self, at: int, now: int) -> tuple[float, float]:
-        remaining = (at - now) / 1000
-        return self._monotonic(), remaining if remaining > 0 else self._settings.reaper_grace
-
-    def _is_watched_enough(self, since: float, needed: float) -> bool:
-        return self._monotonic() - since >= needed
-
     async def _load_dues(self, until: int) -> list[Due]:
         """Return what is due by then. It is loaded ahead of time, because it must be watched first."""
         calls, sessions = await self._store.calls_due(until), await self._store.sessions_with_owned_turn()
@@ -181,20 +175,17 @@ class Reaper:
         return dues
 
     async def _end(self, due: Due) -> int:
-        context = self._context
-        call, approval = due.call, due.approval
-        event = due.event
-        if call is not None and isinstance(event, ev.CallEvent):
-            end = await self._store.transact(lambda unit: end_if_unchanged(unit, call, event, context))
-            return int(end is not None)
-        if approval is None:
-            end = await self._store.transact(lambda unit: end_turn_if_unchanged(unit, due, context))
-            return int(end is not None)
+        def end(unit: UnitOfWork) -> object:
+            if due.approval is not None:
+                return write_events(unit, due.approval.session, [Draft(due.event)], self._context)
+            if due.call is not None and isinstance(due.event, ev.CallEvent):
+                return end_if_unchanged(unit, due.call, due.event, self._context)
+            return end_turn_if_unchanged(unit, due, self._context)
+
         try:
-            await self._store.transact(lambda unit: write_events(unit, approval.session, [Draft(due.event)], context))
+            return int(await self._store.transact(end) is not None)
         except ConflictError:
             return 0
-        return 1
 
 
 def _lease_end(owner: str, leases: dict[str, int]) -> int:

@@ -6,13 +6,13 @@ remove events during a read; the read is then repeated.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
 
 import msgspec
 
-from callslip.errors import InvalidInputError, NotFoundError
-from callslip.ledger.checkpoint import ALL, fold_upto, load_checkpoint, load_state, read_entry, state_at
+from callslip.errors import InvalidInputError
+from callslip.ledger.checkpoint import ALL, fold_upto, load_checkpoint, load_session, load_state, read_entry, state_at
 from callslip.model import codec
 from callslip.model.entries import Entry, Info, Snapshot
 from callslip.model.records import SessionRecord
@@ -20,6 +20,7 @@ from callslip.rules.entry_blocks import begins_block
 from callslip.rules.fold import SessionFold
 from callslip.store.protocol import Checkpoint, Store, read_cursor
 
+T = TypeVar("T")
 PAGE_ROWS = 200
 MAX_REPLAY_EVENTS = 20_000
 
@@ -33,9 +34,7 @@ class Head(msgspec.Struct):
 
 
 async def _load_head(store: Store, name: str) -> Head:
-    session = await store.session(name)
-    if session is None:
-        raise NotFoundError(f"no session {name!r}")
+    session = await load_session(store, name)
     at = await load_checkpoint(store, name)
     state = await load_state(store, name, at, with_texts=True)
     await fold_upto(store, state, session.last_seq)
@@ -49,13 +48,30 @@ async def _is_current(store: Store, head: Head) -> bool:
     return is_same and (at and at.seq) == (head.at and head.at.seq)
 
 
-async def snapshot(store: Store, name: str, *, limit: int = ALL, before: int = ALL) -> Snapshot:
-    """Return the newest entries of a session up to a limit, or the newest older than `before`."""
+async def _read_current(store: Store, name: str, read: Callable[[Head], Awaitable[T]]) -> tuple[Head, T]:
+    """Read a session, and again if its checkpoint or its first event has changed meanwhile."""
     while True:
         head = await _load_head(store, name)
-        stored = await _read_stored(store, head, before, limit)
+        result = await read(head)
         if await _is_current(store, head):
-            break
+            return head, result
+
+
+async def all_sessions(store: Store) -> AsyncIterator[SessionRecord]:
+    """Yield every session, in pages."""
+    cursor = ""
+    while True:
+        page = await store.sessions(limit=PAGE_ROWS, cursor=cursor)
+        for session in page.items:
+            yield session
+        cursor = page.cursor
+        if not cursor:
+            return
+
+
+async def snapshot(store: Store, name: str, *, limit: int = ALL, before: int = ALL) -> Snapshot:
+    """Return the newest entries of a session up to a limit, or the newest older than `before`."""
+    head, stored = await _read_current(store, name, lambda head: _read_stored(store, head, before, limit))
     state = head.state
     state.render()
     entries = [entry for entry in state.entries.values() if entry.id < before]
@@ -100,11 +116,7 @@ async def needs_snapshot(store: Store, name: str, seq: int) -> bool:
 
 async def load_turn(store: Store, name: str, turn: str = "") -> SessionFold:
     """Return the current state with every entry of a turn: the named one, else the open one, else the last one."""
-    while True:
-        head = await _load_head(store, name)
-        stored = await _read_turn(store, head, turn)
-        if await _is_current(store, head):
-            break
+    head, stored = await _read_current(store, name, lambda head: _read_turn(store, head, turn))
     merged = sorted([*head.state.entries.values(), *stored], key=lambda entry: entry.id)
     head.state.entries = {entry.id: entry for entry in merged}
     return head.state
@@ -150,16 +162,15 @@ async def messages(
     if left < 0:
         raise InvalidInputError("cursor", "not valid for this list")
 
-    def encode_block(block: list[Entry]) -> list[Any]:
-        encoded = encode(Snapshot(name, head.state.seq, head.state.info, block))
-        return encoded[::-1] if newest_first else encoded
+    async def read_page(head: Head) -> tuple[list[Any], str]:
+        def encode_block(block: list[Entry]) -> list[Any]:
+            encoded = encode(Snapshot(name, head.state.seq, head.state.info, block))
+            return encoded[::-1] if newest_first else encoded
 
-    while True:
-        head = await _load_head(store, name)
         head.state.render()
-        page, cursor = await _read_page(store, head, encode_block, limit, first, left)
-        if await _is_current(store, head):
-            break
+        return await _read_page(store, head, encode_block, limit, first, left)
+
+    head, (page, cursor) = await _read_current(store, name, read_page)
     return Messages(head.state.seq, head.state.info, page[::-1] if newest_first else page, cursor)
 
 

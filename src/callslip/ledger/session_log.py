@@ -59,6 +59,12 @@ class SessionLog(Protocol):
         ...
 
 
+async def last_seq(log: SessionLog, session: str) -> int:
+    """Return the seq of the last event of a session, 0 if there is none."""
+    record = await log.get_session(session)
+    return record.last_seq if record else 0
+
+
 async def wait_for_turn(log: SessionLog, session: str, turn: str, after: int) -> TurnEnded:
     """Wait until a turn that began after a cursor has ended, in any process, and return its end."""
     async with aclosing(log.follow(session, after)) as events:

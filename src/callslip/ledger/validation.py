@@ -54,6 +54,7 @@ class DraftValidator:
     def __init__(self, settings: Settings, redactor: Redactor) -> None:
         self._settings = settings
         self._redactor = redactor
+        self._max_bytes = {"labels": MAX_LABELS_BYTES, **dict.fromkeys(_BLOB_FIELDS, settings.max_blob)}
 
     def validate(self, value: Event | Draft) -> Draft:
         """Return a draft as it may be stored, or raise InvalidInputError."""
@@ -113,13 +114,9 @@ class DraftValidator:
             return value
         if field in _ID_FIELDS and value:
             return check_id(value, field)
-        checked = codec.validate_json(value, field, max_bytes=self._max_bytes(field))
+        max_bytes = self._max_bytes.get(field, self._settings.max_event)
+        checked = codec.validate_json(value, field, max_bytes=max_bytes)
         return self._redactor.value(checked) if redact else checked
-
-    def _max_bytes(self, field: str) -> int:
-        if field == "labels":
-            return MAX_LABELS_BYTES
-        return self._settings.max_blob if field in _BLOB_FIELDS else self._settings.max_event
 
     def _check_aliases(self, aliases: Any) -> tuple[Alias, ...]:
         if not isinstance(aliases, tuple | list) or not all(isinstance(alias, Alias) for alias in aliases):  # pyright: ignore[reportUnknownVariableType]

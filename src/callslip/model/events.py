@@ -416,3 +416,12 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     key: str = ""
     mark: str = ""
     witness: bool = False
+
+
+def replace_fields(drafts: list[Draft], kind: type[Event], **fields: Any) -> list[Draft]:
+    """Return drafts with these fields set in all events of a type."""
+    replace = msgspec.structs.replace
+    return [
+        replace(draft, event=replace(draft.event, **fields)) if isinstance(draft.event, kind) else draft
+        for draft in drafts
+    ]

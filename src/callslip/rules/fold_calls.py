@@ -47,17 +47,14 @@ def _update(entry: ToolCall, event: ev.CallEvent) -> list[str]:
             setattr(entry, name, value)
             changed.append(name)
     if isinstance(event, ev.CallUpdate) and isinstance(event.tool_name, str):
-        _set_tool_name(entry, event.tool_name, event.raw_tool_name, changed)
+        name, raw_name = event.tool_name, event.raw_tool_name
+        entry.tool_name = strip_mcp_prefix(name)
+        entry.raw_tool_name = raw_name if isinstance(raw_name, str) else (name if name != entry.tool_name else None)
+        changed += ("tool_name", "raw_tool_name")
     update = _SPECIFIC_UPDATES.get(event.__class__)
     if update is not None:
         update(entry, event, changed)
     return changed
-
-
-def _set_tool_name(entry: ToolCall, name: str, raw: Any, changed: list[str]) -> None:
-    entry.tool_name = strip_mcp_prefix(name)
-    entry.raw_tool_name = raw if isinstance(raw, str) else (name if name != entry.tool_name else None)
-    changed += ("tool_name", "raw_tool_name")
 
 
 def _proposed(entry: ToolCall, event: ev.CallProposed, changed: list[str]) -> None:

@@ -8,7 +8,9 @@ a text whose match might take more than MAX_WAYS steps is accepted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterable
+from itertools import count
 from reprlib import Repr
 from typing import Any, NamedTuple, TypeAlias, cast
 from urllib.parse import unquote
@@ -90,6 +92,13 @@ class _Check:
         """Check the same value against another schema."""
         return self.find(schema, cursor.value, cursor.at, cursor.depth)
 
+    def find_inside(
+        self, cursor: SchemaCursor, members: Iterable[tuple[str | int, Json, Json]]
+    ) -> SchemaViolation | None:
+        """Check members of a value, each given as its key, schema and value."""
+        results = (self.find(schema, value, cursor.inside(key), cursor.depth) for key, schema, value in members)
+        return next(filter(None, results), None)
+
     def key(self, value: Json) -> Any:
         """Return a key that equal JSON values share: 1 equals 1.0, but not true."""
         if isinstance(value, list | dict):
@@ -148,11 +157,8 @@ def _type(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | 
     wanted = [word for word in (_items(rule) or [rule]) if isinstance(word, str)]
     if not wanted or any(word not in KINDS or KINDS[word](cursor.value) for word in wanted):
         return None
-    return cursor.problem(f"must be {' or '.join(wanted)}, got {_kind_of(cursor.value)}")
-
-
-def _kind_of(value: Json) -> str:
-    return next((word for word, matches in KINDS.items() if matches(value)), "no JSON")
+    kind = next((word for word, matches in KINDS.items() if matches(cursor.value)), "no JSON")
+    return cursor.problem(f"must be {' or '.join(wanted)}, got {kind}")
 
 
 def _enum(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
@@ -175,16 +181,16 @@ def _size(value: Json) -> Any:
 
 Limit: TypeAlias = tuple[Callable[[Json], bool], Callable[[Json], Any], Callable[[Any, Any], bool], str]
 LIMITS: dict[str, Limit] = {
-    "minimum": (_is_number, _size, lambda size, limit: size >= limit, "must be at least {}"),
-    "maximum": (_is_number, _size, lambda size, limit: size <= limit, "must be at most {}"),
-    "exclusiveMinimum": (_is_number, _size, lambda size, limit: size > limit, "must be more than {}"),
-    "exclusiveMaximum": (_is_number, _size, lambda size, limit: size < limit, "must be less than {}"),
-    "minLength": (KINDS["string"], len, lambda size, limit: size >= limit, "must have at least {} characters"),
-    "maxLength": (KINDS["string"], len, lambda size, limit: size <= limit, "must have at most {} characters"),
-    "minItems": (KINDS["array"], len, lambda size, limit: size >= limit, "must have at least {} items"),
-    "maxItems": (KINDS["array"], len, lambda size, limit: size <= limit, "must have at most {} items"),
-    "minProperties": (KINDS["object"], len, lambda size, limit: size >= limit, "must have at least {} members"),
-    "maxProperties": (KINDS["object"], len, lambda size, limit: size <= limit, "must have at most {} members"),
+    "minimum": (_is_number, _size, operator.ge, "must be at least {}"),
+    "maximum": (_is_number, _size, operator.le, "must be at most {}"),
+    "exclusiveMinimum": (_is_number, _size, operator.gt, "must be more than {}"),
+    "exclusiveMaximum": (_is_number, _size, operator.lt, "must be less than {}"),
+    "minLength": (KINDS["string"], len, operator.ge, "must have at least {} characters"),
+    "maxLength": (KINDS["string"], len, operator.le, "must have at most {} characters"),
+    "minItems": (KINDS["array"], len, operator.ge, "must have at least {} items"),
+    "maxItems": (KINDS["array"], len, operator.le, "must have at most {} items"),
+    "minProperties": (KINDS["object"], len, operator.ge, "must have at least {} members"),
+    "maxProperties": (KINDS["object"], len, operator.le, "must have at most {} members"),
 }
 """For each keyword: which values it applies to, their measure, the comparison, and the message."""
 
@@ -224,24 +230,16 @@ def _pattern(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation
 # Arrays
 
 
-def _prefix(schema: Schema) -> list[Json]:
-    """Return the schemas of the first items; older schemas list them in `items`."""
-    return _items(schema.get("prefixItems")) or _items(schema.get("items"))
-
-
 def _prefix_items(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
-    pairs = zip(_items(rule), _items(cursor.value), strict=False)
-    results = (check.find(one, item, cursor.inside(at), cursor.depth) for at, (one, item) in enumerate(pairs))
-    return next(filter(None, results), None)
+    return check.find_inside(cursor, zip(count(), _items(rule), _items(cursor.value), strict=False))
 
 
 def _each_item(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
     if isinstance(rule, list):
         return None if "prefixItems" in cursor.schema else _prefix_items(check, rule, cursor)
-    first = len(_prefix(cursor.schema))
-    rest = enumerate(_items(cursor.value)[first:], first)
-    results = (check.find(rule, item, cursor.inside(at), cursor.depth) for at, item in rest)
-    return next(filter(None, results), None)
+    prefix = _items(cursor.schema.get("prefixItems")) or _items(cursor.schema.get("items"))
+    first = len(prefix)  # Older schemas list the schemas of the first items in `items`.
+    return check.find_inside(cursor, ((at, rule, item) for at, item in enumerate(_items(cursor.value)[first:], first)))
 
 
 def _more_items(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
@@ -263,31 +261,30 @@ def _unique(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation 
 
 def _properties(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
     schemas, values = _members(rule), _members(cursor.value)
-    present = (name for name in schemas if name in values)
-    results = (check.find(schemas[name], values[name], cursor.inside(name), cursor.depth) for name in present)
-    return next(filter(None, results), None)
+    return check.find_inside(cursor, ((name, schemas[name], values[name]) for name in schemas if name in values))
 
 
 def _pattern_properties(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
-    for name, value in _members(cursor.value).items():
-        for pattern, schema in _members(rule).items():
-            if not _matches(check, pattern, name):
-                continue
-            if violation := check.find(schema, value, cursor.inside(name), cursor.depth):
-                return violation
-    return None
+    members = (
+        (name, schema, value)
+        for name, value in _members(cursor.value).items()
+        for pattern, schema in _members(rule).items()
+        if _matches(check, pattern, name)
+    )
+    return check.find_inside(cursor, members)
 
 
 def _additional(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:
     known, patterns = _members(cursor.schema.get("properties")), _members(cursor.schema.get("patternProperties"))
-    for name, value in _members(cursor.value).items():
-        if name in known or any(_matches(check, pattern, name) for pattern in patterns):
-            continue
-        if rule is False:
-            return SchemaViolation(cursor.inside(name), "unknown argument")
-        if violation := check.find(rule, value, cursor.inside(name), cursor.depth):
-            return violation
-    return None
+    others = (
+        (name, rule, value)
+        for name, value in _members(cursor.value).items()
+        if name not in known and not any(_matches(check, pattern, name) for pattern in patterns)
+    )
+    if rule is not False:
+        return check.find_inside(cursor, others)
+    unknown = next((name for name, _, _ in others), None)
+    return SchemaViolation(cursor.inside(unknown), "unknown argument") if unknown is not None else None
 
 
 def _required(check: _Check, rule: Json, cursor: SchemaCursor) -> SchemaViolation | None:

@@ -151,15 +151,12 @@ class Redactor:
 
     def _resume(self, carry: str, chunk: str) -> tuple[str, str]:
         if carry[0] == _DROP:
-            return self._drop(carry, chunk)
+            run = self._runs.get(carry[1:], _EMPTY)  # The patterns may have changed since the carry was stored.
+            rest = chunk[cast("re.Match[str]", run.match(chunk)).end() :]
+            return self.feed("", rest, _NO_START) if rest else ("", carry)
         after = carry + chunk
         match = self._partial(after, 0)
         return (after[1:], "") if match is None else self._replace(after, match, self._partial)
-
-    def _drop(self, carry: str, chunk: str) -> tuple[str, str]:
-        run = self._runs.get(carry[1:], _EMPTY)  # The patterns may have changed since the carry was stored.
-        rest = chunk[cast("re.Match[str]", run.match(chunk)).end() :]
-        return self.feed("", rest, _NO_START) if rest else ("", carry)
 
     def _replace(self, after: str, match: re.Match[str] | None, search: _Search) -> tuple[str, str]:
         """Replace all matches; return the text and the carry. The first character of `after` is only context.

@@ -85,7 +85,8 @@ def _before(redactor: Redactor, carry: HeldText, event: ev.Streamed) -> HeldText
         return None
     if not _is_held_in_full(event):
         return carry
-    repeats = _repeats(event.text, carry)
+    start = event.text[: carry.length]
+    repeats = len(event.text) > carry.length and codec.digest(start.encode()) == carry.digest
     if isinstance(event, ev.CHUNKS) and event.chunks == "cumulative":
         return _NO_TEXT if repeats else None  # The chunk contains the held text.
     return carry if not repeats and _may_join_secret(redactor, carry, event.text) else None
@@ -93,11 +94,6 @@ def _before(redactor: Redactor, carry: HeldText, event: ev.Streamed) -> HeldText
 
 def _is_held_in_full(event: ev.Streamed) -> bool:
     return isinstance(event, ev.CHUNKS) and event.chunks != "delta"
-
-
-def _repeats(text: str, carry: HeldText) -> bool:
-    """Return whether a chunk starts with the held chunk and is longer."""
-    return len(text) > carry.length and codec.digest(text[: carry.length].encode()) == carry.digest
 
 
 def _may_join_secret(redactor: Redactor, carry: HeldText, text: str) -> bool:

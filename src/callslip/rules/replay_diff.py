@@ -78,16 +78,18 @@ def _diff_calls(entries: list[Entry], replay: Sequence[Event]) -> Iterator[Repla
     for entry in entries:
         if isinstance(entry, ToolCall):
             event = ends.get(entry.call_id)
-            if event is not None:
-                yield from _diff_call(entry, event)
-            else:
-                yield _call_difference(entry, "status", entry.status, None, 0)
-
-
-def _diff_call(entry: ToolCall, event: ev.CallEnd) -> Iterator[ReplayDifference]:
-    for field, recorded, replayed in _call_pairs(entry, event):
-        if replayed is not UNSET and codec.encode(recorded) != codec.encode(replayed):
-            yield _call_difference(entry, field, recorded, replayed, event.seq)
+            pairs = _call_pairs(entry, event) if event is not None else [("status", entry.status, None)]
+            for field, recorded, replayed in pairs:
+                if replayed is not UNSET and codec.encode(recorded) != codec.encode(replayed):
+                    yield ReplayDifference(
+                        entry=entry.id,
+                        type="tool_call",
+                        call_id=entry.call_id,
+                        field=field,
+                        recorded=recorded,
+                        replayed=replayed,
+                        seq=event.seq if event is not None else 0,
+                    )
 
 
 def _call_pairs(entry: ToolCall, event: ev.CallEnd) -> Iterator[tuple[str, Any, Any]]:
@@ -101,24 +103,9 @@ def _call_pairs(entry: ToolCall, event: ev.CallEnd) -> Iterator[tuple[str, Any, 
     yield "status", entry.status, UNSET if event.reason == RESULT_UNKNOWN else next_state("queued", event)
     for name, field, json_name in _RESULT_FIELDS:
         yield json_name, getattr(entry, field), getattr(event, name)
+    output = entry.output if entry.output is not None else entry.output_text or None
     same = entry.blob is not None and event.blob is not None and entry.blob.hash == event.blob.hash
-    yield "output", _output(entry), UNSET if same else event.output
-
-
-def _output(entry: ToolCall) -> Any:
-    return entry.output if entry.output is not None else entry.output_text or None
-
-
-def _call_difference(entry: ToolCall, field: str, recorded: Any, replayed: Any, seq: int) -> ReplayDifference:
-    return ReplayDifference(
-        entry=entry.id,
-        type="tool_call",
-        call_id=entry.call_id,
-        field=field,
-        recorded=recorded,
-        replayed=replayed,
-        seq=seq,
-    )
+    yield "output", output, UNSET if same else event.output
 
 
 # Messages and thoughts
@@ -152,7 +139,7 @@ def _recorded_texts(entries: list[Entry], role: str) -> list[_Text]:
     texts: list[_Text] = []
     by_message: dict[str, _Text] = {}
     for entry in entries:
-        if not isinstance(entry, Message | Thought) or _role(entry) != role:
+        if not isinstance(entry, Message | Thought) or getattr(entry, "role", "thought") != role:
             continue
         if entry.message_id in by_message:
             by_message[entry.message_id].text += entry.content
@@ -161,10 +148,6 @@ def _recorded_texts(entries: list[Entry], role: str) -> list[_Text]:
         if entry.message_id:
             by_message[entry.message_id] = texts[-1]
     return texts
-
-
-def _role(entry: Message | Thought) -> str:
-    return entry.role if isinstance(entry, Message) else "thought"
 
 
 def _unequal(recorded: list[_Text], replayed: list[_Text]) -> Iterator[tuple[_Text | None, _Text | None]]:

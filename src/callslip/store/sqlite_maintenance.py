@@ -76,7 +76,11 @@ def prune_session(connection: Connection, name: str, seq: int, base: bytes, kept
     run(f"DELETE FROM calls WHERE id IN ({ended})")
     hashes = [row[0] for row in run(f"SELECT DISTINCT hash FROM blob_uses WHERE {old.format('seq')}")]
     run(f"DELETE FROM blob_uses WHERE {old.format('seq')}")
-    _drop_blobs(connection, hashes + _unused_blobs(connection))
+    # Blobs without an event, except recent ones, which may belong to an event that is being written.
+    unused = "SELECT hash FROM blobs WHERE created_at < ? AND hash NOT IN (SELECT hash FROM blob_uses)"
+    day_ago = int(time.time() * 1000) - DAY_MS
+    hashes += [row[0] for row in connection.execute(unused, (day_ago,)).fetchall()]
+    _drop_blobs(connection, hashes)
     run("UPDATE sessions SET low = :seq WHERE id = :session")
     connection.execute(SQL["put_base"], (session, seq, base)).fetchall()
     return removed
@@ -95,12 +99,6 @@ def delete_session(connection: Connection, name: str) -> bool:
     connection.execute(SQL["drop_tokens_of"], (name,)).fetchall()
     connection.execute("DELETE FROM sessions WHERE id = ?", (session,)).fetchall()
     return True
-
-
-def _unused_blobs(connection: Connection) -> list[str]:
-    """Return blobs without an event. Recent ones may belong to an event that is being written."""
-    unused = "SELECT hash FROM blobs WHERE created_at < ? AND hash NOT IN (SELECT hash FROM blob_uses)"
-    return [row[0] for row in connection.execute(unused, (int(time.time() * 1000) - DAY_MS,)).fetchall()]
 
 
 def _drop_blobs(connection: Connection, hashes: list[str]) -> None:

@@ -25,7 +25,7 @@ from callslip.errors import (
     ServerUnavailableError,
     StoreError,
 )
-from callslip.ledger.aio import finish_despite_cancel
+from callslip.ledger.aio import cancel_all, finish_despite_cancel, wait_for_event
 from callslip.worker.actions import Action, Threads
 
 MIN_RETRY_DELAY_S, MAX_RETRY_DELAY_S = 0.1, 5.0
@@ -91,8 +91,11 @@ class CommandRun:
 
         async def work() -> Any:
             await wait_for_earlier()
+            action = actions.get(self.claim.action)
+            if action is None:
+                raise NoAction(f"no action {self.claim.action!r}; this worker has {', '.join(sorted(actions))}")
             try:
-                return await _find_action(actions, self.claim).run(self.claim, self, self.threads)
+                return await action.run(self.claim, self, self.threads)
             except SystemExit as error:  # It would end the loop, and all other commands with it.
                 raise RuntimeError(f"the function called exit({error.code})") from error
 
@@ -107,11 +110,11 @@ class CommandRun:
             await asyncio.wait([lease_task])
             await self._report_result(work_task)
         except asyncio.CancelledError:
-            await _cancel_all(work_task, lease_task)
+            await cancel_all(work_task, lease_task)
             await finish_despite_cancel(self._stop(work_task))
             raise
         finally:
-            await _cancel_all(work_task, lease_task)
+            await cancel_all(work_task, lease_task)
             if lease_task.done() and not lease_task.cancelled() and (error := lease_task.exception()) is not None:
                 raise error
 
@@ -129,9 +132,7 @@ class CommandRun:
     async def _renew_lease(self) -> None:
         """Renew the lease until the function is done and all progress was sent, or the command is no longer ours."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._lease / 3):
-                    await self._has_progress.wait()
+            await wait_for_event(self._has_progress, self._lease / 3)
             if self._is_done and not self._buffer:
                 return
             self._has_progress.clear()
@@ -214,20 +215,8 @@ class CommandRun:
             self._report(f"the end of command {self.claim.correlation_id} could not be reported: {error}")
 
 
-def _find_action(actions: Mapping[str, Action], claim: Claim) -> Action:
-    if claim.action in actions:
-        return actions[claim.action]
-    raise NoAction(f"no action {claim.action!r}; this worker has {', '.join(sorted(actions))}")
-
-
 class NoAction(LookupError):
     """A worker claimed a command that it has no function for."""
-
-
-async def _cancel_all(*tasks: asyncio.Future[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
 
 
 def _seconds_left(claim: Claim) -> float:

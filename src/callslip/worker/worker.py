@@ -26,6 +26,7 @@ from callslip.api.ledger import Ledger, OpenLedger
 from callslip.client.open import describe, open_any
 from callslip.commands import Claim
 from callslip.errors import CallslipError, InvalidInputError, NotFoundError
+from callslip.ledger.aio import cancel_all, race, wait_for_event
 from callslip.worker.actions import Action
 from callslip.worker.command_run import (
     MAX_RETRY_DELAY_S,
@@ -130,7 +131,8 @@ class Worker:
                 try:
                     await self._claim_and_run(ledger.commands, connection)
                 finally:
-                    await self._cancel_runs()
+                    await cancel_all(*self._runs)
+                    self._runs.clear()
         finally:
             self._stop = None
         if self._failure is not None:
@@ -147,16 +149,10 @@ class Worker:
         else:
             yield ledger
 
-    async def _cancel_runs(self) -> None:
-        tasks = list(self._runs)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._runs.clear()
-
     # Claiming
 
     async def _claim_and_run(self, commands: Commands, connection: Connection) -> None:
+        assert self._stop is not None
         delay_s = MIN_RETRY_DELAY_S
         while await self._wait_for_capacity():
             try:
@@ -165,13 +161,13 @@ class Worker:
             except NotFoundError:
                 if not self._session:
                     raise
-                await self._sleep_until_stopped(SESSION_POLL_S)
+                await wait_for_event(self._stop, SESSION_POLL_S)
                 continue
             except CallslipError as error:
                 if not is_transient(error):
                     raise
                 connection.lost(error)
-                await self._sleep_until_stopped(delay_s)
+                await wait_for_event(self._stop, delay_s)
                 delay_s = min(2 * delay_s, MAX_RETRY_DELAY_S)
                 continue
             connection.reached()
@@ -184,14 +180,8 @@ class Worker:
         assert self._stop is not None and self._run_ended is not None
         while not self._stop.is_set() and len(self._runs) >= self._concurrency:
             self._run_ended.clear()
-            await _wait_for_first(self._stop.wait(), self._run_ended.wait())
+            await race(self._stop.wait(), self._run_ended.wait())
         return not self._stop.is_set()
-
-    async def _sleep_until_stopped(self, seconds: float) -> None:
-        assert self._stop is not None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stop.wait()
 
     async def _claim(self, commands: Commands, wait: float) -> Claim | None:
         assert self._stop is not None
@@ -251,15 +241,6 @@ class Worker:
             self.stop()
         if self._run_ended is not None:
             self._run_ended.set()
-
-
-async def _wait_for_first(*waits: Any) -> None:
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
 
 
 def _print_status(text: str) -> None:

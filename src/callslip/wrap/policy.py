@@ -94,7 +94,8 @@ def permission_query(call: dict[str, Any]) -> PermissionQuery:
     """Return what rules can match, from the fields of a call."""
     tool = call.get("tool_name")
     names = dict.fromkeys((tool, strip_mcp_prefix(tool))) if isinstance(tool, str) else ()
-    paths = _paths(call)
+    items = _objects([*as_list(call.get("locations")), *as_list(call.get("content"))])
+    paths = [as_str(item["path"]) for item in items if "path" in item]  # "" for one that is not a string.
     return PermissionQuery(
         tools=tuple(names),
         kind=as_str(call.get("kind")),
@@ -103,12 +104,6 @@ def permission_query(call: dict[str, Any]) -> PermissionQuery:
         paths=tuple(form for path in paths for form in _path_forms(path)),
         has_unknown_path=not all(map(os.path.isabs, paths)) or not (paths or isinstance(call.get("locations"), list)),
     )
-
-
-def _paths(call: dict[str, Any]) -> list[str]:
-    """Return every path in the locations and the content of a call; "" for one that is not a string."""
-    items = [*as_list(call.get("locations")), *as_list(call.get("content"))]
-    return [as_str(item["path"]) for item in _objects(items) if "path" in item]
 
 
 def _path_forms(path: str) -> set[str]:

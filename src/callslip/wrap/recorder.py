@@ -12,16 +12,17 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from msgspec import UNSET, structs
+from msgspec import UNSET
 
 from callslip.api.ledger import Ledger, open_ledger
 from callslip.errors import InvalidInputError, ReadOnlyStoreError, StoreError
 from callslip.formats.acp.wire import CLIENT, Message
 from callslip.ingest.conversations import Connection, Conversation, Conversations
 from callslip.ingest.stream_parser import MAX_LINE_BYTES
+from callslip.ledger.aio import wait_for_event
 from callslip.model import codec
 from callslip.model import events as ev
-from callslip.model.events import Draft
+from callslip.model.events import Draft, replace_fields
 from callslip.settings import Settings
 from callslip.wrap.approval_watch import ApprovalWatcher
 from callslip.wrap.frames import (
@@ -188,7 +189,8 @@ class RecorderProcess:
             elif kind is Kind.ANSWER_SENT:
                 drafts = self._requests.on_answer_sent(message, drafts)
             elif reason:
-                drafts = [_with_policy(draft, reason) for draft in drafts]
+                # The policy is the author of the answer, because the client did not give it.
+                drafts = replace_fields(drafts, ev.ApprovalAnswer, by="policy", reason=reason)
             conversation.keep(row, drafts)
             self._requests.on_message(conversation, part)
             self._unnamed_bytes += 0 if conversation.session else size
@@ -243,7 +245,7 @@ class RecorderProcess:
         if self._format == MCP and any(isinstance(draft.event, ev.SessionInfo) for draft in drafts):
             row = await self._log.store.session(conversation.session)
             if row is not None and row.title:  # The server's name is the title only of a session without one.
-                drafts = [_without_title(draft) for draft in drafts]
+                drafts = replace_fields(drafts, ev.SessionInfo, title=UNSET)
         try:
             events = await self._connection.append(conversation.session, drafts)
         except (StoreError, InvalidInputError):
@@ -267,17 +269,11 @@ class RecorderProcess:
             tries += self._reader.ended.is_set()
             if tries >= FINAL_TRIES:
                 raise GaveUpError
-            await self._sleep(RETRY_DELAY_S if tries else delay_s)
+            if tries:
+                await asyncio.sleep(RETRY_DELAY_S)
+            else:
+                await wait_for_event(self._reader.ended, delay_s)
             delay_s = min(2 * delay_s, MAX_RETRY_DELAY_S)
-
-    async def _sleep(self, seconds: float) -> None:
-        """Sleep, but not beyond the end of the front."""
-        if self._reader.ended.is_set():
-            return await asyncio.sleep(seconds)
-        try:
-            await asyncio.wait_for(self._reader.ended.wait(), seconds)
-        except TimeoutError:
-            pass
 
     def _set_problem(self, problem: str) -> None:
         if problem != self._problem:
@@ -298,7 +294,7 @@ class RecorderProcess:
         await self._requests.close()
         for conversation in self._conversations.all.values():
             drafts = conversation.decoder.close("eof")
-            conversation.keep(None, [_with_detail(draft, self._end_reason) for draft in drafts])
+            conversation.keep(None, replace_fields(drafts, ev.TurnEnded, detail=self._end_reason))
         await self._retry(lambda: self._name_sessions(all=True))
         await self._retry(self._append)
         self._report_count()
@@ -328,22 +324,3 @@ class PartialLine:
             return codec.parse_json(line, max_bytes=MAX_LINE_BYTES) if line else ""
         except InvalidInputError:
             return line.decode("utf-8", "backslashreplace")
-
-
-def _with_policy(draft: Draft, reason: str) -> Draft:
-    """Return an answer with the policy as its author, because the client did not give it."""
-    if not isinstance(draft.event, ev.ApprovalAnswer):
-        return draft
-    return structs.replace(draft, event=structs.replace(draft.event, by="policy", reason=reason))
-
-
-def _without_title(draft: Draft) -> Draft:
-    if not isinstance(draft.event, ev.SessionInfo):
-        return draft
-    return structs.replace(draft, event=structs.replace(draft.event, title=UNSET))
-
-
-def _with_detail(draft: Draft, detail: str) -> Draft:
-    if not isinstance(draft.event, ev.TurnEnded):
-        return draft
-    return structs.replace(draft, event=structs.replace(draft.event, detail=detail))

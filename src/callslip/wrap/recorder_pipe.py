@@ -52,7 +52,7 @@ class RecorderPipe:
         self._queued_bytes = 0
         self._is_full = self._is_closing = self._recorder_ended = self._has_failed = False
         os.set_blocking(pipe, False)
-        self._skipping: dict[Kind, bool] = {}  # Streams that are not recorded; True within a line.
+        self._skipping: dict[Kind, bool] = {}  # Streams that are not recorded; True within a line, which is left out.
         self._mid_line: dict[Kind, bool] = {}
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._write_queue, self._read_replies)]
 
@@ -66,11 +66,12 @@ class RecorderPipe:
     def send(self, kind: Kind, data: bytes) -> int:
         """Send a chunk, or leave it out if there is no room in time. Return the number of lines sent so far."""
         with self._condition:
-            self._mid_line[kind] = not data.endswith(b"\n")
+            is_mid_line = self._mid_line[kind] = not data.endswith(b"\n")
             if self._is_closing:
                 pass  # The agent is gone and does not receive this.
             elif not self._wait_for_room(len(data)):
-                self._skip(kind, data)
+                self.lost_lines += data.count(b"\n")
+                self._skipping[kind] = is_mid_line
             elif kind in self._skipping:
                 self._resume(kind, data)
             else:
@@ -130,11 +131,6 @@ class RecorderPipe:
             return 0
         except OSError:  # The recorder is gone; `_read_replies` handles that.
             return len(data)
-
-    def _skip(self, kind: Kind, data: bytes) -> None:
-        """Leave out a chunk. If it ends within a line, the rest of that line is left out too."""
-        self.lost_lines += data.count(b"\n")
-        self._skipping[kind] = not data.endswith(b"\n")
 
     def _resume(self, kind: Kind, data: bytes) -> None:
         if self._skipping[kind]:

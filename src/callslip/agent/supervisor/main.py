@@ -198,11 +198,7 @@ class Supervisor:
         return [pid for pid in processes.descendants(os.getpid(), processes.children_reader()) if pid != self._relay]
 
     def _shell(self) -> int:
-        return int(self._relay_facts().get("shell", "0"))
-
-    def _relay_facts(self) -> dict[str, str]:
-        lines = [line.partition(" ") for line in self._relay_report.decode().splitlines()]
-        return {name: value for name, _, value in lines}
+        return int(wire.decode_facts(self._relay_report).get("shell", "0"))
 
     def _report(self) -> None:
         for number, output in self._outputs.items():
@@ -210,7 +206,12 @@ class Supervisor:
                 self._send(wire.LAST[number], position, data)
         left = " ".join(map(str, self._descendants())) if self._has_given_up else ""
         sizes = {name: self._outputs[number].total_bytes for number, name in wire.NAMES.items()}
-        facts = {**self._relay_facts(), **sizes, "interrupted": int(self._was_interrupted), "left": left}
+        facts = {
+            **wire.decode_facts(self._relay_report),
+            **sizes,
+            "interrupted": int(self._was_interrupted),
+            "left": left,
+        }
         self._send(wire.REPORT, 0, "\n".join(f"{name} {value}" for name, value in facts.items()).encode())
 
 

@@ -43,20 +43,16 @@ class OutputLimit:
             self._head_left = 0
 
     def _add_to_tail(self, position: int, data: bytes) -> None:
-        if self._tail and self._extends_last(position):
-            self._tail[-1][1].extend(data)
+        start, last = self._tail[-1] if self._tail else (-1, bytearray())
+        if start + len(last) == position and len(last) < CHUNK_BYTES:
+            last.extend(data)
         else:
             self._tail.append((position, bytearray(data)))
         self._tail_bytes += len(data)
-        while self._tail and (self._can_drop_first() or len(self._tail) > MAX_CHUNKS):
-            self._tail_bytes -= len(self._tail.popleft()[1])
-
-    def _can_drop_first(self) -> bool:
-        return self._tail_bytes - len(self._tail[0][1]) >= self._max_tail_bytes
-
-    def _extends_last(self, position: int) -> bool:
-        start, data = self._tail[-1]
-        return start + len(data) == position and len(data) < CHUNK_BYTES
+        excess = self._tail_bytes - self._max_tail_bytes
+        while self._tail and (len(self._tail[0][1]) <= excess or len(self._tail) > MAX_CHUNKS):
+            dropped = len(self._tail.popleft()[1])
+            self._tail_bytes, excess = self._tail_bytes - dropped, excess - dropped
 
     def tail(self) -> list[tuple[int, bytes]]:
         """Return the last bytes in chunks, with their positions."""

@@ -42,14 +42,10 @@ def _run_relay(supervisor: int, request: Request, out: int, err: int, report: in
     signal.signal(signal.SIGTERM, _kill_all)
     os.closerange(1, report)  # The socket (0) stays open: while a process is left, the host must not see it closed.
     _write_line(report, "shell", shell)
-    _write_line(report, "status", _wait_status(shell))
-
-
-def _wait_status(shell: int) -> int:
-    while True:
+    pid = status = 0
+    while pid != shell:  # The relay adopts orphans too.
         pid, status = os.wait()
-        if pid == shell:
-            return status
+    _write_line(report, "status", status)
 
 
 def _kill_all(number: int, frame: object) -> None:

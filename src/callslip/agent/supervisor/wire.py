@@ -72,6 +72,12 @@ def encode_frame(kind: bytes, position: int, data: bytes) -> bytes:
     return kind + position.to_bytes(8, "big") + len(data).to_bytes(LENGTH_BYTES, "big") + data
 
 
+def decode_facts(data: bytes) -> dict[str, str]:
+    """Decode the lines of a report, each of which is a name and a value."""
+    lines = [line.partition(" ") for line in data.decode().splitlines()]
+    return {name: value for name, _, value in lines}
+
+
 def take_frames(buffer: bytearray) -> list[tuple[bytes, int, bytes]]:
     """Remove the complete frames from the start of the buffer, and return them."""
     frames: list[tuple[bytes, int, bytes]] = []

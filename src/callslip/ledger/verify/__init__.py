@@ -13,9 +13,10 @@ from collections.abc import AsyncIterator
 
 from msgspec import structs
 
-from callslip.errors import CorruptDataError, NotFoundError
+from callslip.errors import CorruptDataError
 from callslip.ledger import checkpoint
 from callslip.ledger.event_log import EventLog
+from callslip.ledger.queries import all_sessions
 from callslip.ledger.verify.blobs import find_blob_fault
 from callslip.ledger.verify.entries import EntryCheck
 from callslip.ledger.verify.problems import Problem, Report, differences
@@ -49,17 +50,10 @@ async def verify(log: EventLog, session: str | None = None) -> list[Problem]:
 
 async def _session_names(store: Store, session: str | None) -> AsyncIterator[str]:
     if session is not None:
-        if await store.session(session) is None:
-            raise NotFoundError(f"no session {session!r}")
-        yield session
+        yield (await checkpoint.load_session(store, session)).name
         return
-    page = await store.sessions(limit=100)
-    while True:
-        for record in page.items:
-            yield record.name
-        if not page.cursor:
-            return
-        page = await store.sessions(limit=100, cursor=page.cursor)
+    async for record in all_sessions(store):
+        yield record.name
 
 
 class _SessionCheck:

@@ -35,14 +35,11 @@ class EntryCheck:
         self._base_entries = set(state.entries)
         saved = await self._store.checkpoint(self._session.name)
         if saved is None:
-            await self._check_no_entries()
+            counts = await self._store.row_counts(self._session.name)
+            if counts.entries or counts.texts:
+                self._report.add("checkpoint", f"there is none, but {counts.entries} entries and {counts.texts} texts")
         elif saved.version == VERSION:
             self.checkpoint = saved
-
-    async def _check_no_entries(self) -> None:
-        counts = await self._store.row_counts(self._session.name)
-        if counts.entries or counts.texts:
-            self._report.add("checkpoint", f"there is none, but {counts.entries} entries and {counts.texts} texts")
 
     async def check_finished(self, state: SessionFold, finished: Iterable[Entry]) -> None:
         """Compare finished entries. Only the late mark can still change, and is compared later."""

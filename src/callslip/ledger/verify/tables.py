@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
 from callslip.errors import CorruptDataError
 from callslip.ledger.verify.problems import Report, differences
@@ -14,7 +16,11 @@ from callslip.rules.lifecycle import TERMINAL_STATES, next_state
 from callslip.rules.projection import TURN_NAMESPACE, input_mark
 from callslip.store.protocol import Store
 
+R = TypeVar("R", CallRecord, ApprovalRecord)
 PAGE_ROWS = 1000
+# The fields of a call that its entry has by the same name, and those that an open entry does not have.
+_ENTRY_FIELDS = ("source", "turn", "iteration", "index", "scope", "attempt", "worker", "started_at")
+_RECORD_FIELDS = ("idempotent", "opening", "deadline", "client", "timeout")
 
 
 class Tables:
@@ -53,7 +59,7 @@ class RecordCheck:
         self._store = store
         self._session = session
         self._report = report
-        self._call_count = self._approval_count = 0
+        self._counts = Counter[str]()
         self._base_calls: set[str] = set()
 
     # Records that were open when retention cut the log
@@ -79,22 +85,11 @@ class RecordCheck:
             tool=entry.tool_name or "",
             title=entry.title or "",
             kind=entry.kind or "",
-            source=entry.source,
-            turn=entry.turn,
-            iteration=entry.iteration,
-            index=entry.index,
-            scope=entry.scope,
-            idempotent=stored.idempotent,
-            attempt=entry.attempt,
-            worker=entry.worker,
             approval=entry.approval if entry.status == "awaiting_approval" else "",
-            opening=stored.opening,
             input_mark=input_mark(entry.raw_input),
-            deadline=stored.deadline,
             created_at=entry.at,
-            started_at=entry.started_at,
-            client=stored.client,
-            timeout=stored.timeout,
+            **{name: getattr(entry, name) for name in _ENTRY_FIELDS},
+            **{name: getattr(stored, name) for name in _RECORD_FIELDS},
         )
 
     async def _derive_approval(self, entry: PermissionRequest) -> ApprovalRecord:
@@ -138,35 +133,26 @@ class RecordCheck:
         """Compare ended calls and answered approvals, and the states in their entries; then drop them."""
         tables = self.tables
         for call in tables.closed.values():
-            await self._check_call(call)
+            await self._check("call", call, self._store.call, *OPERATIONAL)
         for approval in tables.answered.values():
-            await self._check_approval(approval)
+            await self._check("approval", approval, self._store.approval)
         for entry in finished:
             if isinstance(entry, ToolCall):
                 self._check_state(tables.closed.get(entry.call_id), entry)
         tables.closed, tables.answered = {}, {}
 
-    async def _check_call(self, derived: CallRecord) -> None:
-        stored = await self._store.call(derived.id)
-        if stored is None:
-            self._report.add("call", f"{derived.id} is not stored")
-            return
-        self._call_count += 1
-        if difference := differences(stored, derived, OPERATIONAL):
-            self._report.add("call", f"{derived.id}: {difference}")
-
-    async def _check_approval(self, derived: ApprovalRecord) -> None:
+    async def _check(self, what: str, derived: R, read: Callable[[str], Awaitable[R | None]], *ignored: str) -> None:
         try:
-            stored = await self._store.approval(derived.id)
+            stored = await read(derived.id)
         except CorruptDataError as error:
-            self._report.add("approval", f"{derived.id}: {error}")
+            self._report.add(what, f"{derived.id}: {error}")
             return
         if stored is None:
-            self._report.add("approval", f"{derived.id} is not stored")
+            self._report.add(what, f"{derived.id} is not stored")
             return
-        self._approval_count += 1
-        if difference := differences(stored, derived):
-            self._report.add("approval", f"{derived.id}: {difference}")
+        self._counts[what] += 1
+        if difference := differences(stored, derived, ignored):
+            self._report.add(what, f"{derived.id}: {difference}")
 
     def _check_state(self, derived: CallRecord | None, entry: ToolCall) -> None:
         state = derived.state if derived is not None else "none"
@@ -178,17 +164,14 @@ class RecordCheck:
     async def finish(self, state: SessionFold) -> None:
         """Compare the open records, and check that no others are stored."""
         for call in self.tables.calls.values():
-            await self._check_call(call)
+            await self._check("call", call, self._store.call, *OPERATIONAL)
             self._check_state(call, state.calls.get(call.id) or ToolCall(id=0, call_id=call.id, tool_call_id=""))
         for approval in self.tables.approvals.values():
-            await self._check_approval(approval)
+            await self._check("approval", approval, self._store.approval)
         counts = await self._store.row_counts(self._session.name)
-        for what, stored, seen in (
-            ("call", counts.calls, self._call_count),
-            ("approval", counts.approvals, self._approval_count),
-        ):
-            if stored != seen:
-                self._report.add(what, f"{stored} are stored, but the log gives {seen}")
+        for what, stored in (("call", counts.calls), ("approval", counts.approvals)):
+            if stored != self._counts[what]:
+                self._report.add(what, f"{stored} are stored, but the log gives {self._counts[what]}")
         await self._check_aliases()
 
     async def _check_aliases(self) -> None:
