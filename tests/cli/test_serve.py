@@ -21,7 +21,7 @@ from callslip.formats import registry
 from callslip.model import events as ev
 from callslip.model.events import Alias
 from tests.support import scenarios
-from tests.support.cli_process import Process, Serving, Terminal, process, run, serving, with_ledger
+from tests.support.cli_process import Process, Serving, Terminal, process, run, run_here, serving, with_ledger
 
 OPTIONS = [{"optionId": "yes", "kind": "allow_once", "name": "Yes"}, {"optionId": "no", "kind": "reject_once"}]
 ENDS: dict[str, tuple[type[Any], dict[str, str]]] = {
@@ -92,10 +92,10 @@ def test_it_says_where_it_is_and_leaves_a_file_while_it_runs(path: Path, home: P
         assert token.read_text().strip() == server.token and stat.S_IMODE(token.stat().st_mode) == 0o600
         data = json.loads(run("doctor", "--json", *at(path)).stdout)
         assert data["server"] == {"url": server.url, "pid": server.pid}
-        assert server.url in run("doctor", *at(path)).stdout
+        assert server.url in run_here("doctor", *at(path)).stdout
         assert server.signal(signal.SIGTERM) == exit_status.TERMINATED
         assert not file.exists()
-    assert "not running" in run("doctor", *at(path)).stdout
+    assert "not running" in run_here("doctor", *at(path)).stdout
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
@@ -141,7 +141,7 @@ def test_an_open_address_is_warned_about(path: Path) -> None:
     with serving(path, "--host", "0.0.0.0", "--port", "0", "--token", "a-token-of-my-own") as server:
         assert "warning: 0.0.0.0 can be reached from other machines" in server.err[0]
         assert server.url.startswith("http://127.0.0.1:") and server.token == "a-token-of-my-own"
-        assert run("export", "asking", *by(server)).returncode == 0
+        assert run_here("export", "asking", *by(server)).returncode == 0
 
 
 def test_a_browser_is_led_to_the_page_by_a_file(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_a_server_that_was_killed_is_not_believed_in(path: Path) -> None:
     with serving(path) as server:
         server.kill()
     assert path.with_name("ledger.db.server").exists()
-    assert run("approve", "asking", *at(path)).returncode == 0
+    assert run_here("approve", "asking", *at(path)).returncode == 0
     with serving(path) as server:
         assert json.loads(path.with_name("ledger.db.server").read_text())["url"] == server.url
 
@@ -188,7 +188,7 @@ def test_a_folder_that_cannot_be_written_is_served_too(path: Path) -> None:
     path.with_name("ledger.db.server").mkdir()
     with serving(path) as server:
         assert "other commands will not find this server" in server.err[0]
-        assert run("export", "asking", *by(server)).returncode == 0
+        assert run_here("export", "asking", *by(server)).returncode == 0
 
 
 def test_a_ledger_in_memory_can_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_a_ledger_in_memory_can_be_served(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     with serving(Path(":memory:")) as server:
         assert server.info["db"] is None
-        assert run("export", "@last", *by(server)).returncode == exit_status.NOT_FOUND
+        assert run_here("export", "@last", *by(server)).returncode == exit_status.NOT_FOUND
         assert not list(tmp_path.iterdir())
 
 
@@ -244,10 +244,14 @@ EVERY = [
 
 def test_on_the_file_and_by_the_server_it_is_the_same(path: Path) -> None:
     """Status, stdout and stderr of each command; only the names of parameters and turns that are not there may vary."""
-    plain = {tuple(line): run(*line, *at(path)) for line, _ in EVERY}
+    plain = {tuple(line): run_here(*line, *at(path)) for line, _ in EVERY}
+    first_of_command = {line[0]: line for line, _ in reversed(EVERY)}
+    for line in first_of_command.values():
+        here, process = plain[tuple(line)], run(*line, *at(path))
+        assert (here.returncode, here.stdout, here.stderr) == (process.returncode, process.stdout, process.stderr)
     with serving(path) as server:
         for line, status in EVERY:
-            here, there = plain[tuple(line)], run(*line, *by(server))
+            here, there = plain[tuple(line)], run_here(*line, *by(server))
             assert (here.returncode, there.returncode) == (status, status), (line, here.stderr, there.stderr)
             assert here.stdout == there.stdout, line
             if status != exit_status.USAGE and "--turn" not in line and "--session" not in line:
@@ -261,10 +265,10 @@ def test_every_format_is_exported_the_same(path: Path) -> None:
     """Documents to the byte, and every stream that a client could have got."""
     lines = [["export", "two_turns", "--format", name] for name in FORMATS]
     lines += [["export", "two_turns", "--format", name, "--stream"] for name in registry.streamable()]
-    here = [run(*line, *at(path)) for line in lines]
+    here = [run_here(*line, *at(path)) for line in lines]
     with serving(path) as server:
         for line, plain in zip(lines, here, strict=True):
-            there = run(*line, *by(server))
+            there = run_here(*line, *by(server))
             assert plain.returncode == there.returncode == 0, (line, plain.stderr, there.stderr)
             assert plain.stdout == there.stdout and plain.stdout, line
 
@@ -278,9 +282,9 @@ def test_a_long_log_comes_in_pages(tmp_path: Path) -> None:
 
     with_ledger(file, fill)
     lines = [["export", "long", "--format", "events", *more] for more in ([], ["--at", "1000"], ["--at", "1001"])]
-    here = [run(*line, *at(file)).stdout for line in lines]
+    here = [run_here(*line, *at(file)).stdout for line in lines]
     with serving(file) as server:
-        assert [run(*line, *by(server)).stdout for line in lines] == here
+        assert [run_here(*line, *by(server)).stdout for line in lines] == here
     assert [len(json.loads(text)["events"]) for text in here] == [2500, 1000, 1001]
 
 
@@ -293,7 +297,9 @@ def test_an_output_beside_the_log_is_waited_for_whole(tmp_path: Path) -> None:
 
     with_ledger(file, fill)
     with serving(file) as server:
-        assert run("wait", "@last", *by(server)).stdout == run("wait", "@last", *at(file)).stdout == text + "\n"
+        assert (
+            run_here("wait", "@last", *by(server)).stdout == run_here("wait", "@last", *at(file)).stdout == text + "\n"
+        )
 
 
 # Doing something
@@ -301,41 +307,45 @@ def test_an_output_beside_the_log_is_waited_for_whole(tmp_path: Path) -> None:
 
 def test_a_call_is_cancelled(path: Path) -> None:
     """On the file and by the server; a waiting command ends."""
-    done = run("cancel", "running", "--reason", "enough", "--json", *at(path), env={"USER": "ada", "LOGNAME": "ada"})
+    done = run_here(
+        "cancel", "running", "--reason", "enough", "--json", *at(path), env={"USER": "ada", "LOGNAME": "ada"}
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["reason"] == "cancelled by ada: enough"
     with serving(path) as server, process("wait", "asking", *by(server)) as waiting:
-        assert run("cancel", "asking", "--reason", "stop", *by(server)).stderr.endswith("cancelled by user: stop\n")
+        assert run_here("cancel", "asking", "--reason", "stop", *by(server)).stderr.endswith(
+            "cancelled by user: stop\n"
+        )
         assert waiting.end() == exit_status.ENDED
-        assert run("cancel", "asking", *by(server)).returncode == exit_status.OK
-    assert "no pending approvals" in run("approve", "@last", *at(path)).stderr
+        assert run_here("cancel", "asking", *by(server)).returncode == exit_status.OK
+    assert "no pending approvals" in run_here("approve", "@last", *at(path)).stderr
 
 
 def test_an_answer_by_the_server_bears_the_name_of_its_token(path: Path) -> None:
     """Which is not for the command line to choose."""
-    token = run("admin", "token", "create", "--can", "read,approve", "--label", "Grace", *at(path)).stdout.strip()
+    token = run_here("admin", "token", "create", "--can", "read,approve", "--label", "Grace", *at(path)).stdout.strip()
     with serving(path) as server, process("wait", "asking", *by(server)) as waiting:
-        named = run("approve", "asking", "--by", "Ada", *by(server))
+        named = run_here("approve", "asking", "--by", "Ada", *by(server))
         assert named.returncode == exit_status.USAGE and "label of your token" in named.stderr
-        done = run("deny", "@last", "--json", "--server", server.url, env={"CALLSLIP_TOKEN": token})
+        done = run_here("deny", "@last", "--json", "--server", server.url, env={"CALLSLIP_TOKEN": token})
         assert done.returncode == 0, done.stderr
         data = json.loads(done.stdout)
         assert (data["state"], data["by"], data["reason"]) == ("refused", "Grace", "denied by Grace")
         assert waiting.end() == exit_status.DENIED
-        again = run("approve", data["approval"], *by(server))
+        again = run_here("approve", data["approval"], *by(server))
         assert again.returncode == exit_status.FAILED and "it was denied by Grace" in again.stderr
 
 
 def test_arguments_are_edited_by_the_server(path: Path) -> None:
     """`--input` runs the call with other arguments."""
     with serving(path) as server:
-        assert run("approve", "asking", "--input", '{"path": "/tmp"}', *by(server)).returncode == 0
+        assert run_here("approve", "asking", "--input", '{"path": "/tmp"}', *by(server)).returncode == 0
     [entry] = [one for one in _entries(path, "asking") if one["type"] == "tool_call"]
     assert entry["rawInput"] == {"path": "/tmp"}
 
 
 def _entries(path: Path, session: str) -> list[Any]:
-    return json.loads(run("export", session, *at(path)).stdout)["entries"]
+    return json.loads(run_here("export", session, *at(path)).stdout)["entries"]
 
 
 # Tokens
@@ -345,16 +355,16 @@ def _entries(path: Path, session: str) -> list[Any]:
 def test_while_a_server_runs_an_answer_needs_a_token(path: Path, verb: str) -> None:
     """The token must be passed: the token file, which any program of this user can read, is not used."""
     with serving(path) as server:
-        done = run(verb, "asking", *at(path))
+        done = run_here(verb, "asking", *at(path))
         assert done.returncode == exit_status.USAGE and not done.stdout
         assert f"a server runs for this ledger at {server.url}" in done.stderr
         assert "--token or CALLSLIP_TOKEN" in done.stderr and server.token not in done.stderr
-        assert run(verb, "asking", "--server", server.url).returncode == exit_status.USAGE
-        assert run(verb, "asking", *at(path), "--token", "wrong").returncode == exit_status.USAGE
-        scoped = run("admin", "token", "create", "--can", "read", *at(path)).stdout.strip()
-        refused = run(verb, "asking", *at(path), "--token", scoped)
+        assert run_here(verb, "asking", "--server", server.url).returncode == exit_status.USAGE
+        assert run_here(verb, "asking", *at(path), "--token", "wrong").returncode == exit_status.USAGE
+        scoped = run_here("admin", "token", "create", "--can", "read", *at(path)).stdout.strip()
+        refused = run_here(verb, "asking", *at(path), "--token", scoped)
         assert refused.returncode == exit_status.FAILED and "may not approve" in refused.stderr
-        assert run(verb, "asking", *at(path), env={"CALLSLIP_TOKEN": server.token}).returncode == 0
+        assert run_here(verb, "asking", *at(path), env={"CALLSLIP_TOKEN": server.token}).returncode == 0
     [request] = [one for one in _entries(path, "asking") if one["type"] == "permission_request"]
     assert request["by"] == "user"
 
@@ -376,23 +386,25 @@ def test_a_person_at_a_terminal_is_asked_for_the_token(path: Path) -> None:
 def test_reading_takes_the_token_of_this_user(path: Path, home: Path) -> None:
     """From the file, for a server on this machine; one that the server does not know is not the same as no server."""
     with serving(path) as server:
-        assert run("export", "asking", "--server", server.url).returncode == 0
-        assert run("export", "asking", env={"CALLSLIP_SERVER": f"{server.url}/?token={server.token}"}).returncode == 0
+        assert run_here("export", "asking", "--server", server.url).returncode == 0
+        assert (
+            run_here("export", "asking", env={"CALLSLIP_SERVER": f"{server.url}/?token={server.token}"}).returncode == 0
+        )
         (home / ".local/share/callslip/token").unlink()
         for more in ([], ["--token", "wrong"]):
-            done = run("export", "asking", "--server", server.url, *more)
+            done = run_here("export", "asking", "--server", server.url, *more)
             assert done.returncode == exit_status.USAGE and "token" in done.stderr
-        both = run("export", "asking", "--server", server.url, *at(path))
+        both = run_here("export", "asking", "--server", server.url, *at(path))
         assert both.returncode == exit_status.USAGE and "exclusive" in both.stderr
 
 
 @pytest.mark.parametrize("line", ["tail", "wait x", "approve x --token t", "deny x --token t", "cancel x", "export x"])
 def test_no_server_is_status_6(line: str) -> None:
     """And so is something else that listens there."""
-    done = run(*line.split(), "--server", "http://127.0.0.1:9")
+    done = run_here(*line.split(), "--server", "http://127.0.0.1:9")
     assert done.returncode == exit_status.UNREACHABLE and "http://127.0.0.1:9" in done.stderr
     assert "Traceback" not in done.stderr
-    assert run(*line.split(), "--server", "ftp://x").returncode == exit_status.USAGE
+    assert run_here(*line.split(), "--server", "ftp://x").returncode == exit_status.USAGE
 
 
 def test_a_stranger_at_the_address_is_no_server(path: Path) -> None:
@@ -412,7 +424,7 @@ def test_a_stranger_at_the_address_is_no_server(path: Path) -> None:
     with HTTPServer(("127.0.0.1", 0), Stranger) as other:
         thread = threading.Thread(target=other.serve_forever)
         thread.start()
-        done = run("export", "@last", "--server", f"http://127.0.0.1:{other.server_port}")
+        done = run_here("export", "@last", "--server", f"http://127.0.0.1:{other.server_port}")
         other.shutdown()
         thread.join()
     assert done.returncode == exit_status.UNREACHABLE and "not a Callslip server" in done.stderr
@@ -440,7 +452,7 @@ def test_a_wait_outlives_a_restart_of_the_server(path: Path) -> None:
             waiting.until("retrying")
             with serving(path, "--port", port):
                 waiting.until("Reconnected to")
-                run("cancel", "running", *at(path))
+                run_here("cancel", "running", *at(path))
                 assert waiting.end() == exit_status.ENDED
         finally:
             waiting.kill()

@@ -18,7 +18,10 @@ from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
+
 from callslip.api.ledger import LocalLedger, open_ledger
+from callslip.cli import main
 
 TIMEOUT_S = 60.0
 """Nothing takes this long unless it hangs."""
@@ -38,6 +41,14 @@ def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Comple
         timeout=TIMEOUT_S,
         env={**os.environ, **(env or {})},
     )
+
+
+def run_here(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process, which is faster than `run` and gives the same."""
+    result = CliRunner().invoke(main, arguments, env=env)
+    if not isinstance(result.exception, SystemExit | None):
+        raise result.exception
+    return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
 
 
 def with_ledger(path: Path, work: Callable[[LocalLedger], Awaitable[Any]]) -> Any:
