@@ -22,6 +22,8 @@ $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Callslip need
 $(PYTHON) is %s. Name another: make PYTHON=..." % sys.version.split()[0])'
 endef
 
+# Without stored bytecode every process of the tests would compile all modules that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 export UV_PYTHON_DOWNLOADS := never
 export UV_SYSTEM_CERTS := true
 
@@ -100,7 +102,7 @@ endef
 # The lock has versions and hashes. The package itself is built with the locked hatchling.
 .venv/ready: requirements.lock pyproject.toml | $(UV_FILE)
 	$(call VENV,the locked packages)
-	@$(UV) pip sync --quiet --require-hashes --python $(BIN)/python requirements.lock
+	@$(UV) pip sync --quiet --require-hashes --compile-bytecode --python $(BIN)/python requirements.lock
 	@$(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
 	@touch .venv/demo $@
 
