@@ -211,7 +211,7 @@ SHELL = (
             "tests/formats/test_shell.py::test_a_card_goes_from_queued_to_running_to_completed",
             "tests/formats/test_shell.py::test_an_unknown_id_changes_no_other_card",
             "tests/agent/test_agent.py::test_a_command_is_proposed_before_the_answer_ends",
-            "tests/formats/test_shell_out.py::test_stream_and_history_agree_at_every_event",
+            "tests/laws/test_stream_laws.py::test_stream_and_history_agree_after_every_event",
             "tests/formats/test_shell_out.py::test_events_of_a_card_come_in_order_and_done_comes_once",
             "tests/web/test_live.py::test_identical_commands_are_distinguished_by_id",
         ),
@@ -250,7 +250,7 @@ SHELL = (
         (
             "tests/formats/test_shell_out.py::test_stored_messages_are_read_back",
             "tests/formats/test_shell_out.py::test_the_history_is_that_of_its_turns",
-            "tests/formats/test_shell_out.py::test_stream_and_history_agree_at_every_event",
+            "tests/laws/test_stream_laws.py::test_stream_and_history_agree_after_every_event",
         ),
     ),
     R(
@@ -272,7 +272,7 @@ ACT_OBSERVE = (
         (
             "tests/formats/test_act_observe.py::test_either_spelling_is_read",
             "tests/agent/test_agent.py::test_every_end_of_a_call_is_observed",
-            "tests/formats/test_act_observe_out.py::test_stream_and_timeline_agree_at_every_event",
+            "tests/laws/test_stream_laws.py::test_stream_and_history_agree_after_every_event",
         ),
     ),
     R(
@@ -318,7 +318,7 @@ ACT_OBSERVE = (
             "tests/agent/test_agent.py::test_every_end_of_a_call_is_observed",
             "tests/formats/test_act_observe.py::test_items_of_a_timeline_are_read_too",
             "tests/formats/test_act_observe.py::test_a_name_that_was_not_known_names_nothing",
-            "tests/formats/test_act_observe_out.py::test_stream_and_timeline_agree_at_every_event",
+            "tests/laws/test_stream_laws.py::test_stream_and_history_agree_after_every_event",
             "tests/formats/test_act_observe_out.py::test_a_tool_is_unknown_only_without_a_name",
         ),
     ),
@@ -712,9 +712,7 @@ HISTORY = (
         (
             "tests/http/test_stream_clients.py::test_a_stream_read_at_any_moment_is_the_history",
             "tests/http/test_stream_clients.py::test_a_stream_watched_from_its_beginning_is_the_history",
-            "tests/formats/test_ai_sdk_out.py::test_stream_and_history_agree_after_every_event",
-            "tests/formats/test_ai_sdk_v4.py::test_stream_and_history_agree_after_every_event",
-            "tests/formats/test_ag_ui_out.py::test_stream_and_history_agree_after_every_event",
+            "tests/laws/test_stream_laws.py::test_stream_and_history_agree_after_every_event",
             "tests/web/test_live.py::test_reload_at_any_time_shows_the_same",
             "tests/web/test_live.py::test_tabs_show_the_same",
         ),

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import structs
 
 from callslip.formats import registry
@@ -129,27 +128,6 @@ def law_of(log: Sequence[Event]) -> stream_checks.Law:
 
 
 # The law
-
-
-@pytest.mark.parametrize("name", scenarios.NAMES)
-def test_stream_and_timeline_agree_at_every_event(name: str) -> None:
-    """S1.1, S1.6: from the start, from any event, and after a restart."""
-    log = scenarios.events(name)
-    law_of(log).prove(log, stream_checks.places(log))
-
-
-@pytest.mark.parametrize("name", stream_checks.CAPTURES)
-def test_real_agents_stream_as_they_are_stored(name: str) -> None:
-    """The same for what real agents sent."""
-    for log in stream_checks.captured(name):
-        law_of(log).prove(log, stream_checks.places(log))
-
-
-@given(scripts(), st.data())
-def test_any_session_streams_as_it_is_stored(script: list[Event], data: st.DataObject) -> None:
-    """The same for anything that may happen, begun anywhere."""
-    log = write_script(script).log
-    law_of(log).prove(log, [data.draw(st.integers(1, len(log)))])
 
 
 @given(scripts())

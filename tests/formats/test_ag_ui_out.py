@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import structs
 
 from callslip.formats import registry
@@ -144,32 +143,6 @@ def check_order(chunks: list[Chunk]) -> None:
 def _first(identity: str, seen: set[str]) -> None:
     assert identity not in seen, f"{identity} comes twice"
     seen.add(identity)
-
-
-@pytest.mark.parametrize("name", scenarios.NAMES)
-def test_stream_and_history_agree_after_every_event(client: Client, name: str) -> None:
-    """C13, S4.7: live, replayed and resumed streams show what the history holds, at every prefix of every scenario."""
-    log = scenarios.events(name)
-    prove(client, log, places(log))
-
-
-@pytest.mark.parametrize("name", stream_checks.CAPTURES)
-def test_what_real_agents_did_streams_as_its_history(client: Client, name: str) -> None:
-    """S4.7: the same for the recorded traffic of real agents, as it is imported."""
-    for log in stream_checks.captured(name):
-        prove(client, log, places(log))
-
-
-@given(scripts(), st.integers(0, 40), st.none() | st.lists(st.sampled_from([0, 0, 1, 5]), min_size=1, max_size=9))
-def test_any_log_streams_as_its_history(
-    client: Client, script: list[Event], after: int, clock: list[int] | None
-) -> None:
-    """The client agrees with the history for any events, in any order, with any clock."""
-    drafts = [ev.TurnStarted(), *script]
-    if clock:
-        drafts = [structs.replace(draft, at=1000 + clock[n % len(clock)]) for n, draft in enumerate(drafts)]
-    log = write_script(drafts).log
-    prove(client, log, [after] if after < len(log) else [])
 
 
 def blocks(entries: list[Entry]) -> list[list[Entry]]:

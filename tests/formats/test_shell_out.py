@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import structs
 
 from callslip.formats import registry
@@ -23,7 +22,7 @@ from callslip.model.entries import Entry, Message, ToolCall
 from callslip.model.events import Alias, Event
 from callslip.model.state_names import STATE_NAMES
 from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES
-from tests.support import scenarios, stream_checks
+from tests.support import stream_checks
 from tests.support.strategies import scripts, write_script
 
 Parts = list[dict[str, Any]]
@@ -110,33 +109,11 @@ def parts_of(messages: list[Any], turn: str) -> Parts:
     return next((message["parts"] for message in messages if message["id"] == f"turn-{turn}"), [])
 
 
-@pytest.fixture(scope="module")
-def law() -> stream_checks.Law:
+def new_law() -> stream_checks.Law:
     return stream_checks.Law(Pages(), "shell", parts_of)
 
 
 # The law
-
-
-@pytest.mark.parametrize("name", scenarios.NAMES)
-def test_stream_and_history_agree_at_every_event(law: stream_checks.Law, name: str) -> None:
-    """S0.4, S0.8: from the start, from any event, and after a restart, the cards are the stored parts."""
-    log = scenarios.events(name)
-    law.prove(log, stream_checks.places(log))
-
-
-@pytest.mark.parametrize("name", stream_checks.CAPTURES)
-def test_real_agents_stream_as_they_are_stored(law: stream_checks.Law, name: str) -> None:
-    """The same for what real agents sent."""
-    for log in stream_checks.captured(name):
-        law.prove(log, stream_checks.places(log))
-
-
-@given(scripts(), st.data())
-def test_any_session_streams_as_it_is_stored(script: list[Event], data: st.DataObject) -> None:
-    """The same for anything that may happen, begun anywhere."""
-    log = write_script(script).log
-    stream_checks.Law(Pages(), "shell", parts_of).prove(log, [data.draw(st.integers(1, len(log)))])
 
 
 @given(scripts())
@@ -144,7 +121,7 @@ def test_events_of_a_card_come_in_order_and_done_comes_once(script: list[Event])
     """S0.4: `tool-call`, `tool-start`, `tool-result` for each id, each at most once; one `done`, and nothing after."""
     log = write_script(script).log
     for turn in stream_checks.turns_of(log):
-        for segment in stream_checks.Law(Pages(), "shell", parts_of).connections(log, turn):
+        for segment in new_law().connections(log, turn):
             _check_order([event for event in segment.chunks if event["type"].startswith("tool-")])
             kinds = [event["type"] for event in segment.chunks]
             assert "done" not in kinds[:-1]
