@@ -30,7 +30,7 @@ export UV_SYSTEM_CERTS := true
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check bench docs chaos lock clean
+.PHONY: help demo test quick check bench docs chaos lock clean
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -42,6 +42,10 @@ demo: .venv/demo
 ## make test     run all tests on all processors (ARGS="-k name" selects some)
 test: .venv/ready $(PEERS)
 	@$(PYTEST) -n $(WORKERS) $(ARGS)
+
+## make quick    run the tests that need no browser, no Node and no other process, with few examples
+quick: .venv/ready
+	@$(PYTEST) -n $(WORKERS) --quick $(ARGS)
 
 ## make check    check lint, formatting, types, import directions and the docs
 check: .venv/ready $(JS_READY)

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import quick
 from tests.support.paths import ROOT
+from tests.support.quick import (  # noqa: F401 (hooks of pytest)
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_runtest_protocol,
+    pytest_runtest_teardown,
+)
 
 if TYPE_CHECKING:
     from tests.support.browser import Server
@@ -30,6 +37,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("long", settings.get_profile("short"), max_examples=15 * EXAMPLES, derandomize=False)
+settings.register_profile("quick", settings.get_profile("short"), max_examples=EXAMPLES // 8)
 settings.load_profile("long" if LONG else "short")
 
 # `make` installs Node and the JavaScript packages here; plain `pytest` finds them too.
@@ -38,6 +46,13 @@ os.environ.setdefault("CALLSLIP_NODE_MODULES", str(ROOT / ".cache" / "npm" / "no
 
 # A shell ignores SIGINT for background jobs, and the processes of tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Run few examples with `--quick`."""
+    quick.pytest_configure(config)
+    if config.getoption("quick"):
+        settings.load_profile("quick")
 
 
 @pytest.fixture(scope="session")
