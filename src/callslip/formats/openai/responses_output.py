@@ -43,37 +43,29 @@ class Output:
     """The items of the current response. `is_refused`: the model declined."""
 
     def __init__(self, conversation: ModelConversation, chunks: ev.Chunks) -> None:
-        self.is_refused = False
         self._conversation = conversation
         self._chunks: ev.Chunks = chunks
-        self._response = ""
-        self._names: dict[int, str] = {}
-        self._used_names: set[str] = set()
-        self._calls: dict[str, ResponseCall] = {}
-        self._call_count = 0
         self._unnamed = 0
-        self._done: set[str] = set()
-        self._digests: set[str] = set()
-        self._sent: set[tuple[str, str, int]] = set()
-        self._printing: dict[str, Alias] = {}
         self._requests: dict[str, ApprovalRequest] = {}
-        self._pending_requests: set[str] = set()
+        self._reset("")
 
     def begin(self, response: str) -> None:
         """Begin a response."""
         self._conversation.begin_round()
-        self.is_refused, self._response, self._call_count = False, response, 0
-        for state in (
-            self._names,
-            self._used_names,
-            self._calls,
-            self._printing,
-            self._done,
-            self._digests,
-            self._sent,
-        ):
-            state.clear()
-        self._pending_requests.clear()
+        self._reset(response)
+
+    def _reset(self, response: str) -> None:
+        self.is_refused = False
+        self._response = response
+        self._names: dict[int, str] = {}
+        self._used_names: set[str] = set()
+        self._calls: dict[str, ResponseCall] = {}
+        self._call_count = 0
+        self._done: set[str] = set()
+        self._digests: set[str] = set()
+        self._sent: set[tuple[str, str, int]] = set()
+        self._printing: dict[str, Alias] = {}
+        self._pending_requests: set[str] = set()
 
     @property
     def awaits_client(self) -> bool:
