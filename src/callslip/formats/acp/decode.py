@@ -8,7 +8,7 @@ the user, compactions, subagents, messages between sessions and future extension
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import UNSET, structs
 
@@ -42,6 +42,50 @@ class AcpDecoder:
         self._facts = SessionFacts()
         self._replay: Replay | None = None
         self._unfinished = Unfinished()
+        self._handlers = self._message_handlers()
+        self._update_handlers = self._handlers_of_updates()
+
+    def _message_handlers(self) -> dict[tuple[str, str], Callable[[Message], Events]]:
+        """Return the reader of each message by its kind and method."""
+        turns, facts = self._turns, self._facts
+        return {
+            ("notification", "session/update"): self._update,
+            ("request", "session/prompt"): turns.prompt,
+            ("answer", "session/prompt"): turns.answer,
+            ("request", "session/request_permission"): self._permission_request,
+            ("answer", "session/request_permission"): self._permission_answer,
+            ("answer", "terminal/output"): self._terminal_answer,
+            ("answer", "terminal/wait_for_exit"): self._terminal_answer,
+            ("request", "terminal/release"): self._terminal_release,
+            ("request", "session/load"): self._load_session,
+            ("request", "session/resume"): self._load_session,
+            **dict.fromkeys(
+                (("answer", f"session/{verb}") for verb in ("new", "fork", "resume")), facts.session_opened
+            ),
+            ("answer", "session/set_mode"): facts.mode_set,
+            ("answer", "session/set_config_option"): facts.option_set,
+            ("answer", "session/set_title"): facts.title_set,
+        }
+
+    def _handlers_of_updates(self) -> dict[str, Callable[[Json, Message], Events]]:
+        """Return the reader of each kind of update."""
+        facts, plans = self._facts, self._plans
+        return {
+            **dict.fromkeys((*messages.CHUNKS, *messages.FULL_MESSAGES), self._message),
+            "tool_call": self._call,
+            "tool_call_update": self._call_update,
+            "tool_call_content_chunk": self._call_content,
+            **dict.fromkeys(("terminal_update", "terminal_output_chunk"), self._terminal_update),
+            **dict.fromkeys(("plan", "plan_update"), plans.update),
+            "plan_removed": plans.remove,
+            "state_update": self._turns.state,
+            "available_commands_update": facts.commands,
+            "current_mode_update": facts.mode,
+            "config_option_update": facts.options,
+            "session_info_update": facts.info,
+            "usage_update": facts.usage,
+            "notice": facts.notice,
+        }
 
     def feed(self, message: Any) -> list[Draft]:
         parsed = message if isinstance(message, Message) else self._wire.read(message)
@@ -49,7 +93,8 @@ class AcpDecoder:
         if drafts is None:
             return []
         self._unfinished.follow(drafts)
-        return [_with_time(draft, parsed.at) for draft in drafts or [Draft(raw_message(parsed))]]
+        drafts, at = drafts or [Draft(raw_message(parsed))], parsed.at
+        return [structs.replace(draft, event=structs.replace(draft.event, at=at)) if at else draft for draft in drafts]
 
     def close(self, reason: str) -> list[Draft]:
         """End the turn. An unfinished replay is stored raw."""
@@ -65,15 +110,15 @@ class AcpDecoder:
             return self.close("eof")
         if self._replay is not None and message.kind == "answer" and message.key == self._replay.key:
             return self._end_replay(message, self._replay)
-        if self._replay is not None and not self._is_live(message) and self._replay.collect(message):
-            return None
-        handler = self._HANDLERS.get((message.kind, message.method))
-        return drafts_of(handler(self, message)) if handler else []
+        if self._replay is not None:
+            # An update about an open call of the current turn is live: a replay contains none.
+            is_live = self._calls.concerns_open_call(as_dict(message.params.get("update")))
+            if not is_live and self._replay.collect(message):
+                return None
+        handler = self._handlers.get((message.kind, message.method))
+        return drafts_of(handler(message)) if handler else []
 
     # Sessions
-
-    def _session_opened(self, message: Message) -> Events:
-        return self._facts.session_opened(message)
 
     def _load_session(self, message: Message) -> Events:
         """Collect a replay until the answer. `session/resume` causes one only if the client requests it."""
@@ -82,29 +127,14 @@ class AcpDecoder:
         previous, self._replay = self._replay, Replay(message, self._chunks)
         return [*previous.abandon(), raw_message(message)] if previous is not None else []
 
-    def _is_live(self, message: Message) -> bool:
-        """Return whether an update is about an open call of the current turn: a replay contains none."""
-        return self._calls.concerns_open_call(as_dict(message.params.get("update")))
-
     def _end_replay(self, message: Message, replay: Replay) -> list[Draft]:
         self._replay = None
         if message.error is not UNSET:
             return drafts_of([*replay.abandon(), raw_message(message)])
         state = replay.state
         state_events = (self._update(state) or [raw_message(state)]) if state is not None else []
-        opened = self._session_opened(message) or [raw_message(message)]
+        opened = self._facts.session_opened(message) or [raw_message(message)]
         return replay.drafts() + drafts_of([*state_events, *opened])
-
-    # Turns
-
-    def _prompt(self, message: Message) -> Events:
-        return self._turns.prompt(message)
-
-    def _prompt_answer(self, message: Message) -> Events:
-        return self._turns.answer(message)
-
-    def _state(self, fields: Json, message: Message) -> Events:
-        return self._turns.state(fields, message)
 
     # Permission
 
@@ -123,21 +153,17 @@ class AcpDecoder:
 
     # Terminals
 
-    def _terminal_output(self, message: Message) -> Events:
-        return self._terminal_events(self._calls.terminals.output(message.params, as_dict(message.result)), message)
-
-    def _terminal_exit(self, message: Message) -> Events:
-        return self._terminal_events(self._calls.terminals.exit(message.params, as_dict(message.result)), message)
+    def _terminal_answer(self, message: Message) -> Events:
+        terminals = self._calls.terminals
+        read = terminals.output if message.method == "terminal/output" else terminals.exit
+        return self._terminal_events(read(message.params, as_dict(message.result)), message)
 
     def _terminal_release(self, message: Message) -> Events:
         self._calls.terminals.release(message.params)
         return []
 
     def _terminal_update(self, fields: Json, message: Message) -> Events:
-        return self._terminal_events(self._calls.terminals.update(fields), message)
-
-    def _terminal_chunk(self, fields: Json, message: Message) -> Events:
-        return self._terminal_events(self._calls.terminals.chunk(fields), message)
+        return self._terminal_events(self._calls.terminals.read(fields), message)
 
     def _terminal_events(self, terminal: TerminalUpdate | None, message: Message) -> Events:
         events = self._calls.terminal_progress(terminal)
@@ -148,17 +174,13 @@ class AcpDecoder:
     def _update(self, message: Message) -> Events:
         fields = as_dict(message.params.get("update"))
         kind = fields.get("sessionUpdate")
-        handler = self._UPDATES.get(kind) if isinstance(kind, str) else None
-        return handler(self, fields, message) if handler else []
+        handler = self._update_handlers.get(kind) if isinstance(kind, str) else None
+        return handler(fields, message) if handler else []
 
-    def _message_chunk(self, fields: Json, message: Message) -> Events:
-        return self._without_echo(self._messages.chunk(fields, message))
-
-    def _full_message(self, fields: Json, message: Message) -> Events:
-        return self._without_echo(self._messages.full_message(fields, message))
-
-    def _without_echo(self, events: Events) -> Events:
-        """Return the events of a message unless it is a prompt that the agent only repeats."""
+    def _message(self, fields: Json, message: Message) -> Events:
+        """Read a message, or a piece of one, unless it is a prompt that the agent only repeats."""
+        is_chunk = fields["sessionUpdate"] in messages.CHUNKS
+        events = (self._messages.chunk if is_chunk else self._messages.full_message)(fields, message)
         first = events[0] if events else None
         return [] if isinstance(first, ev.MessageUser) and self._turns.is_prompt(first.text) else events
 
@@ -176,66 +198,3 @@ class AcpDecoder:
             fields.get("content")
         )
         return events + raw_message_if(events and needs_raw, message)
-
-    def _plan(self, fields: Json, message: Message) -> Events:
-        return self._plans.update(fields, message)
-
-    def _plan_removed(self, fields: Json, message: Message) -> Events:
-        return self._plans.remove(fields, message)
-
-    def _fact(self, fields: Json, message: Message) -> Events:
-        return self._FACTS[fields["sessionUpdate"]](self._facts, fields, message)
-
-    def _fact_set(self, message: Message) -> Events:
-        return self._SETTERS[message.method](self._facts, message)
-
-    _FACTS: ClassVar[dict[str, Callable[[SessionFacts, Json, Message], Events]]] = {
-        "available_commands_update": SessionFacts.commands,
-        "current_mode_update": SessionFacts.mode,
-        "config_option_update": SessionFacts.options,
-        "session_info_update": SessionFacts.info,
-        "usage_update": SessionFacts.usage,
-        "notice": SessionFacts.notice,
-    }
-
-    _SETTERS: ClassVar[dict[str, Callable[[SessionFacts, Message], Events]]] = {
-        "session/set_mode": SessionFacts.mode_set,
-        "session/set_config_option": SessionFacts.option_set,
-        "session/set_title": SessionFacts.title_set,
-    }
-
-    _HANDLERS: ClassVar[dict[tuple[str, str], Callable[[Any, Message], Events]]] = {
-        ("notification", "session/update"): _update,
-        ("request", "session/prompt"): _prompt,
-        ("answer", "session/prompt"): _prompt_answer,
-        ("request", "session/request_permission"): _permission_request,
-        ("answer", "session/request_permission"): _permission_answer,
-        ("answer", "terminal/output"): _terminal_output,
-        ("answer", "terminal/wait_for_exit"): _terminal_exit,
-        ("request", "terminal/release"): _terminal_release,
-        ("request", "session/load"): _load_session,
-        ("request", "session/resume"): _load_session,
-        ("answer", "session/new"): _session_opened,
-        ("answer", "session/fork"): _session_opened,
-        ("answer", "session/resume"): _session_opened,
-        **dict.fromkeys((("answer", method) for method in _SETTERS), _fact_set),
-    }
-
-    _UPDATES: ClassVar[dict[str, Callable[[Any, Json, Message], Events]]] = {
-        **dict.fromkeys(messages.CHUNKS, _message_chunk),
-        **dict.fromkeys(messages.FULL_MESSAGES, _full_message),
-        **dict.fromkeys(_FACTS, _fact),
-        "tool_call": _call,
-        "tool_call_update": _call_update,
-        "tool_call_content_chunk": _call_content,
-        "terminal_update": _terminal_update,
-        "terminal_output_chunk": _terminal_chunk,
-        "plan": _plan,
-        "plan_update": _plan,
-        "plan_removed": _plan_removed,
-        "state_update": _state,
-    }
-
-
-def _with_time(draft: Draft, at: int) -> Draft:
-    return structs.replace(draft, event=structs.replace(draft.event, at=at)) if at else draft

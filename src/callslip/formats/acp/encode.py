@@ -25,24 +25,22 @@ STATUSES = ("pending", "in_progress", "completed")
 def history(source: Source) -> list[dict[str, Any]]:
     """Return the `session/update` notifications of a session, oldest first."""
     snapshot = snapshot_of(source)
-    updates = [_add_meta(entry, update) for entry in snapshot.entries for update in _updates(entry)]
-    return [_notification(snapshot.session, update) for update in [*updates, *_info_updates(snapshot.info)]]
-
-
-def _notification(session: str, update: Update) -> dict[str, Any]:
-    params = {"sessionId": session, "update": update}
-    return {"jsonrpc": "2.0", "method": "session/update", "params": params}
+    updates = [
+        _add_meta(entry, update)
+        for entry in snapshot.entries
+        if type(entry) in _RENDERERS
+        for update in _RENDERERS[type(entry)](entry)
+    ]
+    return [
+        {"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": snapshot.session, "update": update}}
+        for update in [*updates, *_info_updates(snapshot.info)]
+    ]
 
 
 def _add_meta(entry: Entry, update: Update) -> Update:
     origin = {"entry": entry.id, "at": entry.at, "turn": entry.turn}
     extras = as_dict(as_dict(update.get("_meta")).get("callslip"))
     return {**update, "_meta": {"callslip": {**{name: value for name, value in origin.items() if value}, **extras}}}
-
-
-def _updates(entry: Entry) -> list[Update]:
-    render = _RENDERERS.get(type(entry))
-    return render(entry) if render else []
 
 
 # Texts

@@ -167,8 +167,7 @@ class Replay:
 
     def _terminal(self, fields: Json, message: Message) -> bool:
         """Collect terminal output for the call that shows the terminal."""
-        is_chunk = fields["sessionUpdate"] == "terminal_output_chunk"
-        change = self._terminals.chunk(fields) if is_chunk else self._terminals.update(fields)
+        change = self._terminals.read(fields)
         if change is None:
             return False
         if change.needs_raw:

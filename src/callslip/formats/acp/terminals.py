@@ -104,8 +104,10 @@ class Terminals:
 
     # Draft 2
 
-    def update(self, update: dict[str, Any]) -> TerminalUpdate | None:
-        """Read `terminal_update`: all bytes again, the exit, or other facts."""
+    def read(self, update: dict[str, Any]) -> TerminalUpdate | None:
+        """Read `terminal_output_chunk`: more bytes; or `terminal_update`: all bytes again, the exit, or other facts."""
+        if update["sessionUpdate"] == "terminal_output_chunk":
+            return self._chunk(update)
         terminal = self._terminal_of(update)
         if terminal is None:
             return None
@@ -118,8 +120,7 @@ class Terminals:
         text, terminal.partial, is_invalid = _decode_utf8(b"", data)
         return self._updated(terminal, update, _replace_text(terminal, text), needs_raw=is_invalid)
 
-    def chunk(self, update: dict[str, Any]) -> TerminalUpdate | None:
-        """Read `terminal_output_chunk`: more bytes."""
+    def _chunk(self, update: dict[str, Any]) -> TerminalUpdate | None:
         terminal, data = self._terminal_of(update), _decode_base64(update.get("data"))
         if terminal is None or data is None:
             return None

@@ -14,7 +14,7 @@ from typing import Any, cast
 from msgspec import UNSET, structs
 
 from callslip.formats.base import raw_if
-from callslip.formats.json_fields import as_dict, identifier, parse_message, recording_time_ms
+from callslip.formats.json_fields import as_dict, as_str, identifier, parse_message, recording_time_ms
 from callslip.formats.json_rpc import RpcMessage, is_response
 from callslip.model import codec
 from callslip.model import events as ev
@@ -84,8 +84,7 @@ class Wire:
         if fields.get("_eof") is True:
             self._pending.clear()
             return structs.replace(message, kind="eof")
-        method = fields.get("method")
-        if isinstance(method, str) and method:
+        if method := as_str(fields.get("method")):
             return self._request(method, fields, message)
         return self._answer(fields, message) if is_response(fields) else message
 

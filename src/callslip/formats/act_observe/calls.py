@@ -85,7 +85,8 @@ class Calls:
 
     def act(self, message: Message) -> list[Event]:
         """Read an act: a call runs or will run."""
-        fields, names = _call_fields(message), self._names(message, opens=True)
+        arguments, names = message.first(wire.INPUT), self._names(message, opens=True)
+        fields = {**_tool_field(message), **({"input": arguments} if arguments is not UNSET else {})}
         if not names:
             names = (self._invent_name(),)
             self._unnamed.setdefault(fields.get("tool_name", ""), deque()).append(names[0])
@@ -195,11 +196,6 @@ def _first_id(message: Message, names: tuple[str, ...]) -> str:
 def _tool_field(message: Message) -> dict[str, Any]:
     tool = message.text(*wire.TOOL)
     return {"tool_name": tool} if tool not in ("", wire.UNKNOWN) else {}
-
-
-def _call_fields(message: Message) -> dict[str, Any]:
-    arguments = message.first(wire.INPUT)
-    return {**_tool_field(message), **({"input": arguments} if arguments is not UNSET else {})}
 
 
 def _is_failed(message: Message) -> bool:

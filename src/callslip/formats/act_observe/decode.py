@@ -13,7 +13,7 @@ from msgspec import structs
 
 from callslip.formats.act_observe import wire
 from callslip.formats.act_observe.calls import ACT_STATUSES, ENDING, OPEN_STATUSES, Calls, has_odd_fields
-from callslip.formats.act_observe.texts import TEXT_FIELDS, Texts
+from callslip.formats.act_observe.texts import TEXT_FIELDS, DeltaType, Texts
 from callslip.formats.act_observe.wire import FORMAT, Message, read
 from callslip.formats.base import Unfinished
 from callslip.formats.json_fields import identifier
@@ -22,6 +22,10 @@ from callslip.model.events import Draft, Event
 
 Events: TypeAlias = list[Event]
 
+DELTA_TYPES: dict[str, DeltaType] = {
+    **dict.fromkeys(("text_delta", "assistant_message"), ev.MessageDelta),
+    **dict.fromkeys(("thought_delta", "thought"), ev.ThoughtDelta),
+}
 NAME_FIELDS = (*wire.EXECUTION, *wire.CALL, *wire.TOOL)
 
 
@@ -100,11 +104,8 @@ class ActObserveDecoder:
 
     # Texts
 
-    def _text_delta(self, message: Message) -> Events | None:
-        return _text_events(self._texts.add_piece(ev.MessageDelta, message), message)
-
-    def _thought_delta(self, message: Message) -> Events | None:
-        return _text_events(self._texts.add_piece(ev.ThoughtDelta, message), message)
+    def _delta(self, message: Message) -> Events | None:
+        return _text_events(self._texts.add_piece(DELTA_TYPES[message.kind], message), message)
 
     def _text_start(self, message: Message) -> Events:
         return _raw_if_needed(message)
@@ -112,13 +113,9 @@ class ActObserveDecoder:
     def _text_end(self, message: Message) -> Events | None:
         return _text_events(self._texts.end_text(ev.MessageDelta, message.text("full_text")), message)
 
-    def _text(self, message: Message) -> Events | None:
+    def _full_text(self, message: Message) -> Events | None:
         text = message.text(*TEXT_FIELDS)
-        return _text_events(self._texts.end_text(ev.MessageDelta, text), message) if text else None
-
-    def _thought(self, message: Message) -> Events | None:
-        text = message.text(*TEXT_FIELDS)
-        return _text_events(self._texts.end_text(ev.ThoughtDelta, text), message) if text else None
+        return _text_events(self._texts.end_text(DELTA_TYPES[message.kind], text), message) if text else None
 
     _HANDLERS: ClassVar[dict[str, Callable[[Any, Message], Events | None]]] = {
         "act": _act,
@@ -128,11 +125,11 @@ class ActObserveDecoder:
         "error": _error,
         "cancelled": _cancelled,
         "text_start": _text_start,
-        "text_delta": _text_delta,
+        "text_delta": _delta,
         "text_end": _text_end,
-        "assistant_message": _text,
-        "thought": _thought,
-        "thought_delta": _thought_delta,
+        "assistant_message": _full_text,
+        "thought": _full_text,
+        "thought_delta": _delta,
     }
 
 

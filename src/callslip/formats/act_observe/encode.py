@@ -29,6 +29,11 @@ from callslip.model import codec
 from callslip.model.entries import Append, Entry, Message, Set, Thought, ToolCall
 
 RESTART: Item = {"type": "restart"}
+# The last event by the reason that the turn ended; `complete` for any other reason.
+ENDINGS = {
+    **dict.fromkeys(("cancelled", "superseded"), ("cancelled", "reason")),
+    **dict.fromkeys(("error", "eof"), ("error", "message")),
+}
 
 
 # The timeline
@@ -91,7 +96,8 @@ class ActObserveRenderer:
         act, end = act_of(entry), observe_of(entry)
         before = sent.act if sent else None
         events: list[Item] = []
-        if act is not None and (before is None or not _same(before, act)):
+        is_sent = before is not None and act is not None and before == act and codec.json_equal(before.input, act.input)
+        if act is not None and not is_sent:
             events.append(act.event())
         if act is not None and end is not None and not (sent and sent.is_observed):
             events.append(end.event(act))
@@ -101,29 +107,17 @@ class ActObserveRenderer:
         return []
 
     def finish(self, is_over: bool) -> list[Item]:
-        return [_end(self._stream.turn.reason)] if is_over else []
+        if not is_over:
+            return []
+        reason = self._stream.turn.reason
+        kind, name = ENDINGS.get(reason, ("complete", "reason"))
+        return [{"type": kind, **({name: reason} if reason not in ("", "end_turn") else {})}]
 
     def close(self, reason: str) -> list[Item]:
         return [{"type": "error", "message": reason}]
 
     def restart(self, reason: str) -> tuple[Item, ...]:
         return (RESTART,)
-
-
-def _same(before: Act, act: Act) -> bool:
-    return before == act and codec.json_equal(before.input, act.input)
-
-
-# The last event by the reason that the turn ended; `complete` for any other reason.
-ENDINGS = {
-    **dict.fromkeys(("cancelled", "superseded"), ("cancelled", "reason")),
-    **dict.fromkeys(("error", "eof"), ("error", "message")),
-}
-
-
-def _end(reason: str) -> Item:
-    kind, name = ENDINGS.get(reason, ("complete", "reason"))
-    return {"type": kind, **({name: reason} if reason not in ("", "end_turn") else {})}
 
 
 open_stream = partial(TurnStream, ActObserveRenderer)

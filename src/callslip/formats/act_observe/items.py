@@ -77,7 +77,9 @@ def act_of(entry: ToolCall) -> Act | None:
         return None
     since = entry.at if entry.scope == "detached" else entry.started_at or entry.at
     tool = entry.tool_name or UNKNOWN
-    return Act(entry.id, entry.call_id, entry.tool_call_id, tool, _input(entry), since)
+    # Streamed arguments count when no more of them can follow.
+    arguments = parsed_input(entry) if entry.status in TERMINAL_STATES else entry.raw_input
+    return Act(entry.id, entry.call_id, entry.tool_call_id, tool, arguments, since)
 
 
 def observe_of(entry: ToolCall) -> Observe | None:
@@ -89,11 +91,6 @@ def observe_of(entry: ToolCall) -> Observe | None:
     names = STATE_NAMES[entry.status]
     cut = {"truncated": True, "size": entry.blob.size} if entry.blob else {}
     return Observe(names.act, names.error, _failure(entry) if names.error else _output(entry), entry.ended_at, cut)
-
-
-def _input(entry: ToolCall) -> Any:
-    """Return the arguments. Streamed arguments count when no more of them can follow."""
-    return parsed_input(entry) if entry.status in TERMINAL_STATES else entry.raw_input
 
 
 def _failure(entry: ToolCall) -> Any:

@@ -7,7 +7,7 @@ result has them in the end.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any, cast
 
 from callslip.formats.ag_ui.outgoing import MAX_DELTA_CHARS, metadata
@@ -17,6 +17,7 @@ from callslip.formats.json_fields import as_dict, as_list, as_str, parse_json_or
 from callslip.formats.outcome import end_facts, is_open
 from callslip.formats.providers.results import result_of
 from callslip.model import codec
+from callslip.model.display import parse_time
 from callslip.model.entries import Entry, Message, ModeChange, PermissionRequest, Plan, Thought, ToolCall
 from callslip.model.state_names import STATE_NAMES
 
@@ -200,13 +201,7 @@ def interrupt(entry: ToolCall, request: PermissionRequest | None) -> dict[str, A
     }
     if request is not None and request.description:
         fields["message"] = request.description
-    expires_at = _time(request.expires_at) if request is not None else ""
-    return {**fields, "expiresAt": expires_at} if expires_at else fields
-
-
-def _time(at: int) -> str:
-    """Return a time as ISO 8601; "" for none, or for one that is out of range."""
-    try:
-        return datetime.fromtimestamp(at / 1000, UTC).isoformat().replace("+00:00", "Z") if at > 0 else ""
-    except (OverflowError, ValueError, OSError):
-        return ""
+    expires_at = parse_time(request.expires_at, UTC) if request is not None else None
+    if expires_at is not None:
+        fields["expiresAt"] = expires_at.isoformat().replace("+00:00", "Z")
+    return fields

@@ -137,6 +137,7 @@ def request_card(entry: PermissionRequest) -> Html:
     top = element("div", element("span", _sign_and_label(sign, label), css="state"), title, css="top")
     facts = [text("Approval"), name(entry.tool_name, "code") if entry.tool_name else NOTHING]
     facts += [name(shorten(entry.call_id), "code"), time_of_day(entry.at)]
+    options = [_option(option, entry.response_option) for option in entry.options]
     requested = _input(entry.raw_input) if entry.raw_input is not None else NOTHING
     approved = _input(entry.response_input, "Approved with edits") if entry.response_input is not None else NOTHING
     return element(
@@ -144,17 +145,12 @@ def request_card(entry: PermissionRequest) -> Html:
         top,
         element("p", joined(facts, " · "), css="facts"),
         requested,
-        _options(entry),
+        element("ul", *options, css="list") if options else NOTHING,
         *_answer(entry, label),
         approved,
         css=joined([Html("card ask"), Html(state_css(entry.state))], " "),
         id=f"e{entry.id}",
     )
-
-
-def _options(entry: PermissionRequest) -> Html:
-    items = [_option(option, entry.response_option) for option in entry.options]
-    return element("ul", *items, css="list") if items else NOTHING
 
 
 def _option(value: Any, chosen: str | None) -> Html:

@@ -51,7 +51,8 @@ def document(source: Source) -> bytes:
     """Return the page of a session."""
     snapshot = snapshot_of(source)
     title = snapshot.info.title or snapshot.session or "Session"
-    shown = [_header(snapshot, title), element("main", *_entries(snapshot.entries)), _footer()]
+    footer = element("footer", element("p", text(FOOTER)))
+    shown = [_header(snapshot, title), element("main", *_entries(snapshot.entries)), footer]
     body = element("body", *shown, data("session", codec.encode(snapshot)), embedded().modules)
     page = element("html", _head(title), body, lang="en")
     return f"<!DOCTYPE html>\n{page}\n".encode()
@@ -100,10 +101,6 @@ def _tally(states: list[str]) -> Html:
     ordered = [state for state in CALL_STATES if state in counts] + sorted(set(counts) - set(CALL_STATES))
     items = [element("li", state_label(state, f"{counts[state]:,}"), css=state_css(state)) for state in ordered]
     return element("ul", element("li", text(pluralize(len(states), "call"))), *items, css="tally")
-
-
-def _footer() -> Html:
-    return element("footer", element("p", text(FOOTER)))
 
 
 # Entries

@@ -58,8 +58,11 @@ class Calls:
 
     def open(self, message: Message) -> list[Event]:
         """Read a `tools/call`: a new call, or one that continues with the input that it required."""
-        resumed = self._find_resumed(message)
-        call = resumed or McpCall(aliases=(self._unique_alias(message.key),))
+        resumed = call = self._find_resumed(message)
+        if call is None:
+            uses = self._calls.count_opening(message.key)
+            namespace = f"{FORMAT}.{self.connection}" + (f".{uses}" if uses > 1 else "")
+            call = McpCall(aliases=(Alias(namespace, message.key),))
         call.pending_request = message.key
         self._calls.add(call, message.key)
         if (token := key_of(as_dict(message.params.get("_meta")).get("progressToken"))) != "":
@@ -77,10 +80,6 @@ class Calls:
         proposed = ev.CallProposed(aliases=call.aliases, input={} if arguments is None else arguments, **fields)
         started = ev.CallStarted(aliases=aliases, **fields)
         return [proposed, started, *raw_message_if(_request_needs_raw(message.params), message)]
-
-    def _unique_alias(self, key: str) -> Alias:
-        uses = self._calls.count_opening(key)
-        return Alias(f"{FORMAT}.{self.connection}" + (f".{uses}" if uses > 1 else ""), key)
 
     def _find_resumed(self, message: Message) -> McpCall | None:
         """Return the call that a request continues: its answer required input, and the client sends it again."""

@@ -18,6 +18,7 @@ from callslip.formats.base import raw_if
 from callslip.formats.json_fields import (
     as_dict,
     as_list,
+    as_str,
     has_other_content,
     identifier,
     parse_message,
@@ -100,8 +101,7 @@ class Wire:
     def _message(self, value: Any, message: Message) -> Message:
         self._number += 1
         fields = as_dict(value)
-        method = fields.get("method")
-        if isinstance(method, str) and method:
+        if method := as_str(fields.get("method")):
             return self._request(method, fields, message)
         return self._answer(fields, message) if is_response(fields) else message
 

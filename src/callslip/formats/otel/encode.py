@@ -25,6 +25,8 @@ def document(source: Source, *, content: bool = False) -> bytes:
 
 
 def _span(span: Span) -> dict[str, Any]:
+    # Without an error the status is unset, because only applications set it to OK.
+    message = {"message": span.message} if span.failed and span.message else {}
     fields: dict[str, Any] = {
         "traceId": span.trace,
         "spanId": span.span,
@@ -33,7 +35,7 @@ def _span(span: Span) -> dict[str, Any]:
         "startTimeUnixNano": str(span.start),
         "endTimeUnixNano": str(span.end),
         "attributes": [_attribute(name, value) for name, value in span.attributes.items()],
-        "status": _status(span),
+        "status": {"code": STATUS_ERROR if span.failed else STATUS_UNSET, **message},
     }
     return {**fields, "parentSpanId": span.parent} if span.parent else fields
 
@@ -41,10 +43,3 @@ def _span(span: Span) -> dict[str, Any]:
 def _attribute(name: str, value: str | int) -> dict[str, Any]:
     typed = {"stringValue": value} if isinstance(value, str) else {"intValue": str(value)}
     return {"key": name, "value": typed}
-
-
-def _status(span: Span) -> dict[str, Any]:
-    """Return the status: unset without an error, because only applications set it to OK."""
-    if not span.failed:
-        return {"code": STATUS_UNSET}
-    return {"code": STATUS_ERROR, **({"message": span.message} if span.message else {})}

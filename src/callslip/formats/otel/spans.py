@@ -50,7 +50,9 @@ def spans_of(source: Source, *, content: bool = False) -> list[Span]:
     spans: list[Span] = []
     for turn, group in _turns(snapshot.entries).items():
         calls = [entry for entry in group if isinstance(entry, ToolCall)]
-        if turn and turn != info.turn and all(_is_over(call) for call in calls):
+        # A turn does not wait for detached calls.
+        is_over = all(call.status in TERMINAL_STATES or call.scope == "detached" for call in calls)
+        if turn and turn != info.turn and is_over:
             spans.append(_turn_span(session, turn, group))
         spans += [_call_span(session, call, content) for call in calls if call.status in TERMINAL_STATES]
     return spans
@@ -62,11 +64,6 @@ def _turns(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
     for entry in entries:
         turns.setdefault(entry.turn, []).append(entry)
     return turns
-
-
-def _is_over(call: ToolCall) -> bool:
-    """Return whether a turn does not wait for a call. It never waits for a detached one."""
-    return call.status in TERMINAL_STATES or call.scope == "detached"
 
 
 def _turn_span(session: str, turn: str, entries: list[Entry]) -> Span:

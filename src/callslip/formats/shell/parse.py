@@ -63,19 +63,15 @@ class ShellParser:
         while True:
             tag = OPEN if self._body is None else CLOSE
             is_found, end = find_tag(rest, tag, at)
-            if end > at:
-                yield from self._add(rest[at:end])
+            if end > at and self._body is None:
+                yield Text(rest[at:end])
+            elif end > at and self._body is not None:
+                self._body.append(rest[at:end])
             if not is_found:
                 break
             at = end + len(tag)
             yield from self._end_tag()
         self._held = rest[end:]
-
-    def _add(self, text: str) -> Iterator[Piece]:
-        if self._body is None:
-            yield Text(text)
-        else:
-            self._body.append(text)
 
     def _end_tag(self) -> Iterator[Piece]:
         """Handle a complete tag: the first opens a command, the next one closes it."""
