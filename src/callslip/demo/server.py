@@ -8,10 +8,9 @@ import logging
 import os
 import shlex
 import socket
-from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import callslip
 from callslip.agent.models import Model
@@ -31,6 +30,7 @@ from callslip.errors import ConflictError
 from callslip.http import standalone
 from callslip.http.browser_guard import quiet_access_log
 from callslip.http.turn_runner import Chat, TurnRunner
+from callslip.ledger.aio import cancel_all, wait_for_event
 from callslip.ledger.session_log import wait_for_turn
 from callslip.mcp import http_app
 from callslip.model import events as ev
@@ -115,8 +115,11 @@ async def _serve(info: DemoInfo, listener: socket.socket, scratch: Path, model: 
         app = standalone(ledger, info.token, answers=replies, routes=routes(workers), mcp_app=http_app)
         watched = VisitorWatch(app)
         server = serve.create_server(watched, ledger, info)
-        async with _in_background(_play(ledger, info.session, replies, watched.visited, START_DELAY_S * pace)):
+        playing = asyncio.create_task(_play(ledger, info.session, replies, watched.visited, START_DELAY_S * pace))
+        try:
             await server.serve(sockets=[listener])
+        finally:
+            await cancel_all(playing)
     return next((serve.STATUS[number] for number in server.stop_signals), exit_status.OK)
 
 
@@ -141,21 +144,9 @@ class VisitorWatch:
         await self._app(scope, receive, send)
 
 
-@contextlib.asynccontextmanager
-async def _in_background(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
-    """Run `work` until the block ends."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
 async def _play(ledger: LocalLedger, name: str, replies: Replies, visited: asyncio.Event, max_wait: float) -> None:
     """Play the story when a visitor comes, or after `max_wait` seconds."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(visited.wait(), max_wait)
+    await wait_for_event(visited, max_wait)
     try:
         started = await start_turn_if_idle(ledger.log, name, PROMPT)
     except ConflictError:  # The visitor has sent a prompt first. `/tour` still plays the story.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from mcp.server import Server
@@ -36,7 +35,6 @@ from callslip.mcp.tool import ToolRequest, ToolSpec, checked_arguments, parse_ar
 log = logging.getLogger("callslip.mcp")
 
 Context = ServerRequestContext[Any, Any]
-T = TypeVar("T")
 
 TOOLS: dict[str, ToolSpec] = {tool.name: tool for tool in (*command_tools.TOOLS, *call_tools.TOOLS)}
 INSTRUCTIONS = (
@@ -68,26 +66,20 @@ class RequestHandlers:
             return error_result(error)
 
     async def list_resources(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
-        context = self._context.request_context(ctx.request)
-        return await _with_protocol_errors(resources.list_resources(context, params))
+        return await resources.list_resources(self._context.request_context(ctx.request), params)
 
     async def list_templates(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
         return ListResourceTemplatesResult(resource_templates=list(resources.TEMPLATES))
 
     async def read_resource(self, ctx: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
-        context = self._context.request_context(ctx.request)
-        return await _with_protocol_errors(resources.read_resource(context, params), {"uri": params.uri})
-
-
-async def _with_protocol_errors(work: Awaitable[T], data: Any = None) -> T:
-    """Raise errors as those of the protocol: unlike a tool, a resource has no error results."""
-    try:
-        return await work
-    except CallslipError as error:
-        raise _protocol_error(error, data) from None
+        try:
+            return await resources.read_resource(self._context.request_context(ctx.request), params)
+        except CallslipError as error:
+            raise _protocol_error(error, {"uri": params.uri}) from None
 
 
 def _protocol_error(error: CallslipError, data: Any = None) -> MCPError:
+    """Return an error of the protocol: unlike a tool, a resource has no error results."""
     return MCPError(INTERNAL_ERROR if isinstance(error, StoreError) else INVALID_PARAMS, str(error), data)
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from callslip.api.ledger import LocalLedger
 from callslip.api.tasks import Task, record_progress
 from callslip.errors import CallslipError, InvalidInputError
-from callslip.ledger.aio import finish_despite_cancel, race
+from callslip.ledger.aio import cancel_all, finish_despite_cancel, race
 from callslip.mcp.task_wire import INPUT_REQUESTS, INPUT_RESPONSES, SOURCE, failed_result, parse_responses
 from callslip.model.records import CallRecord
 
@@ -93,8 +93,7 @@ class TaskRun:
         try:
             await self._answered.wait()
         finally:
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            await cancel_all(listening)
 
     async def _listen(self, after: int) -> None:
         async with contextlib.aclosing(self._task.follow_progress(after)) as updates:

@@ -39,7 +39,7 @@ from callslip.api.cancel import cancel_call
 from callslip.api.ledger import LocalLedger
 from callslip.api.tasks import begin_task, find_task
 from callslip.errors import CallslipError, ConflictError, NotFoundError
-from callslip.ledger.aio import finish_despite_cancel
+from callslip.ledger.aio import cancel_all, finish_despite_cancel
 from callslip.mcp.task_run import TaskRun, send_responses
 from callslip.mcp.task_wire import (
     EXTENSION,
@@ -207,9 +207,7 @@ class Tasks(Extension):
 
     async def close(self) -> None:
         """Stop the tasks that run in this process; they end as lost."""
-        for running in self._running:
-            running.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await cancel_all(*self._running)
 
     # Requests about a task
 

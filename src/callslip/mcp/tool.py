@@ -14,6 +14,7 @@ from mcp_types import CallToolRequestParams, CallToolResult, Tool, ToolAnnotatio
 from callslip.api.find import find_call
 from callslip.api.ledger import LocalLedger
 from callslip.errors import InvalidInputError, NotFoundError
+from callslip.ledger.aio import cancel_all
 from callslip.ledger.call_entry import load_call_entry
 from callslip.mcp.context import ServerContext
 from callslip.model import codec
@@ -52,8 +53,7 @@ class ToolRequest:
                     break
             return await task
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancel_all(task)
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
