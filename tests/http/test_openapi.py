@@ -22,6 +22,7 @@ from callslip.http.access import TokenAuthorizer
 from callslip.http.openapi import document
 from callslip.model import events as ev
 from callslip.settings import Limits
+from tests.conftest import LONG
 from tests.support.live_server import TIMEOUT_S, ask, served
 
 TOKEN = "a-token-that-is-long-enough-for-the-main-one"
@@ -113,8 +114,9 @@ def excluded(case: schemathesis.Case) -> list[CheckFunction]:
     return [checks.positive_data_acceptance, *([checks.negative_data_rejection] if streamed else [])]
 
 
+@pytest.mark.chaos
 @SCHEMA.parametrize()
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=180 if LONG else 12, deadline=None, suppress_health_check=list(HealthCheck))
 def test_the_server_does_what_the_document_says(case: schemathesis.Case, url: str) -> None:
     """Every status, type, header and body is a documented one; what breaks the schema is refused; no token, no way."""
     if case.operation.path.endswith("/stream"):  # One that is followed has no end.

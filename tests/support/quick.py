@@ -1,5 +1,6 @@
 """`pytest --quick`: only tests that start no other process, with few examples. A test that starts one anyway fails.
 
+Tests marked `chaos` are left out too, since they are about volumes.
 Which tests start a process is read from their code: the test, its fixtures, and the functions and classes of the tests
 and of Callslip that they name, directly or through each other.
 """
@@ -39,11 +40,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests that start processes."""
+    """Deselect the tests that start processes, and those marked `chaos`."""
     if config.getoption("quick"):
         roots = {item.nodeid: list(_code_of(item)) for item in items}
         starting = starting_code(root for found in roots.values() for root in found)
-        removed = {item for item in items if any(id(root) in starting for root in roots[item.nodeid])}
+        removed = {
+            item
+            for item in items
+            if item.get_closest_marker("chaos") or any(id(root) in starting for root in roots[item.nodeid])
+        }
         items[:] = [item for item in items if item not in removed]
         config.hook.pytest_deselected(items=list(removed))
 
