@@ -231,17 +231,14 @@ async def test_output_at_the_same_time_keeps_its_order() -> None:
 
 
 @pytest.mark.anyio
-async def test_characters_survive_being_split_and_bad_bytes_are_replaced() -> None:
+async def test_characters_survive_being_split_and_bad_bytes_are_replaced(tmp_path: Path) -> None:
     """A character may come in two writes, with output on the other stream in between."""
-    split = r"printf '\342\202'; sleep 0.5; echo x >&2; sleep 0.5; printf '\254 \377!'"
-    chunks: list[tuple[str, str]] = []
-
-    async def progress(stream: str, text: str) -> None:
-        chunks.append((stream, text))
-
-    result = await run_shell(split, progress=progress)
-    assert (result.stdout, result.stderr, result.output) == ("€ \ufffd!", "x\n", "x\n€ \ufffd!")
-    assert "".join(text for stream, text in chunks if stream == "stdout") == "€ \ufffd!"
+    reader = Acknowledger(tmp_path)
+    halves = r"printf 'a\342\202'", r"printf '\254 \377!'"
+    split = f"{halves[0]}; {reader.wait_for('a')}; echo x >&2; {reader.wait_for('x')}; {halves[1]}"
+    result = await run_shell(split, progress=reader.progress)
+    assert (result.stdout, result.stderr, result.output) == ("a€ \ufffd!", "x\n", "ax\n€ \ufffd!")
+    assert "".join(text for stream, text in reader.chunks if stream == "stdout") == "a€ \ufffd!"
 
 
 @pytest.mark.anyio
@@ -672,9 +669,13 @@ async def test_without_adoption_the_process_group_is_ended(tagged: Tagged) -> No
 
 @pytest.mark.anyio
 @pytest.mark.usefixtures("limited_supervisor")
-async def test_without_adoption_a_process_outside_the_group_does_not_delay_the_result(tagged: Tagged) -> None:
+async def test_without_adoption_a_process_outside_the_group_does_not_delay_the_result(
+    tagged: Tagged, tmp_path: Path
+) -> None:
     """It is not ended, as documented."""
-    result = await tagged.run("setsid sh -c 'echo $$; exec sleep 1000' & sleep 0.5")
+    mark = tmp_path / "printed"
+    outside = f"setsid sh -c 'echo $$; touch {mark}; exec sleep 1000'"
+    result = await tagged.run(f"{outside} & until [ -e {mark} ]; do sleep 0.01; done")
     assert result.exit_status == 0 and result.duration_ms < PROMPT_MS
     (left,) = tagged.left()
     assert left.startswith(f"{result.stdout.strip()}:")
@@ -729,7 +730,9 @@ async def test_no_open_file_and_no_zombie_is_left_in_the_host(tagged: Tagged) ->
         except InvalidInputError:
             pass
     task = asyncio.create_task(tagged.run("sleep 1000"))
-    await asyncio.sleep(0.1)
+    async with asyncio.timeout(60):
+        while not any("sleep" in process for process in tagged.left()):
+            await asyncio.sleep(0.01)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert open_files_and_children() == before

@@ -44,11 +44,14 @@ from callslip.store import sqlite_open
 from callslip.store.sql import migrations
 from callslip.store.sqlite_rows import SQL
 from tests.support.invariants import find_faults, open_with_settings, read_events, sound_ledger, start_program
+from tests.support.tasks import until_in
 
 pytestmark = pytest.mark.anyio
 
 T = TypeVar("T")
 SECRET = "sk-ant-api03-" + "aB3" * 30
+READER_WAITS = "CommandMonitor._wait_notice"
+WORKER_WAITS = "Waiter.wait"
 QUICK = 20.0
 """In s: long for a busy machine, and far from when anybody who waits would look for themselves (`nobody_looks`)."""
 
@@ -403,7 +406,7 @@ async def test_whoever_waits_is_woken_by_every_end(commands: CommandQueue, how: 
     end, ask, status, _ = ENDINGS[how]
     await commands.submit("a", correlation_id="c", approval=ask)
     waiting = [asyncio.create_task(commands.get("c", wait=60)) for _ in range(3)]
-    await asyncio.sleep(0.01)
+    await until_in(READER_WAITS, *waiting)
     await end(commands, "c")
     found = await soon(asyncio.gather(*waiting))
     assert [(one.status, one.final) for one in found] == [(status, True)] * 3
@@ -443,7 +446,7 @@ async def test_whoever_waits_for_a_command_of_a_deleted_session_is_told(
     await commands.submit("a", {"key": SECRET}, correlation_id="c")
     call = (await commands.find("c")).id
     waiting = asyncio.create_task(commands.get("c", wait=60))
-    await asyncio.sleep(0.01)
+    await until_in(READER_WAITS, waiting)
     await commands.log.delete("commands")
     with pytest.raises(NotFoundError):
         await soon(waiting)
@@ -470,7 +473,8 @@ async def test_whoever_waits_is_told_when_the_ledger_closes(db: str) -> None:
     commands = CommandQueue(ledger.log)
     await commands.submit("a", correlation_id="c", queue="x")
     waiting = [asyncio.create_task(commands.get("c", wait=60)), asyncio.create_task(commands.claim(wait=60))]
-    await asyncio.sleep(0.05)
+    await until_in(READER_WAITS, waiting[0])
+    await until_in(WORKER_WAITS, waiting[1])
     await ledger.close()
     got, work = await soon(asyncio.gather(*waiting, return_exceptions=True))
     assert isinstance(got, StoreError) and work is None
@@ -746,7 +750,7 @@ async def test_a_claim_says_all_that_is_to_be_known(commands: CommandQueue) -> N
 async def test_whoever_waits_for_work_is_woken_by_it(commands: CommandQueue) -> None:
     """S3.6: within the process at once, one worker for one command."""
     waiting = [asyncio.create_task(commands.claim(wait=60)) for _ in range(3)]
-    await asyncio.sleep(0.05)
+    await until_in(WORKER_WAITS, *waiting)
     for number in range(3):
         await commands.submit("a", correlation_id=f"c{number}")
         done, _ = await soon(asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED))
@@ -786,7 +790,7 @@ async def test_whoever_waits_for_work_is_woken_by_what_comes_back(commands: Comm
     if sort == "requeued":
         await claimed(commands, lease=0.2)
     waiting = asyncio.create_task(commands.claim(wait=60))
-    await asyncio.sleep(0.05)
+    await until_in(WORKER_WAITS, waiting)
     if sort == "approved":
         await answer(commands)
     claim = await soon(waiting)
@@ -800,7 +804,7 @@ async def test_whoever_waits_for_work_is_woken_by_another_process(commands: Comm
         assert await asyncio.to_thread(process.stdout.readline) == "ready\n"
         for number in range(3):
             waiting = asyncio.create_task(commands.claim(wait=60))
-            await asyncio.sleep(0.05)
+            await until_in(WORKER_WAITS, waiting)
             process.stdin.write(f"action{number}\n")
             process.stdin.flush()
             name = (await asyncio.to_thread(process.stdout.readline)).strip()
@@ -814,7 +818,7 @@ async def test_a_worker_that_goes_away_while_it_waits_leaves_the_command_to_the_
     """S3.6: cancelled at any moment, also after it was woken: no command stays claimed without a worker."""
     for turns in range(12):
         leaving, staying = (asyncio.create_task(commands.claim(wait=60)) for _ in range(2))
-        await asyncio.sleep(0.02)
+        await until_in(WORKER_WAITS, leaving, staying)
         name = (await commands.submit("a", idempotent=True)).correlation_id
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -841,9 +845,9 @@ async def test_only_the_sessions_that_a_worker_may_run_are_given_to_it(commands:
     assert (await claimed(commands, access=access)).correlation_id == "o"
     assert await commands.claim_as(access, "default", {}) is None
     picky = asyncio.create_task(commands.claim_as(access, "x", {"wait": 60}))
-    await asyncio.sleep(0.02)
+    await until_in(WORKER_WAITS, picky)
     any_of_them = asyncio.create_task(commands.claim("x", wait=60))
-    await asyncio.sleep(0.02)
+    await until_in(WORKER_WAITS, any_of_them)
     await commands.submit("a", queue="x", session="secret")
     assert (await soon(any_of_them)) is not None
     picky.cancel()
@@ -872,7 +876,7 @@ async def waiting_for_work(
 ) -> asyncio.Task[Claim | None]:
     """Start a worker that found no command and waits."""
     task = asyncio.create_task(commands.claim_as(access, client, ClaimOptions(**{"wait": 60} | how)))
-    await asyncio.sleep(0.05)
+    await until_in(WORKER_WAITS, task)
     return task
 
 
@@ -1065,10 +1069,14 @@ async def test_a_heartbeat_renews_the_lease(commands: CommandQueue) -> None:
     claim = await claimed(commands, lease=2)
     until = claim.lease_until
     for number in range(5):
-        await asyncio.sleep(0.5)
-        renewed = await commands.heartbeat("c", claim.fence, lease=2, text=f"step {number}\n", progress=number)
+        renewed = await commands.heartbeat(
+            "c", claim.fence, lease=20 + number, text=f"step {number}\n", progress=number
+        )
         assert renewed > until
         until = renewed
+    async with asyncio.timeout(QUICK):
+        while await commands.log.store.clock() <= claim.lease_until:
+            await asyncio.sleep(0.02)
     assert (await commands.complete("c", "x", fence=claim.fence)).status == "complete"
     log = await log_of(commands, "c")
     assert sum(isinstance(event, ev.CallProgress) and event.verdict == "applied" for event in log) == 5
@@ -1250,7 +1258,7 @@ async def test_polling_does_not_hold_up_recording(commands: CommandQueue) -> Non
             await commands.completed()
             await commands.failed()
         waiting = [asyncio.create_task(commands.get("c", wait=60)) for _ in range(50)]
-        await asyncio.sleep(0.02)
+        await until_in(READER_WAITS, *waiting)
         assert written == []
         await commands.log.append("chat", [ev.MessageUser(text="hello")])
         assert len(written) == 1
@@ -1542,7 +1550,7 @@ async def test_an_older_process_that_ends_a_command_is_heard(
         call = (await commands.find("c")).id
         assert await ledger.log.store.sealed(call) is not None
         waiting = asyncio.create_task(commands.get("c", wait=60))
-        await asyncio.sleep(0.05)
+        await until_in(READER_WAITS, waiting)
         older = apsw.Connection(db.removeprefix("sqlite:///"))
         older.execute(
             "UPDATE calls SET state = 'cancelled', ended_at = 1, reason = 'by an older one' WHERE id = ?"

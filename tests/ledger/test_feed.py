@@ -19,6 +19,9 @@ from callslip.model import events as ev
 from callslip.model.entries import Append, Put, Set
 from callslip.store.protocol import StoredEvent
 from tests.support.invariants import open_with_settings, read_events, start_program
+from tests.support.tasks import until_in
+
+READER_WAITS = "_wait_in"
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +82,7 @@ async def test_a_reader_catches_up_and_goes_live(db: str) -> None:
     async with await open_with_settings(db, read_page=10) as ledger:
         await ledger.log.append("a", deltas(*range(35)))
         reading = asyncio.create_task(take(ledger, "a", 60))
-        await asyncio.sleep(0.01)
+        await until_in(READER_WAITS, reading)
         for number in range(35, 60):
             await ledger.log.append("a", deltas(number))
         seen = await reading
@@ -90,7 +93,7 @@ async def test_a_reader_catches_up_and_goes_live(db: str) -> None:
 async def test_a_reader_may_come_before_the_session(ledger: LocalLedger) -> None:
     """Following a session that does not exist yet gives its first event when it comes."""
     reading = asyncio.create_task(take(ledger, "a", 2))
-    await asyncio.sleep(0.01)
+    await until_in(READER_WAITS, reading)
     await ledger.log.append("b", deltas("elsewhere"))
     await ledger.log.append("a", deltas("first", "second"))
     assert seqs(await reading) == [1, 2]
@@ -101,7 +104,7 @@ async def test_a_reader_may_come_before_the_session_of_another_process(ledger: L
     other = Other(db, "a", 3)
     await other.ready()
     reading = asyncio.create_task(take(ledger, "a", 3))
-    await asyncio.sleep(0.05)
+    await until_in(READER_WAITS, reading)
     other.go()
     assert seqs(await reading) == [1, 2, 3]
     await other.done()
@@ -134,7 +137,7 @@ async def test_readers_that_come_at_random_miss_nothing(db: str, scale: int) -> 
 async def test_many_readers_share_one_channel(ledger: LocalLedger) -> None:
     """All of them see the same events, and when the last one leaves nothing is left to do."""
     reading = [asyncio.create_task(take(ledger, "a", 50)) for _ in range(50)]
-    await asyncio.sleep(0.01)
+    await until_in(READER_WAITS, *reading)
     for number in range(50):
         await ledger.log.append("a", deltas(number))
     seen = await asyncio.gather(*reading)
@@ -147,7 +150,7 @@ async def test_a_reader_that_leaves_takes_no_other_along(ledger: LocalLedger) ->
     """Cancelling one reader changes nothing for another of the same session."""
     staying = asyncio.create_task(take(ledger, "a", 3))
     leaving = asyncio.create_task(take(ledger, "a", 3))
-    await asyncio.sleep(0.01)
+    await until_in(READER_WAITS, staying, leaving)
     await ledger.log.append("a", deltas(1))
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
@@ -234,7 +237,7 @@ async def test_a_deleted_session_ends_its_readers(ledger: LocalLedger, db: str) 
     await ledger.log.append("a", [*deltas(1, 2), ev.CallStarted()])
     reading = asyncio.create_task(take(ledger, "a", 100))
     waiting = asyncio.create_task(ledger.wait("@last"))
-    await asyncio.sleep(0.05)
+    await until_in(READER_WAITS, reading, waiting)
     async with await callslip.open(db) as other:
         await other.delete("a")
         await other.log.append("a", deltas(*range(10)))
@@ -272,7 +275,7 @@ async def test_a_burst_longer_than_the_channel_drops_nobody_who_waited(db: str) 
     """A reader that was up to date is not slow because a process wrote much at once, here or elsewhere."""
     async with await open_with_settings(db, feed_length=10, read_page=8) as ledger:
         reading = asyncio.create_task(take(ledger, "a", 200))
-        await asyncio.sleep(0.01)
+        await until_in(READER_WAITS, reading)
         await ledger.log.append("a", deltas(*range(100)))
         other = Other(db, "a", 100, 100)
         await other.ready()
@@ -304,7 +307,7 @@ async def test_closing_the_ledger_ends_its_readers(db: str) -> None:
     (appended,) = await ledger.log.append("a", [ev.CallStarted()])
     reading = asyncio.create_task(take(ledger, "a", 100))
     waiting = asyncio.create_task(ledger.wait(appended.call))
-    await asyncio.sleep(0.01)
+    await until_in(READER_WAITS, reading, waiting)
     await ledger.close()
     async with asyncio.timeout(5):
         for task in (reading, waiting):
@@ -319,7 +322,7 @@ async def test_a_store_that_fails_for_a_moment_loses_no_reader(
 ) -> None:
     """A disk error while looking for news is survived; the news comes when the disk does."""
     reading = asyncio.create_task(take(ledger, "a", 4))
-    await asyncio.sleep(0.01)
+    await until_in(READER_WAITS, reading)
 
     def broken(*_: object) -> object:
         raise StoreError("the disk failed")
@@ -338,7 +341,7 @@ async def test_waiting_costs_next_to_nothing(ledger: LocalLedger) -> None:
     for number in range(40):
         await ledger.log.append(f"s{number}", deltas(1))
     reading = [asyncio.create_task(take(ledger, f"s{number}", 99)) for number in range(40)]
-    await asyncio.sleep(0.1)
+    await until_in(READER_WAITS, *reading)
     begun, spent = time.monotonic(), time.process_time()
     await asyncio.sleep(2)
     spent, passed = time.process_time() - spent, time.monotonic() - begun
