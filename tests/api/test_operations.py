@@ -182,6 +182,11 @@ async def test_things_are_found_by_the_ids_that_people_write(ledger: Any, backen
     await backend.log.append("alpine", [ev.MessageUser(text="hi")])
     with pytest.raises(callslip.AmbiguousIdError):
         await ledger.find_session("alp")
+    with pytest.raises(callslip.AmbiguousIdError):
+        await ledger.find("alp")
+    assert (await ledger.find("call_7", "alpha")).id == event.call
+    with pytest.raises(callslip.NotFoundError):
+        await ledger.find("call_7", "beta")
     for find in (ledger.find_session, ledger.find_call, ledger.find_approval, ledger.find):
         with pytest.raises(callslip.NotFoundError):
             await find("nothing")

@@ -89,7 +89,7 @@ def test_dir_lists_the_public_names() -> None:
 
 
 def test_every_exception_is_exported_and_named_as_one() -> None:
-    """Whatever the package raises on purpose can be caught by an exported name that ends in Error."""
+    """Every exception of the package can be caught by an exported name that ends in Error."""
     errors = {
         name: value
         for name, value in vars(callslip.errors).items()

@@ -190,7 +190,12 @@ def within(route: http.Route, session: str, verbs: tuple[str, ...]) -> bool:
 
 def address(route: http.Route, things: Things) -> str:
     here = f"?session={things.session}"
-    query = {"/v1/stream": here, "/v1/sessions/{session}/stream": "?follow=false", "/pending-queries": here}
+    query = {
+        "/v1/stream": here,
+        "/v1/sessions/{session}/stream": "?follow=false",
+        "/pending-queries": here,
+        "/v1/find": f"?id={things.call}",
+    }
     if label(route) in RUNS:
         things = _named(things, call=things.command)
     return route.path.format(**msgspec.structs.asdict(things)) + query.get(route.path, "")
@@ -342,6 +347,7 @@ QUERIES: dict[str, list[str]] = {
     "/v1/approvals": ["?session={session}", "?session={session}&state=", "?session={session}&limit=1"],
     "/v1/approvals/{approval}": [""],
     "/v1/blobs/{hash}": ["", "?nonsense=1"],
+    "/v1/find": ["?id={session}", "?id={call}", "?id={approval}", "?id={alias}", "?id={call}&session={session}"],
     "/v1/stream": [
         *("?session={session}", "?session=bob-s&session={session}", "?session={session}&topic=inbox"),
         *("?session={session}&after={session}:1", "?session={session}&after={session}:999999"),

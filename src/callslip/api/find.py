@@ -93,10 +93,13 @@ async def find(
 
     With `session`, only calls and approvals of that session.
     """
-    if not session and (id_or_prefix == LAST or await log.store.session(id_or_prefix) is not None):
+    if id_or_prefix == LAST and not session:
         return await find_session(log, id_or_prefix, access=access)
     if id_or_prefix == LAST:
         return await find_call(log, id_or_prefix, session=session, access=access)
+    named = None if session else await log.store.session(id_or_prefix)
+    if named is not None and await can_see(access, named.name):
+        return named
     exact = await log.store.approval(id_or_prefix)
     if exact is not None and session in ("", exact.session) and await can_see(access, exact.session, "read"):
         return exact

@@ -62,6 +62,12 @@ class _Approvals(msgspec.Struct):
     approvals: list[ApprovalView]
 
 
+class _Match(msgspec.Struct):
+    session: SessionView | None = None
+    call: CallView | None = None
+    approval: ApprovalView | None = None
+
+
 class _CallDetail(msgspec.Struct, rename="camel"):
     tool_call: ToolCall | None = None
 
@@ -128,14 +134,12 @@ class RemoteLedger(Ledger):
         return [approval_record(view) for view in (await self._get("/v1/approvals", _Approvals, query)).approvals]
 
     async def find(self, id: str, session: str = "") -> SessionRecord | CallRecord | ApprovalRecord:
-        finders: list[Any] = [] if session else [lambda: self.find_session(id)]
-        if id.startswith("appr_"):
-            finders.append(lambda: self.find_approval(id, session))
-        finders.append(lambda: self.find_call(id, session))
-        for find in finders:
-            with contextlib.suppress(NotFoundError):
-                return await find()
-        raise NotFoundError(f"no session, call or approval {id!r}")
+        match = await self._get("/v1/find", _Match, {"id": id, "session": session})
+        if match.session is not None:
+            return session_record(match.session)
+        if match.call is not None:
+            return call_record(match.call)
+        return approval_record(cast("ApprovalView", match.approval))
 
     async def find_session(self, id: str) -> SessionRecord:
         return await self.log.find_session(id)

@@ -69,6 +69,14 @@ class Approvals(CamelStruct):
     approvals: list[ApprovalView]
 
 
+class Match(CamelStruct, omit_defaults=True):
+    """What an id names: one of the three."""
+
+    session: SessionView | None = None
+    call: CallView | None = None
+    approval: ApprovalView | None = None
+
+
 class Health(CamelStruct):
     """Whether the server can read its database."""
 
