@@ -34,6 +34,7 @@ from callslip.model.entries import ToolCall
 from callslip.model.events import Alias
 from callslip.model.records import ApprovalRecord
 from tests.support.invariants import PROGRAMS, open_with_settings, read_events, sound_ledger, start_program
+from tests.support.tasks import until_in
 
 pytestmark = pytest.mark.anyio
 
@@ -546,7 +547,7 @@ async def test_closing_the_ledger_while_waiting_runs_nothing(db: str) -> None:
     running = asyncio.create_task(_enter_call(ledger.session("a")))
     request = await wait_for_request(ledger)
     await ledger.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises(callslip.CallslipError):
             await running
     async with await callslip.open(db) as ledger:
@@ -562,10 +563,10 @@ async def test_waiting_for_a_call_ends_with_it(ledger: LocalLedger, session: Ses
         (event,) = await ledger.log.append("a", [ev.CallStarted(tool_name="t")])
         assert isinstance(event, ev.CallStarted)
         waiting = [asyncio.create_task(ledger.wait(event.call)) for _ in range(3)]
-        await asyncio.sleep(0.01)
+        await until_in("_wait_in", *waiting)
         assert not any(task.done() for task in waiting)
         (end,) = await ledger.log.append("a", [ending(call=event.call, reason="why")])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             rows = await asyncio.gather(*waiting)
         assert {(row.state, row.end) for row in rows} == {(ev.type_of(end).partition(".")[2], end.seq)}
         assert await ledger.wait(event.call, timeout=0) == rows[0]
@@ -577,9 +578,9 @@ async def test_a_denied_request_wakes_the_waiter(ledger: LocalLedger) -> None:
     (event,) = await ledger.log.append("a", [ev.ApprovalRequested(tool_name="t")])
     assert isinstance(event, ev.ApprovalRequested)
     waiting = asyncio.create_task(ledger.wait(event.call))
-    await asyncio.sleep(0.01)
+    await until_in("_wait_in", waiting)
     await ledger.log.append("a", [ev.ApprovalRefused(approval=event.approval, reason="no")])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert (await waiting).state == "denied"
 
 

@@ -364,5 +364,5 @@ async def test_whoever_waits_is_sent_home_when_there_will_be_no_more_work() -> N
         one.enter()
         two.enter()
         queues["c"].wake_all()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(30):
             await asyncio.gather(one.wait(60), two.wait(60))

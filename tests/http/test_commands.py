@@ -42,7 +42,7 @@ async def ledger(tmp_path: Path) -> AsyncIterator[LocalLedger]:
 
 @pytest.fixture
 async def url(ledger: LocalLedger) -> AsyncIterator[str]:
-    async with served(ledger, limits=Limits(wait=5)) as url:
+    async with served(ledger, limits=Limits(wait=60)) as url:
         yield url
 
 
@@ -133,7 +133,7 @@ async def test_an_unknown_command_is_not_found_for_good(url: str) -> None:
 async def test_a_poll_that_waits_is_woken_by_any_end(url: str, ending: str) -> None:
     """S3.3: long before the time it would wait."""
     command = await submitted(url, timeout=0.2 if ending == "expiry" else 30)
-    waiting = asyncio.create_task(poll(url, command, "&wait=5"))
+    waiting = asyncio.create_task(poll(url, command, "&wait=60"))
     if ending == "cancel":
         await post(url, f"/v1/calls/{command}/cancel", {})
     elif ending != "expiry":
@@ -141,7 +141,7 @@ async def test_a_poll_that_waits_is_woken_by_any_end(url: str, ending: str) -> N
     began = time.monotonic()
     words = {"result": "complete", "error": "error", "cancel": "cancelled", "expiry": "expired"}
     response = await waiting
-    assert response["status"] == words[ending] and response["final"] and time.monotonic() - began < 4
+    assert response["status"] == words[ending] and response["final"] and time.monotonic() - began < 30
 
 
 async def test_what_an_executor_polls_for_stays_in_the_queue(url: str) -> None:
@@ -351,9 +351,9 @@ async def test_secrets_reach_only_who_runs_the_command(ledger: LocalLedger, url:
         ("/v1/calls", LOOK | {"approve": "maybe"}),
         ("/v1/calls", LOOK | {"correlation_id": "exec_0123456789ab"}),
         ("/v1/calls", LOOK | {"script": "flat"}),
-        ("/v1/calls?wait=6", LOOK),
+        ("/v1/calls?wait=61", LOOK),
         ("/v1/calls?nonsense=1", LOOK),
-        ("/v1/calls/claim", {"wait": 6}),
+        ("/v1/calls/claim", {"wait": 61}),
         ("/v1/calls/claim", {"lease": 0}),
         ("/v1/calls/claim", {"client": "\n"}),
         ("/v1/calls/claim", []),
