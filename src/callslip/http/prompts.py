@@ -21,7 +21,7 @@ from callslip.http.turn_runner import Chat, TurnRunner
 
 SOURCE = "prompt"
 MAX_PROMPT_CHARS = 100_000
-NOT_ANSWERED = "this server answers no prompts: it records and shows agents. Prompt your agent where it runs."
+NOT_ANSWERED = "this server answers no prompts: it records and shows agents. Prompt your agent where it runs"
 READ_ONLY = "you may read this session, but not write to it"
 
 Answers = Callable[[LocalLedger, str, str], Any]
