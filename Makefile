@@ -9,8 +9,10 @@ UV := $(if $(shell command -v uv 2>/dev/null),uv,.tools/bin/uv)
 UV_FILE := $(filter .tools/bin/uv,$(UV))
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-# Tests often wait for other processes, so use one worker more than there are processors.
+# Tests often wait for other processes, so use one worker more than there are processors. Each worker has its own files,
+# which share clients and servers, until it takes over tests of a slower one.
 WORKERS = $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
+PARALLEL = -n $(WORKERS) --dist worksteal
 JS := $(wildcard tests/js/package.json tests/js/package-lock.json)
 JS_READY := $(if $(JS),.cache/npm/ready)
 SUITES := $(wildcard tests/conformance/package.json tests/conformance/package-lock.json)
@@ -41,11 +43,11 @@ demo: .venv/demo
 
 ## make test     run all tests on all processors (ARGS="-k name" selects some)
 test: .venv/ready $(PEERS)
-	@$(PYTEST) -n $(WORKERS) $(ARGS)
+	@$(PYTEST) $(PARALLEL) $(ARGS)
 
 ## make quick    run the tests that need no browser, no Node and no other process, with few examples
 quick: .venv/ready
-	@$(PYTEST) -n $(WORKERS) --quick $(ARGS)
+	@$(PYTEST) $(PARALLEL) --quick $(ARGS)
 
 ## make check    check lint, formatting, types, import directions and the docs
 check: .venv/ready $(JS_READY)
@@ -68,7 +70,7 @@ docs: .venv/ready
 
 ## make chaos    run property tests and fault tests at full length
 chaos: .venv/ready $(PEERS)
-	@CALLSLIP_LONG=1 $(PYTEST) -n $(WORKERS) -m "chaos or hypothesis" $(ARGS)
+	@CALLSLIP_LONG=1 $(PYTEST) $(PARALLEL) -m "chaos or hypothesis" $(ARGS)
 
 ## make lock     resolve pyproject.toml into requirements.lock (ARGS=--upgrade for newer versions)
 lock: $(UV_FILE)

@@ -85,6 +85,12 @@ def scale() -> int:
 
 
 @pytest.fixture(scope="session")
+def prefix_step(pytestconfig: pytest.Config) -> int:
+    """Return the step between the prefixes that a test tries: 1, or 5 with `--quick`."""
+    return 5 if pytestconfig.getoption("quick") else 1
+
+
+@pytest.fixture(scope="session")
 def node() -> str:
     """Return the path of Node. Fail if Node or its packages are missing; `make test` installs both."""
     path = shutil.which("node")

@@ -74,7 +74,6 @@ CALLS = (
             "tests/ledger/test_liveness.py::test_a_turn_that_broke_off_ends_its_calls_at_once",
             "tests/ledger/test_liveness.py::test_an_unanswered_approval_denies",
             "tests/faults/test_processes.py::test_a_process_killed_at_any_moment_loses_nothing_acknowledged",
-            "tests/ingest/test_importer.py::test_wherever_a_record_stops_every_call_has_ended",
             "tests/formats/test_every_format.py::test_wherever_a_case_stops_every_call_has_ended",
             "tests/formats/test_acp_captures.py::test_wherever_a_record_stops_every_call_has_ended_and_all_is_sound",
             "tests/wrap/test_wrap.py::test_an_agent_that_is_killed_within_a_call_ends_the_call",

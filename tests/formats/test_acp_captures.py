@@ -139,16 +139,19 @@ def test_a_call_id_that_comes_again_in_the_next_turn_is_another_call() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", CAPTURES)
-async def test_wherever_a_record_stops_every_call_has_ended_and_all_is_sound(name: str, db: str) -> None:
+async def test_wherever_a_record_stops_every_call_has_ended_and_all_is_sound(
+    name: str, db: str, prefix_step: int
+) -> None:
     """C5, C9: each line in turn is the last one; `verify` derives everything again and finds nothing."""
     lines = CAPTURES[name].read_bytes().splitlines(keepends=True)
     async with sound_ledger(db, synchronous="NORMAL", reaper_interval=3600, checkpoint_every=7) as ledger:
-        for cut in range(len(lines) + 1):
+        for cut in range(len(lines), -1, -prefix_step):
             await import_lines(ledger.log, f"cut-{cut}", "acp", lines[:cut])
         assert not await ledger.log.store.open_calls() and not await ledger.approvals()
         for row in (await ledger.sessions(limit=1000)).items:
             calls = [one for one in (await ledger.snapshot(row.name)).entries if isinstance(one, ToolCall)]
             assert not row.turn and {call.status for call in calls} <= TERMINAL_STATES
+            assert all(call.reason for call in calls if call.status == "lost")
 
 
 @pytest.mark.parametrize("name", REPLAYED)

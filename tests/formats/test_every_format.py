@@ -92,11 +92,11 @@ async def test_a_case_read_twice_changes_nothing(case: str) -> None:
 
 @anyio
 @pytest.mark.parametrize("case", format_cases.CASES)
-async def test_wherever_a_case_stops_every_call_has_ended(case: str) -> None:
+async def test_wherever_a_case_stops_every_call_has_ended(case: str, prefix_step: int) -> None:
     """C5: every line in turn is the last one."""
     lines = format_cases.lines_of(case)
     async with await opened() as ledger:
-        for cut in range(len(lines) + 1):
+        for cut in range(len(lines), -1, -prefix_step):
             await import_lines(ledger.log, f"cut-{cut}", format_cases.format_of(case), lines[:cut])
         assert not await ledger.log.store.open_calls()
         assert not await ledger.approvals()

@@ -25,7 +25,6 @@ from callslip.model import events as ev
 from callslip.model.entries import Message, Thought, ToolCall
 from callslip.model.events import Alias, Draft, Event, encode_event, read_event
 from callslip.rules.fold import SessionFold
-from callslip.rules.lifecycle import TERMINAL_STATES
 from callslip.settings import Settings
 from tests.support import scenarios
 from tests.support.invariants import find_faults
@@ -113,22 +112,6 @@ async def test_importing_a_file_twice_changes_nothing(name: str) -> None:
         assert (second.events, second.seen, second.drafts, second.verdicts) == (0, first.drafts, first.drafts, {})
         assert first.events == len(log) and first.lines == second.lines == len(lines_of(name))
         assert not await find_faults(ledger)
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("name", CAPTURES)
-async def test_wherever_a_record_stops_every_call_has_ended(name: str) -> None:
-    """C5: for every line of every capture as the last one: no open call, no open turn, no pending request."""
-    lines = lines_of(name)
-    async with await opened() as ledger:
-        for cut in range(len(lines) + 1):
-            await acp(ledger, lines[:cut], f"cut-{cut}")
-        assert not await ledger.log.store.open_calls()
-        assert not await ledger.approvals()
-        for row in (await ledger.sessions(limit=1000)).items:
-            assert row.turn == ""
-            assert {call.status for call in await calls_of(ledger, row.name)} <= TERMINAL_STATES
-            assert all(call.reason for call in await calls_of(ledger, row.name) if call.status == "lost")
 
 
 @pytest.mark.anyio
