@@ -302,7 +302,7 @@ async def test_a_session_continues_after_a_reload(ledger: LocalLedger) -> None:
     assert [call.status for call in await calls_of(ledger)] == ["completed"]
 
 
-async def test_anthropic_histories(ledger: LocalLedger) -> None:
+async def test_the_loop_works_with_anthropic_histories(ledger: LocalLedger) -> None:
     """The same loop with the format of the other provider."""
     call = [
         {"type": "message_start", "message": {"id": "msg_1", "role": "assistant", "content": [], "usage": {}}},
@@ -482,7 +482,7 @@ async def test_a_turn_that_another_process_ends_stops(ledger: LocalLedger, tmp_p
         await asyncio.sleep(0.05)
 
 
-async def test_a_superseded_turn_does_not_end_the_next_one(ledger: LocalLedger) -> None:
+async def test_a_superseded_turn_does_not_end_the_next_turn(ledger: LocalLedger) -> None:
     """A new prompt arrives during an answer: the old turn stops, the new one stays open."""
     async with serving(None) as (_, model):
         running = asyncio.ensure_future(Agent(ledger.session("s"), model).run("First."))
@@ -742,7 +742,7 @@ def test_a_model_is_named_by_its_provider(monkeypatch: pytest.MonkeyPatch) -> No
         find_model("openai:gpt-x")
 
 
-async def test_a_script_without_a_further_answer_is_an_error(ledger: LocalLedger) -> None:
+async def test_a_script_that_runs_out_of_answers_is_an_error(ledger: LocalLedger) -> None:
     """So that a wrong test fails instead of hanging."""
     with pytest.raises(InvalidInputError, match="no further answer"):
         await Agent(ledger.session("s"), scripted()).run("Hello.")

@@ -102,7 +102,7 @@ async def test_a_shell_that_dies_of_a_signal_has_no_status(name: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_failure_keeps_what_was_printed() -> None:
+async def test_a_failed_command_keeps_its_output() -> None:
     """The result has the status, stdout and stderr."""
     result = await run_shell("echo fine; ls /does/not/exist; exit 9")
     assert (result.exit_status, result.stdout) == (9, "fine\n")
@@ -429,7 +429,7 @@ WAYS_TO_STAY = {
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("way", WAYS_TO_STAY)
-async def test_nothing_outlives_the_shell(way: str, tagged: Tagged) -> None:
+async def test_no_process_outlives_the_shell(way: str, tagged: Tagged) -> None:
     """All processes that it started end with it, and open output does not delay the result."""
     result = await tagged.run(f"{WAYS_TO_STAY[way]}\n sleep 0.1; echo done; exit 4", grace=0.1)
     assert tagged.left() == []
@@ -439,7 +439,7 @@ async def test_nothing_outlives_the_shell(way: str, tagged: Tagged) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("way", WAYS_TO_STAY)
-async def test_nothing_outlives_a_timeout(way: str, tagged: Tagged) -> None:
+async def test_no_process_outlives_a_timeout(way: str, tagged: Tagged) -> None:
     """All processes end, and the output before the timeout is kept."""
     result = await tagged.run(f"echo begun; {WAYS_TO_STAY[way]}\n sleep 1000; echo no", timeout=1.5, grace=0.1)
     assert tagged.left() == []
@@ -512,7 +512,7 @@ async def test_a_hundred_hostile_commands_leave_no_process(tagged: Tagged, scale
 
 
 @pytest.mark.anyio
-async def test_cancelling_ends_everything_first(tagged: Tagged) -> None:
+async def test_cancelling_ends_all_processes_first(tagged: Tagged) -> None:
     """When the cancelled task ends no process is left, also if it was cancelled several times."""
     for times in (1, 3):
         task = asyncio.create_task(tagged.run("setsid sleep 1000 & trap '' TERM; sleep 1000; sleep 1000", timeout=None))
@@ -611,7 +611,7 @@ def start_host(tagged: Tagged, command: str, *options: str) -> subprocess.Popen[
 
 
 @pytest.mark.parametrize("fork", ["", "fork"])
-def test_nothing_outlives_a_host_that_is_killed(tagged: Tagged, fork: str) -> None:
+def test_no_process_outlives_a_killed_host(tagged: Tagged, fork: str) -> None:
     """`kill -9` of the host ends the command, also if a fork of the host still has its files open."""
     command = f"{WAYS_TO_STAY['deaf']}\n{WAYS_TO_STAY['double fork']}\necho ready; sleep 1000"
     host = start_host(tagged, command, fork)
@@ -669,9 +669,7 @@ async def test_without_adoption_the_process_group_is_ended(tagged: Tagged) -> No
 
 @pytest.mark.anyio
 @pytest.mark.usefixtures("limited_supervisor")
-async def test_without_adoption_a_process_outside_the_group_does_not_delay_the_result(
-    tagged: Tagged, tmp_path: Path
-) -> None:
+async def test_without_adoption_an_outside_process_does_not_delay_the_result(tagged: Tagged, tmp_path: Path) -> None:
     """It is not ended, as documented."""
     mark = tmp_path / "printed"
     outside = f"setsid sh -c 'echo $$; touch {mark}; exec sleep 1000'"
@@ -683,7 +681,7 @@ async def test_without_adoption_a_process_outside_the_group_does_not_delay_the_r
     assert tagged.gone_within(10)
 
 
-def test_children_are_found_in_two_ways() -> None:
+def test_both_ways_to_find_children_agree() -> None:
     """The kernel's lists and a scan of all processes have the same result, at every depth."""
     tree = "sleep 1000 & sh -c 'sleep 1000 & sleep 1000' & sleep 1000"
     with subprocess.Popen(["/bin/sh", "-c", tree], start_new_session=True) as root:
@@ -698,7 +696,7 @@ def test_children_are_found_in_two_ways() -> None:
             processes.send({root.pid}, signal.SIGKILL)
 
 
-def test_it_works_in_any_thread(tagged: Tagged) -> None:
+def test_commands_run_in_any_thread(tagged: Tagged) -> None:
     """An event loop outside of the main thread runs commands and ends them after a timeout."""
     with ThreadPoolExecutor(1) as threads:
         result = threads.submit(asyncio.run, tagged.run("echo x; setsid sleep 1000 & sleep 1000", timeout=2)).result()

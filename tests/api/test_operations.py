@@ -136,7 +136,7 @@ async def test_an_exception_fails_the_call(ledger: Any) -> None:
     assert (record.state, record.reason) == ("failed", "ValueError: broken")
 
 
-async def test_calls_of_one_session_at_once_stay_apart(ledger: Any) -> None:
+async def test_concurrent_calls_of_a_session_are_separate(ledger: Any) -> None:
     """Equal calls at the same time have an id each."""
 
     async def run(number: int) -> str:
@@ -164,7 +164,7 @@ async def test_a_turn_is_ended_by_its_block(ledger: Any, backend: LocalLedger) -
     assert (await backend.find_session("s")).turn == ""
 
 
-async def test_things_are_found_by_the_ids_that_people_write(ledger: Any, backend: LocalLedger) -> None:
+async def test_sessions_calls_and_approvals_are_found_by_ids_and_prefixes(ledger: Any, backend: LocalLedger) -> None:
     """Whole ids, prefixes, producers' ids, approvals and @last; what matches several is ambiguous."""
     request = ev.ApprovalRequested(tool_name="deploy", options=[], aliases=(ev.Alias("acp", "call_7"),))
     (event,) = await backend.log.append("alpha", [request], owner=backend.log.owner)
@@ -192,7 +192,7 @@ async def test_things_are_found_by_the_ids_that_people_write(ledger: Any, backen
             await find("nothing")
 
 
-async def test_lists_have_pages(ledger: Any, backend: LocalLedger) -> None:
+async def test_sessions_and_calls_are_listed_in_pages(ledger: Any, backend: LocalLedger) -> None:
     """Sessions and calls come in pages, newest first, and can be filtered."""
     for number in range(5):
         await start(backend, f"s{number}", f"t{number}")
@@ -252,7 +252,7 @@ async def test_a_call_is_cancelled_once(ledger: Any, backend: LocalLedger) -> No
 
 
 async def test_waiting_ends_with_the_call_or_with_the_timeout(ledger: Any, backend: LocalLedger) -> None:
-    """A timeout is also a TimeoutError."""
+    """WaitTimeoutError is also a TimeoutError."""
     started = await start(backend, "s", "t")
     with pytest.raises(TimeoutError) as timeout:
         await ledger.wait(started.call, timeout=0.05)
@@ -285,7 +285,7 @@ async def test_followers_receive_every_event_once(ledger: Any, backend: LocalLed
 
 
 @pytest.mark.parametrize("format", ["events", "entries", "openai", "ui-v6", "otel"])
-async def test_exports_are_the_same_everywhere(ledger: Any, backend: LocalLedger, format: str) -> None:
+async def test_exports_are_the_same_for_every_ledger(ledger: Any, backend: LocalLedger, format: str) -> None:
     """Byte for byte, now and as the session was."""
     async with backend.session("s").turn("Hello"), backend.session("s").call("t", {"n": 1}) as call:
         call.complete("x" * 10)
@@ -293,7 +293,7 @@ async def test_exports_are_the_same_everywhere(ledger: Any, backend: LocalLedger
     assert await ledger.export("s", format, at=3) == await backend.export("s", format, at=3)
 
 
-async def test_frames_are_the_same_everywhere(ledger: Any, backend: LocalLedger) -> None:
+async def test_frames_are_the_same_for_every_ledger(ledger: Any, backend: LocalLedger) -> None:
     """A snapshot, then the patches of each event."""
     await backend.log.append("s", [ev.MessageUser(text="one")])
 
@@ -354,7 +354,7 @@ async def test_large_output_is_stored_as_a_blob(ledger: Any) -> None:
 
 
 async def test_commands_are_submitted_claimed_and_completed(ledger: Any) -> None:
-    """The whole way of a command, with its queue, its lease and its fence."""
+    """With queue, lease and fence."""
     commands = ledger.commands
     command = await commands.submit("resize", {"width": 10}, queue="images", correlation_id="c1")
     assert (command.correlation_id, command.status, command.client) == ("c1", "pending", "images")

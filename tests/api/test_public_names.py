@@ -88,7 +88,7 @@ def test_dir_lists_the_public_names() -> None:
     assert all(hasattr(callslip, name) for name in callslip.__all__)
 
 
-def test_every_exception_is_exported_and_named_as_one() -> None:
+def test_every_exception_is_exported_and_its_name_ends_in_error() -> None:
     """Every exception of the package can be caught by an exported name that ends in Error."""
     errors = {
         name: value

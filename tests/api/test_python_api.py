@@ -213,7 +213,7 @@ async def test_an_invalid_transition_raises(ledger: LocalLedger, session: Sessio
     assert len(await read_events(ledger, "a")) == 1
 
 
-async def test_turns_and_texts(ledger: LocalLedger, session: Session) -> None:
+async def test_a_session_records_prompts_thoughts_and_messages(ledger: LocalLedger, session: Session) -> None:
     """A session records the prompt, thoughts and messages of a turn."""
     assert await session.start_turn("hello") == "t1"
     await session.think("greet back. ")
@@ -541,7 +541,7 @@ async def test_a_program_that_stops_waiting_cancels_the_call(ledger: LocalLedger
     assert (await entry(ledger)).status == "cancelled" and await ledger.approvals() == []
 
 
-async def test_closing_the_ledger_while_waiting_runs_nothing(db: str) -> None:
+async def test_closing_the_ledger_during_an_approval_does_not_run_the_call(db: str) -> None:
     """C5: closing is not taken for an approval."""
     ledger = await callslip.open(db)
     running = asyncio.create_task(_enter_call(ledger.session("a")))
@@ -557,7 +557,7 @@ async def test_closing_the_ledger_while_waiting_runs_nothing(db: str) -> None:
 # Waiting
 
 
-async def test_waiting_for_a_call_ends_with_it(ledger: LocalLedger, session: Session) -> None:
+async def test_waiting_for_a_call_returns_when_it_ends(ledger: LocalLedger, session: Session) -> None:
     """Every kind of end wakes all waiters, and waiting for an ended call returns immediately."""
     for ending in (ev.CallCompleted, ev.CallFailed, ev.CallDenied, ev.CallCancelled, ev.CallExpired, ev.CallLost):
         (event,) = await ledger.log.append("a", [ev.CallStarted(tool_name="t")])

@@ -116,8 +116,8 @@ def calls(db: str, session: str = "work") -> list[Any]:
 # The program
 
 
-def test_help_loads_nothing_heavy() -> None:
-    """What `--help` needs is click: no database, no event loop, no terminal library, no codec."""
+def test_help_imports_no_heavy_modules() -> None:
+    """`--help` imports click, but no database, event loop, terminal library or codec."""
     code = "import sys; from callslip.cli import main; main(['--help'], standalone_mode=False); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[0] for name in done.stdout.splitlines()[-1].split()}
@@ -125,23 +125,23 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
-    """The sentence in the table, which is there so that nothing is loaded, is the first one of the command's help."""
+def test_the_command_list_matches_the_help_of_each_command(name: str) -> None:
+    """The table repeats the first sentence of each help, so that no command is imported for it."""
     loaded = main.get_command(click.Context(main), name)
     assert loaded is not None and loaded.help is not None
     assert loaded.help.split("\n")[0] == COMMANDS[name][1]
     assert cli(name, "--help").exit_code == 0
 
 
-def test_without_arguments_there_is_help_on_stderr() -> None:
+def test_without_arguments_help_is_printed_to_stderr() -> None:
     """The list of commands is printed, and the status is that of a usage error."""
     done = run()
     assert done.returncode == exit_status.USAGE and not done.stdout
     assert "Commands:" in done.stderr and "doctor" in done.stderr
 
 
-def test_the_version_is_said() -> None:
-    """`callslip --version`"""
+def test_version_option_prints_the_version() -> None:
+    """`callslip --version` prints `callslip` and three numbers."""
     assert re.fullmatch(r"callslip \d+\.\d+\.\d+\n", run("--version").stdout)
 
 
@@ -163,15 +163,15 @@ def test_the_version_is_said() -> None:
         (["approve", "x", "--input", "{"], "not JSON"),
     ],
 )
-def test_a_command_line_without_sense_is_one_line_and_status_2(arguments: list[str], message: str) -> None:
+def test_a_usage_error_is_a_single_line_with_status_2(arguments: list[str], message: str) -> None:
     """Usage errors name what is wrong and print nothing on stdout."""
     done = cli(*arguments)
     assert done.exit_code == exit_status.USAGE and not done.stdout
     assert done.stderr.startswith("callslip: ") and message in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_an_id_that_is_no_text_is_refused(filled: str) -> None:
-    """Bytes that are not UTF-8 reach Python as halves of surrogates, and the database never."""
+def test_an_id_that_is_not_utf8_is_refused(filled: str) -> None:
+    """Python passes such bytes as lone surrogates, which the database cannot store."""
     done = subprocess.run([*map(os.fsencode, command("show", "--db", filled)), b"\xff\xfe"], capture_output=True)
     assert done.returncode == exit_status.USAGE and b"must be UTF-8" in done.stderr
 
@@ -180,7 +180,7 @@ READING = ["ls", "show x", "export x", "wait x", "approve x", "deny x", "verify"
 
 
 @pytest.mark.parametrize("line", [*READING, "ls x", "doctor", "admin prune --keep 1d"])
-def test_without_a_ledger_a_reading_command_makes_none(tmp_path: Path, line: str) -> None:
+def test_read_commands_do_not_create_a_ledger(tmp_path: Path, line: str) -> None:
     """The message says where it looked; the folder stays empty."""
     done = cli(*line.split(), "--db", str(tmp_path / "no.db"))
     assert done.exit_code == exit_status.NOT_FOUND
@@ -189,7 +189,7 @@ def test_without_a_ledger_a_reading_command_makes_none(tmp_path: Path, line: str
 
 
 @pytest.mark.parametrize("line", [*READING, "demo --fast", "doctor"])
-def test_a_file_of_something_else_is_left_alone(tmp_path: Path, line: str) -> None:
+def test_a_file_that_is_no_ledger_is_refused_and_unchanged(tmp_path: Path, line: str) -> None:
     """A text file named as ledger is refused, unchanged, and nothing appears beside it."""
     file = tmp_path / "notes.txt"
     file.write_text("not a ledger at all, and longer than a header\n" * 9)
@@ -200,15 +200,17 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path, line: str) -> No
     assert not Path(f"{tmp_path}-queue").exists()
 
 
-def test_an_empty_file_is_no_ledger(tmp_path: Path) -> None:
+def test_read_commands_refuse_an_empty_file(tmp_path: Path) -> None:
     """Reading does not make a database of an empty file."""
     (tmp_path / "e.db").touch()
     assert cli("ls", "--db", str(tmp_path / "e.db")).exit_code == exit_status.NOT_FOUND
     assert (tmp_path / "e.db").stat().st_size == 0
 
 
-def test_which_ledger_is_meant(filled: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--db after the command, --db before it, CALLSLIP_DB, then the XDG data folder; what is nearer wins."""
+def test_the_ledger_path_comes_from_option_environment_or_default(
+    filled: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--db after the command, --db before it, CALLSLIP_DB, then the XDG data folder."""
     assert f"no ledger at {home}/.local/share/callslip/ledger.db" in cli("ls").stderr
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     assert f"no ledger at {tmp_path}/data/callslip/ledger.db" in cli("ls").stderr
@@ -222,14 +224,14 @@ def test_which_ledger_is_meant(filled: str, home: Path, tmp_path: Path, monkeypa
     assert cli("ls", "--db", str(path_of(filled))).stdout == cli("ls", "--db", filled).stdout
 
 
-def test_a_ledger_in_memory_has_nothing_to_read() -> None:
-    """It would be empty each time, so this says so."""
+def test_read_commands_refuse_an_in_memory_ledger() -> None:
+    """It would always be empty."""
     done = cli("ls", "--db", "sqlite:///:memory:")
     assert done.exit_code == exit_status.NOT_FOUND and "in memory" in done.stderr
 
 
-def test_postgres_is_refused_in_words() -> None:
-    """A URL of a later release is no file name."""
+def test_a_postgres_url_is_refused() -> None:
+    """The URL is not used as a file name."""
     assert "PostgreSQL is not supported" in cli("ls", "--db", "postgresql://localhost/x").stderr
 
 
@@ -240,7 +242,7 @@ def test_a_traceback_is_shown_only_on_request(tmp_path: Path) -> None:
     assert "Traceback" in run(*arguments, env={**os.environ, "CALLSLIP_DEBUG": "1"}).stderr
 
 
-def test_a_bug_is_one_line_too(monkeypatch: pytest.MonkeyPatch, filled: str) -> None:
+def test_an_unexpected_error_is_a_single_line(monkeypatch: pytest.MonkeyPatch, filled: str) -> None:
     """An unexpected error has its type, its text and how to get the traceback."""
     monkeypatch.setattr(LocalLedger, "sessions", lambda *_, **__: 1 / 0)
     done = cli("ls", "--db", filled)
@@ -249,7 +251,7 @@ def test_a_bug_is_one_line_too(monkeypatch: pytest.MonkeyPatch, filled: str) -> 
 
 
 @pytest.mark.parametrize("line", ["ls work", "ls work --json", "show work", "show work --json", "doctor"])
-def test_a_reader_that_goes_away_is_no_error(filled: str, line: str) -> None:
+def test_a_closed_pipe_ends_the_command_quietly(filled: str, line: str) -> None:
     """`callslip ls | head` ends quietly, as if by SIGPIPE."""
     for unbuffered in ("", "1"):
         environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
@@ -262,14 +264,14 @@ def test_a_reader_that_goes_away_is_no_error(filled: str, line: str) -> None:
         assert process.returncode == exit_status.PIPE_CLOSED
 
 
-def test_a_full_disk_is_said(filled: str) -> None:
+def test_a_full_disk_is_reported(filled: str) -> None:
     """Output that cannot be written is an error, not a success."""
     with open("/dev/full", "wb") as full:
         done = run("export", "work", "--db", filled, capture_output=False, stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == exit_status.FAILED and "No space left" in done.stderr
 
 
-def test_a_locale_without_the_characters_shows_numbers(filled: str) -> None:
+def test_an_ascii_locale_shows_escaped_characters(filled: str) -> None:
     """No UnicodeEncodeError where the terminal has only ASCII."""
     done = run("show", "work", "--db", filled, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0 and "\\u2713" in done.stdout
@@ -305,7 +307,7 @@ def test_a_terminal_gets_colour_unless_disabled(filled: str) -> None:
 
 
 @given(st.text())
-def test_inert_text_has_nothing_hidden_in_it(text: str) -> None:
+def test_escaped_text_has_no_hidden_characters(text: str) -> None:
     """Only visible characters remain; line breaks remain only in blocks."""
     assert (
         not HIDDEN.search(escape_controls(text))
@@ -316,12 +318,12 @@ def test_inert_text_has_nothing_hidden_in_it(text: str) -> None:
 
 
 @given(st.text(st.characters(codec="ascii", categories=("L", "N", "P", "S", "Zs"))))
-def test_visible_text_stays_as_it_is(text: str) -> None:
+def test_visible_text_is_not_escaped(text: str) -> None:
     """Nothing is escaped that need not be."""
     assert escape_controls(text) == escape_block(text) == text
 
 
-def test_writing_that_needs_joiners_keeps_them() -> None:
+def test_joiners_are_kept_in_scripts_that_need_them() -> None:
     """Emoji and Persian are joined by invisible characters; beside ASCII the same characters only hide something."""
     assert escape_controls("👩\u200d💻 می\u200cخواهم") == "👩\u200d💻 می\u200cخواهم"
     assert escape_controls("r\u200dm -rf") == "r\\u200dm -rf"
@@ -339,13 +341,13 @@ def test_writing_that_needs_joiners_keeps_them() -> None:
         ("half \ud800", "half \\ud800"),
     ],
 )
-def test_escapes_can_be_read(text: str, shown: str) -> None:
-    """What was hidden is named."""
+def test_escapes_name_the_hidden_character(text: str, shown: str) -> None:
+    """An escape contains the code of the character."""
     assert escape_controls(text) == escape_block(text) == shown
 
 
 @given(st.recursive(st.none() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
-def test_inert_json_means_the_same(value: Any) -> None:
+def test_escaped_json_has_the_same_value(value: Any) -> None:
     """Escapes inside of strings change the text of JSON, not its value."""
     data = msgspec.json.encode(json.loads(json.dumps(value).encode("utf-8", "replace")))
     safe = escape_json(data)
@@ -382,8 +384,8 @@ def hostile(db: str) -> str:
     return db
 
 
-def test_hostile_text_reaches_no_terminal(hostile: str) -> None:
-    """Lists, pages and doctor show every hostile text, and none of it as anything but visible characters. (C11)"""
+def test_hostile_text_is_escaped_in_every_command(hostile: str) -> None:
+    """Lists, pages and doctor show hostile text only as visible characters. (C11)"""
     rows = calls(hostile, "bad")
     pages = [["show", row.id] for row in rows] + [["show", "bad"], ["ls"], ["ls", "bad"], ["ls", "--state", "open"]]
     for page in [*pages, ["show", "appr"], ["doctor"]]:
@@ -394,23 +396,23 @@ def test_hostile_text_reaches_no_terminal(hostile: str) -> None:
             assert "\\x1b[2J" in done.stdout and "\\u202e" in done.stdout, page
 
 
-def test_json_on_a_terminal_is_inert_and_means_the_same(hostile: str) -> None:
-    """A bidi override or a C1 control in JSON is escaped when a person looks at it."""
+def test_json_on_a_terminal_is_escaped_and_has_the_same_value(hostile: str) -> None:
+    """A bidi override or a C1 control is escaped on a terminal, but not in a pipe."""
     shown = in_terminal("show", "bad", "--json", "--db", hostile)
     assert not re.search("[\x80-\x9f\u202e\u2066\x7f]", shown)
     piped = run("show", "bad", "--json", "--db", hostile).stdout
     assert "\u202e" in piped and json.loads(shown) == json.loads(piped)
 
 
-def test_hostile_ids_in_errors_are_inert(filled: str) -> None:
-    """An error repeats what was typed, as visible characters."""
+def test_hostile_ids_in_errors_are_escaped(filled: str) -> None:
+    """An error repeats its input as visible characters."""
     done = cli("show", "x\x1b[31m", "--db", filled)
     assert done.exit_code == exit_status.NOT_FOUND and not HIDDEN.search(done.stderr)
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_every_scenario_can_be_listed_shown_and_exported(db: str, name: str) -> None:
-    """No session, however odd, is too much for a reader. (C11)"""
+    """For every session of the scenarios. (C11)"""
     scenario(db, name)
     for line in (["ls"], ["ls", name], ["show", name], ["show", name, "--json"], ["show", name, "--full"]):
         done = cli(*line, "--db", db)
@@ -425,7 +427,7 @@ def test_every_scenario_can_be_listed_shown_and_exported(db: str, name: str) -> 
 # ls
 
 
-def test_ls_lists_sessions_the_last_written_first(filled: str) -> None:
+def test_ls_lists_the_last_written_session_first(filled: str) -> None:
     """A table for people, JSON lines for programs."""
     lines = cli("ls", "--db", filled).stdout.splitlines()
     assert lines[0].split() == ["SESSION", "CALLS", "OPEN", "EVENTS", "LAST", "TITLE"]
@@ -434,7 +436,7 @@ def test_ls_lists_sessions_the_last_written_first(filled: str) -> None:
     assert [(row["session"], row["calls"], row["openCalls"]) for row in rows] == [("other", 1, 0), ("work", 3, 0)]
 
 
-def test_ls_of_a_session_lists_its_calls_by_sequence(filled: str) -> None:
+def test_ls_of_a_session_lists_its_newest_calls_first(filled: str) -> None:
     """The newest call is first, in any state of the clocks. (C8)"""
     rows = [json.loads(line) for line in cli("ls", "work", "--json", "--db", filled).stdout.splitlines()]
     assert [row["call"] for row in rows] == [row.id for row in reversed(calls(filled))]
@@ -444,8 +446,8 @@ def test_ls_of_a_session_lists_its_calls_by_sequence(filled: str) -> None:
     assert [line.split()[0] for line in table[1:]] == [row["call"] for row in rows]
 
 
-def test_ls_by_state_looks_everywhere(filled: str) -> None:
-    """Without a session, --state lists the calls of all of them; `open` stands for every state that is no end."""
+def test_ls_by_state_lists_calls_of_all_sessions(filled: str) -> None:
+    """`open` stands for every state that is not terminal."""
 
     def found(*arguments: str) -> set[str]:
         done = cli("ls", *arguments, "--json", "--db", filled)
@@ -457,14 +459,14 @@ def test_ls_by_state_looks_everywhere(filled: str) -> None:
     assert "no such calls" in cli("ls", "--state", "open", "--db", filled).stderr
 
 
-def test_ls_says_when_it_stops_early(filled: str) -> None:
+def test_ls_reports_when_the_limit_cuts_the_list(filled: str) -> None:
     """--limit cuts the list, and stderr says so."""
     done = cli("ls", "work", "--limit", "2", "--json", "--db", filled)
     assert len(done.stdout.splitlines()) == 2 and "--limit" in done.stderr
 
 
-def test_a_table_on_a_terminal_fits_into_it(filled: str) -> None:
-    """Ids and states stay whole; the title gives way."""
+def test_a_table_fits_the_terminal_width(filled: str) -> None:
+    """Ids and states are never truncated; the title is."""
     with_ledger(filled, lambda ledger: ledger.log.append("work", [ev.CallProposed(title="long " * 60, tool_name="t")]))
     shown = re.sub(r"\x1b\[[0-9;]*m", "", in_terminal("ls", "work", "--db", filled)).replace("\r", "").splitlines()
     assert all(len(line) <= 80 for line in shown)
@@ -477,13 +479,13 @@ def test_a_table_on_a_terminal_fits_into_it(filled: str) -> None:
 
 
 def test_show_prints_a_session_as_a_timeline(filled: str) -> None:
-    """What was said and what was called, in order."""
+    """Messages and calls, in order."""
     shown = cli("show", "work", "--db", filled).stdout
     texts = ["list it, please", "I am looking.", "List the folder", "a.txt", "FileNotFoundError: no x", "Read"]
     assert [shown.index(text) for text in texts] == sorted(shown.index(text) for text in texts)
 
 
-def test_show_finds_a_call_by_all_its_names(filled: str) -> None:
+def test_show_finds_a_call_by_each_of_its_ids(filled: str) -> None:
     """By id, by the beginning of it, by the agent's id within a session, by @last within a session. (C1)"""
     rows = calls(filled)
     for arguments in (
@@ -497,12 +499,12 @@ def test_show_finds_a_call_by_all_its_names(filled: str) -> None:
         assert json.loads(done.stdout)["call"] == rows[2].id, done.stderr
 
 
-def test_show_at_last_is_the_last_session(filled: str) -> None:
+def test_show_at_last_prints_the_last_written_session(filled: str) -> None:
     """The session that was written last."""
     assert json.loads(cli("show", "@last", "--json", "--db", filled).stdout)["session"] == "other"
 
 
-def test_an_ambiguous_id_lists_what_it_fits(filled: str) -> None:
+def test_an_ambiguous_id_lists_its_matches(filled: str) -> None:
     """A foreign id of two sessions, a beginning of several ids, a beginning shared by a session and a call. (C2)"""
     done = cli("show", "call_1", "--db", filled)
     both = [calls(filled)[2].id, calls(filled, "other")[0].id]
@@ -515,8 +517,8 @@ def test_an_ambiguous_id_lists_what_it_fits(filled: str) -> None:
     assert cli("show", "exec_things", "--db", filled).exit_code == 0
 
 
-def test_what_is_not_there_is_status_3(filled: str) -> None:
-    """Sessions, calls, approvals; a call of another session."""
+def test_an_unknown_id_is_status_3(filled: str) -> None:
+    """Sessions, calls and approvals; also a call of another session."""
     for line in ("show nothing", "ls nothing", "export nothing", "wait nothing", "approve nothing", "verify nothing"):
         done = cli(*line.split(), "--db", filled)
         assert done.exit_code == exit_status.NOT_FOUND, (line, done.stderr)
@@ -525,7 +527,7 @@ def test_what_is_not_there_is_status_3(filled: str) -> None:
     assert cli("show", other, "--session", "work", "--db", filled).exit_code == exit_status.NOT_FOUND
 
 
-def test_show_tells_all_of_a_call(filled: str) -> None:
+def test_show_prints_all_details_of_a_call(filled: str) -> None:
     """State, tool, times, input, outcome, every event, and that a late one changed nothing. (C4)"""
     first, second, third = calls(filled)
     shown = cli("show", first.id, "--db", filled).stdout
@@ -542,7 +544,7 @@ def test_show_tells_all_of_a_call(filled: str) -> None:
     assert data["events"][-1]["verdict"] == "late" and data["toolCall"]["output"] == "first"
 
 
-def test_show_names_the_approval_of_a_call(db: str) -> None:
+def test_show_prints_the_approval_of_a_call(db: str) -> None:
     """By the approval's id or the call's, the question and its answer are there."""
     scenario(db, "approval_granted")
     (row,) = calls(db, "approval_granted")
@@ -553,7 +555,7 @@ def test_show_names_the_approval_of_a_call(db: str) -> None:
     assert json.loads(cli("show", approval[0], "--json", "--db", db).stdout)["approvalRequest"]["state"] == "granted"
 
 
-def test_show_says_the_size_of_what_it_leaves_out(db: str) -> None:
+def test_show_prints_the_size_of_omitted_output(db: str) -> None:
     """Output that is stored outside the log is shown in part, with its size; --full shows the whole. (S2.8)"""
     whole = "".join(f"line {number}\n" for number in range(20_000))
     with_ledger(db, lambda ledger: ledger.log.append("big", [ev.CallCompleted(tool_name="cat", output=whole)]))
@@ -566,7 +568,7 @@ def test_show_says_the_size_of_what_it_leaves_out(db: str) -> None:
     assert "line 19999" in cli("show", "big", "--full", "--db", db).stdout
 
 
-def test_long_lines_are_cut_and_counted(db: str) -> None:
+def test_long_lines_are_truncated_and_counted(db: str) -> None:
     """One line of output does not fill the page, and --full shows all of it without filling the memory."""
     text = "x" * 40_000 + "\n" + "short\n" * 3_000
     with_ledger(db, lambda ledger: ledger.log.append("wide", [ev.CallCompleted(tool_name="cat", output=text)]))
@@ -585,8 +587,8 @@ def test_show_limits_a_long_session(db: str) -> None:
     assert "word 0." in cli("show", "long", "--limit", "0", "--db", db).stdout
 
 
-def test_impossible_times_are_shown_somehow(db: str) -> None:
-    """A foreign clock may say anything."""
+def test_out_of_range_times_are_shown(db: str) -> None:
+    """Times of a producer may be any number."""
     odd = [ev.MessageUser(text=f"at {at}", at=at) for at in (1, 10**15, 2**53 - 1)]
     with_ledger(db, lambda ledger: ledger.log.append("odd", [*odd, ev.CallCompleted(at=2**53 - 1, output=1)]))
     assert cli("show", "odd", "--db", db).exit_code == 0
@@ -597,7 +599,7 @@ def test_impossible_times_are_shown_somehow(db: str) -> None:
 # export
 
 
-def test_export_gives_the_log_as_it_is(filled: str) -> None:
+def test_export_prints_the_event_log_unchanged(filled: str) -> None:
     """Every event, in order, as one JSON document with one event per line. (C8)"""
 
     async def log(ledger: LocalLedger) -> list[bytes]:
@@ -611,7 +613,7 @@ def test_export_gives_the_log_as_it_is(filled: str) -> None:
 
 
 def test_export_at_an_earlier_event(filled: str) -> None:
-    """--at gives what stood then, in every format; what never was is refused."""
+    """--at exports the state after that event in every format; a seq beyond the log is refused."""
     for format_, key in (("events", "events"), ("entries", "entries"), ("ui-v6", "messages")):
         document = json.loads(cli("export", "work", "--format", format_, "--at", "3", "--db", filled).stdout)
         assert document["seq"] == 3 and len(json.dumps(document[key])) > 2
@@ -620,7 +622,7 @@ def test_export_at_an_earlier_event(filled: str) -> None:
         assert cli("export", "work", "--format", format_, "--at", "999", "--db", filled).exit_code == exit_status.USAGE
 
 
-def test_export_of_entries_is_what_a_reader_sees(filled: str) -> None:
+def test_export_of_entries_equals_the_snapshot(filled: str) -> None:
     """The same entries as a snapshot's, now and folded from the log. (C9)"""
     snapshot = with_ledger(filled, lambda ledger: ledger.snapshot("work"))
     expected = json.loads(msgspec.json.encode(snapshot.entries))
@@ -645,7 +647,7 @@ def test_export_streams_a_turn(db: str) -> None:
     assert done.exit_code == exit_status.NOT_FOUND and turns[0] in done.stderr
 
 
-def test_export_writes_files_whole_or_not_at_all(filled: str, tmp_path: Path) -> None:
+def test_export_writes_a_complete_file_or_none(filled: str, tmp_path: Path) -> None:
     """A file appears when it is complete; a device is written as it is; a failure leaves what was there."""
     file = tmp_path / "out.json"
     done = cli("export", "work", "-o", str(file), "--db", filled)
@@ -658,8 +660,8 @@ def test_export_writes_files_whole_or_not_at_all(filled: str, tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir() if "ledger" not in path.name] == ["out.json"]
 
 
-def test_export_below_what_retention_kept_is_status_3(filled: str) -> None:
-    """The removed part cannot be had; the rest can."""
+def test_export_of_removed_events_is_status_3(filled: str) -> None:
+    """The remaining events can be exported."""
 
     async def prune(ledger: LocalLedger) -> int:
         await asyncio.sleep(0.01)
@@ -691,8 +693,8 @@ ENDED_BY_EOF = ("status", "endedAt", "reason", "state", "streaming", "responseTi
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
-def test_an_export_imported_elsewhere_is_the_same_session(db: str, tmp_path: Path, name: str) -> None:
-    """The log of any session, carried to another ledger, tells the same there. (C9)"""
+def test_an_export_imported_into_another_ledger_gives_the_same_session(db: str, tmp_path: Path, name: str) -> None:
+    """For the log of every scenario. (C9)"""
     scenario(db, name)
     file, copy = tmp_path / f"{name}.json", str(tmp_path / "copy.db")
     file.write_text(exported(db, name, "--format", "events"))
@@ -714,7 +716,7 @@ def without(entry: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
 
 
 def test_importing_twice_changes_nothing(filled: str, tmp_path: Path) -> None:
-    """Document, lines or stdin: the same messages are the same messages. (C7)"""
+    """As a document, as lines or from stdin. (C7)"""
     document = exported(filled, "work", "--format", "events")
     events = json.loads(document)["events"]
     lines = "".join(line.removesuffix(",") + "\n" for line in document.splitlines()[1:-1])
@@ -733,7 +735,7 @@ def test_importing_twice_changes_nothing(filled: str, tmp_path: Path) -> None:
     assert exported(copy, "a", "--format", "events") == before
 
 
-def test_a_document_in_any_layout_is_read(filled: str, tmp_path: Path) -> None:
+def test_a_document_is_imported_in_any_json_layout(filled: str, tmp_path: Path) -> None:
     """Indented by another program, or as a bare list."""
     events = json.loads(exported(filled, "work", "--format", "events"))["events"]
     for name, value in (("object", {"events": events}), ("list", events)):
@@ -742,8 +744,8 @@ def test_a_document_in_any_layout_is_read(filled: str, tmp_path: Path) -> None:
         assert done.exit_code == 0 and f"{len(events)} new events in {name}" in done.stderr
 
 
-def test_a_grown_file_brings_what_is_new(filled: str, tmp_path: Path) -> None:
-    """The beginning is known, the rest is taken. (C7)"""
+def test_importing_a_grown_file_adds_only_the_new_lines(filled: str, tmp_path: Path) -> None:
+    """The known lines are counted as seen. (C7)"""
     lines = exported(filled, "work", "--format", "events").splitlines()[1:-1]
     file, copy = tmp_path / "grows.jsonl", str(tmp_path / "copy.db")
     file.write_text("\n".join(line.removesuffix(",") for line in lines[:2]))
@@ -775,7 +777,7 @@ TALK = (
 
 @pytest.mark.parametrize(("chunks", "text"), [(None, "haha"), ("delta", "haha"), ("cumulative", "ha")])
 def test_recorded_agent_traffic_is_imported(tmp_path: Path, chunks: str | None, text: str) -> None:
-    """--format acp, with texts read as the user says. (S2.4)"""
+    """With --format acp and each --chunks policy. (S2.4)"""
     (tmp_path / "talk.jsonl").write_text(TALK)
     more = ["--chunks", chunks] if chunks else []
     done = cli("import", "--format", "acp", str(tmp_path / "talk.jsonl"), *more, "--db", str(tmp_path / "x.db"))
@@ -794,8 +796,8 @@ def test_recorded_agent_traffic_is_imported(tmp_path: Path, chunks: str | None, 
         ("\x00\x01\x02", "line 1: not JSON"),
     ],
 )
-def test_a_broken_file_is_refused_by_its_line(tmp_path: Path, content: str, message: str) -> None:
-    """What came before it stays; the status is 1. (C11)"""
+def test_an_invalid_line_stops_the_import_and_is_named(tmp_path: Path, content: str, message: str) -> None:
+    """The lines before it are kept; the status is 1. (C11)"""
     (tmp_path / "b.jsonl").write_text(content)
     done = cli("import", "--format", "events", str(tmp_path / "b.jsonl"), "--db", str(tmp_path / "x.db"))
     assert done.exit_code == exit_status.FAILED and message in done.stderr and "b.jsonl" in done.stderr
@@ -803,8 +805,8 @@ def test_a_broken_file_is_refused_by_its_line(tmp_path: Path, content: str, mess
         assert [entry["content"] for entry in json.loads(exported(str(tmp_path / "x.db"), "b"))["entries"]] == ["kept"]
 
 
-def test_import_says_what_it_needs(tmp_path: Path) -> None:
-    """A format it knows, a file that is there, a name for what comes from stdin."""
+def test_import_refuses_missing_or_invalid_arguments(tmp_path: Path) -> None:
+    """A known format, an existing file, and a session name for stdin."""
     (tmp_path / "f").touch()
     file = str(tmp_path / "f")
     for line in (["-", "--format", "events"], [file], [file, "--format", "odd"], [file + "x", "--format", "events"]):
@@ -819,11 +821,11 @@ def test_import_says_what_it_needs(tmp_path: Path) -> None:
     [("/a/talk.jsonl", "talk"), ("x.tar", "x.tar"), ("a\\b.json", "a_b"), (".jsonl", ".jsonl"), ("é" * 300, "é" * 100)],
 )
 def test_a_session_is_named_after_its_file(path: str, name: str) -> None:
-    """As far as a session may have such a name."""
+    """Without the extension; invalid characters are replaced, and a long name is shortened."""
     assert session_name(path) == name
 
 
-def test_the_default_ledger_is_made_for_its_owner_alone(tmp_path: Path, home: Path) -> None:
+def test_the_default_ledger_is_private_to_its_owner(tmp_path: Path, home: Path) -> None:
     """The first import makes the data folder, and others may not look into it."""
     (tmp_path / "a.jsonl").write_text('{"type":"message.user","text":"hi"}\n')
     assert cli("import", "--format", "events", str(tmp_path / "a.jsonl")).exit_code == 0
@@ -832,7 +834,7 @@ def test_the_default_ledger_is_made_for_its_owner_alone(tmp_path: Path, home: Pa
     assert cli("ls").stdout.splitlines()[1].startswith("a ")
 
 
-def test_a_long_import_shows_how_far_it_is(tmp_path: Path) -> None:
+def test_a_long_import_shows_its_progress(tmp_path: Path) -> None:
     """A bar on the terminal, and nothing of it in a pipe."""
     (tmp_path / "long.jsonl").write_text('{"type":"message.user","text":"%s"}\n' % ("hello " * 1000) * 300)
     arguments = ["import", "--format", "events", str(tmp_path / "long.jsonl"), "--db", str(tmp_path / "x.db")]
@@ -859,7 +861,7 @@ def asking(db: str) -> str:
 
 
 @pytest.mark.parametrize("named", ["approval", "call", "call_1", "@last", "appr_", "exec_"])
-def test_approve_lets_a_call_run(asking: str, named: str) -> None:
+def test_approve_queues_the_call(asking: str, named: str) -> None:
     """By the approval's id, by the call's, by beginnings of them; who did it is recorded. (S2.13)"""
     (row,) = calls(asking, "ask")
     id = {"approval": row.approval, "call": row.id}.get(named, named)
@@ -870,7 +872,7 @@ def test_approve_lets_a_call_run(asking: str, named: str) -> None:
     assert calls(asking, "ask")[0].state == "queued" and "approved by Ada (yes): Remove all" in done.stderr
 
 
-def test_approve_may_change_the_arguments(asking: str) -> None:
+def test_approve_can_edit_the_arguments(asking: str) -> None:
     """--input replaces them; an option that is not on offer is refused."""
     assert cli("approve", "@last", "--option", "maybe", "--db", asking).exit_code == exit_status.USAGE
     assert cli("approve", "@last", "--input", '{"path": "/tmp"}', "--db", asking).exit_code == 0
@@ -878,16 +880,16 @@ def test_approve_may_change_the_arguments(asking: str) -> None:
     assert shown["toolCall"]["rawInput"] == {"path": "/tmp"}
 
 
-def test_deny_carries_a_reason_to_the_model(asking: str) -> None:
-    """The reason is on the call; without one there is still something to read. (C5)"""
+def test_deny_stores_the_reason_on_the_call(asking: str) -> None:
+    """The call is denied with this reason. (C5)"""
     done = cli("deny", "@last", "--reason", "not the root", "--by", "Ada", "--db", asking)
     assert done.exit_code == 0
     (row,) = calls(asking, "ask")
     assert (row.state, row.reason) == ("denied", "not the root")
 
 
-def test_a_second_answer_names_the_first(asking: str) -> None:
-    """And changes nothing. (S2.7)"""
+def test_a_second_decision_fails_and_names_the_first(asking: str) -> None:
+    """The first decision is unchanged. (S2.7)"""
     (row,) = calls(asking, "ask")
     assert cli("deny", row.approval, "--by", "Ada", "--db", asking).exit_code == 0
     done = cli("approve", row.approval, "--by", "Bob", "--db", asking)
@@ -897,8 +899,8 @@ def test_a_second_answer_names_the_first(asking: str) -> None:
     assert "no pending approvals" in cli("approve", "@last", "--db", asking).stderr
 
 
-def test_a_call_without_a_request_cannot_be_approved(filled: str) -> None:
-    """The message says how it stands."""
+def test_a_call_without_a_pending_approval_cannot_be_approved(filled: str) -> None:
+    """The message contains the state of the call."""
     done = cli("approve", calls(filled)[0].id, "--db", filled)
     assert done.exit_code == exit_status.NOT_FOUND and "has no pending approval; it is completed" in done.stderr
 
@@ -914,7 +916,7 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("state", ENDINGS)
-def test_wait_tells_by_its_status_how_a_call_ended(db: str, state: str) -> None:
+def test_the_exit_status_of_wait_depends_on_how_the_call_ended(db: str, state: str) -> None:
     """stdout is what came out, stderr says how."""
     end, status = ENDINGS[state]
     named = (Alias("t", "call_1"),)
@@ -926,7 +928,7 @@ def test_wait_tells_by_its_status_how_a_call_ended(db: str, state: str) -> None:
     assert json.loads(cli("wait", "@last", "--json", "--db", db).stdout)["state"] == state
 
 
-def test_wait_gives_up_after_its_timeout(asking: str) -> None:
+def test_wait_exits_after_its_timeout(asking: str) -> None:
     """Status 124, as of `timeout`; the call stays pending."""
     for named in ("call_1", calls(asking, "ask")[0].approval):
         done = cli("wait", named, "--timeout", "0.05", "--db", asking)
@@ -979,7 +981,7 @@ def has_open(pid: int, path: Path) -> bool:
 # admin
 
 
-def test_delete_needs_a_yes(filled: str) -> None:
+def test_delete_requires_confirmation(filled: str) -> None:
     """Without a terminal --yes is required. Only the full name is accepted."""
     done = run("admin", "delete", "work", "--db", filled)
     assert done.returncode == exit_status.USAGE and "--yes" in done.stderr
@@ -992,7 +994,7 @@ def test_delete_needs_a_yes(filled: str) -> None:
     assert "deleted session other" in in_terminal("admin", "delete", "other", "--db", filled, keys="y\n")
 
 
-def test_prune_forgets_what_is_old(db: str) -> None:
+def test_prune_removes_events_older_than_keep(db: str) -> None:
     """Older than --keep goes, the rest stays."""
     old = int((time.time() - 40 * 86400) * 1000)
     events = [ev.MessageUser(text="old", at=old), ev.MessageUser(text="new")]
@@ -1014,7 +1016,7 @@ def tamper(db: str, sql: str) -> None:
     connection.close()
 
 
-def test_verify_finds_what_the_log_does_not_say(filled: str) -> None:
+def test_verify_reports_rows_that_differ_from_the_log(filled: str) -> None:
     """Status 0 and nothing on stdout when all agrees; else a line or an object for each problem, and status 1. (C9)"""
     good = cli("verify", "--db", filled)
     assert good.exit_code == 0 and not good.stdout and "OK: no problems found" in good.stderr
@@ -1032,7 +1034,7 @@ def test_verify_finds_what_the_log_does_not_say(filled: str) -> None:
 # doctor
 
 
-def test_doctor_finds_a_healthy_ledger_healthy(filled: str) -> None:
+def test_doctor_reports_no_problems_for_a_healthy_ledger(filled: str) -> None:
     """The facts, and nothing odd."""
     done = cli("doctor", "--db", filled)
     assert done.exit_code == 0 and "no problems found" in done.stdout
@@ -1057,7 +1059,7 @@ def orphan(db: str) -> str:
     return subprocess.run([sys.executable, "-c", code, db], capture_output=True, text=True).stdout.strip()
 
 
-def test_doctor_names_a_dead_owner_and_reaps_nothing(db: str) -> None:
+def test_doctor_reports_a_dead_owner_and_changes_nothing(db: str) -> None:
     """The call of a dead process is found, explained and left as it is; the next reader ends it. (C5)"""
     call = orphan(db)
     for _ in range(2):
@@ -1069,14 +1071,14 @@ def test_doctor_names_a_dead_owner_and_reaps_nothing(db: str) -> None:
     assert "no problems found" in cli("doctor", "--db", db).stdout
 
 
-def test_doctor_names_requests_that_wait(asking: str) -> None:
+def test_doctor_lists_pending_approvals(asking: str) -> None:
     """And how to answer them."""
     (row,) = calls(asking, "ask")
     shown = cli("doctor", "--db", asking).stdout
     assert f"callslip approve {row.approval}" in shown and "Remove all" in shown
 
 
-def test_doctor_sees_a_lock_that_is_held(filled: str) -> None:
+def test_doctor_reports_a_held_lock(filled: str) -> None:
     """The lock of an active writer is shown."""
     import fcntl
 
@@ -1086,8 +1088,8 @@ def test_doctor_sees_a_lock_that_is_held(filled: str) -> None:
     assert held == {"queue": "free", "work": "held"}
 
 
-def test_doctor_knows_a_file_from_the_future(filled: str) -> None:
-    """A newer schema that this version may not read is a problem; one that it may read is none."""
+def test_doctor_reports_a_newer_unsupported_schema(filled: str) -> None:
+    """A newer schema that this version can read is no problem."""
     tamper(filled, "PRAGMA user_version = 99")
     assert cli("doctor", "--db", filled).exit_code == 0
     tamper(filled, "UPDATE meta SET value = '99' WHERE name = 'oldest_reader'")
@@ -1096,8 +1098,8 @@ def test_doctor_knows_a_file_from_the_future(filled: str) -> None:
     assert cli("ls", "--db", filled).exit_code == exit_status.FAILED
 
 
-def test_doctor_knows_a_damaged_file(filled: str) -> None:
-    """Facts that can be had are shown, the rest is a problem with advice."""
+def test_doctor_reports_a_damaged_file(filled: str) -> None:
+    """The available facts are shown, with the likely cause."""
     file = path_of(filled)
     data = bytearray(file.read_bytes())
     data[4096:8192] = os.urandom(4096)
@@ -1106,7 +1108,7 @@ def test_doctor_knows_a_damaged_file(filled: str) -> None:
     assert done.exit_code == exit_status.FAILED and "likely cause" in done.stdout and "files" in done.stdout
 
 
-def test_a_ledger_that_cannot_be_written_can_be_read(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_ledger_can_be_read(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading commands work as before, and so does doctor; a write is refused in words."""
     outputs = {
         line: cli(*line.split(), "--db", filled).stdout for line in ("ls work --json", "show work", "export work")
@@ -1129,14 +1131,14 @@ def test_a_ledger_that_cannot_be_written_can_be_read(filled: str, monkeypatch: p
 # Words
 
 
-def test_every_state_has_a_status_and_a_sign() -> None:
-    """A new state cannot be forgotten here. (C4)"""
+def test_every_state_has_an_exit_status_and_a_symbol() -> None:
+    """A new state needs an entry in both tables. (C4)"""
     assert set(exit_status.STATES) == TERMINAL_STATES
     assert set(timeline.STATE_STYLES) == TERMINAL_STATES | OPEN_STATES
 
 
-def test_lengths_of_time_are_read_and_said() -> None:
-    """What a person writes, and what a person reads."""
+def test_durations_are_parsed_and_formatted() -> None:
+    """Invalid durations are refused."""
     assert [parse_duration(text, "x") for text in ("90", "90s", "1.5h", "30d", "1h30m", "2W")] == [
         90,
         90,

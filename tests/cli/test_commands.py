@@ -69,8 +69,8 @@ def where(path: Path, way: str) -> Iterator[list[str]]:
 # Submitting
 
 
-def test_submit_prints_the_id_and_nothing_else(path: Path) -> None:
-    """S3.1: a script takes the id from stdout; the ledger is made if there is none yet."""
+def test_submit_prints_only_the_id(path: Path) -> None:
+    """S3.1: a script reads the id from stdout; a missing ledger is created."""
     done = cli("submit", "reload", "--db", str(path))
     assert done.exit_code == 0 and done.stderr == "queued for client default\n"
     assert commands_in(path, lambda commands: commands.get(done.stdout.strip())).status == "pending"
@@ -81,8 +81,8 @@ def test_submit_prints_the_id_and_nothing_else(path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [{"a": [1, "ü"]}, {}, [], "text", 0, False, None])
-def test_params_are_given_whole(path: Path, value: Any) -> None:
-    """As an argument, in a file or on stdin: a worker gets the same value, also an empty one."""
+def test_params_reach_the_worker_unchanged(path: Path, value: Any) -> None:
+    """As an argument, in a file or on stdin, also an empty value."""
     text, db = json.dumps(value), ("--db", str(path))
     (path.parent / "params.json").write_text(text)
     for params, stdin in ((text, None), (f"@{path.parent / 'params.json'}", None), ("-", text)):
@@ -111,8 +111,10 @@ def test_params_are_given_whole(path: Path, value: Any) -> None:
         ([], 2, "action"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_a_line(path: Path, arguments: list[str], status: int, message: str) -> None:
-    """Nothing is queued by it, and no terminal is touched."""
+def test_an_invalid_submission_is_refused_in_a_single_line(
+    path: Path, arguments: list[str], status: int, message: str
+) -> None:
+    """Nothing is queued, and the message has no escape sequences."""
     done = cli("submit", "--db", str(path), *arguments)
     assert done.exit_code == status and not done.stdout
     assert message in done.stderr.lower() and done.stderr.count("\n") == 1 and "\x1b" not in done.stderr
@@ -120,8 +122,8 @@ def test_what_makes_no_sense_is_refused_in_a_line(path: Path, arguments: list[st
 
 
 @FILE_AND_HTTP
-def test_an_id_of_ones_own_is_submitted_once(path: Path, where: list[str]) -> None:
-    """The same again is the same command; something else under the same id is a conflict."""
+def test_a_repeated_submission_with_the_same_id_is_the_same_command(path: Path, where: list[str]) -> None:
+    """Other parameters with the same id are a conflict."""
     for _ in range(2):
         assert cli("submit", "go", *where, "--id", "mine", "--params", "[1]").stdout == "mine\n"
     other = cli("submit", "go", *where, "--id", "mine", "--params", "[2]")
@@ -130,8 +132,8 @@ def test_an_id_of_ones_own_is_submitted_once(path: Path, where: list[str]) -> No
 
 
 @FILE_AND_HTTP
-def test_an_id_is_ones_own_within_a_session(path: Path, where: list[str]) -> None:
-    """The wait is for the submitted command, not for one with the same id in another session."""
+def test_a_command_id_is_unique_only_within_its_session(path: Path, where: list[str]) -> None:
+    """--wait waits for the submitted command, not for one with the same id in another session."""
     assert cli("submit", "go", *where, "--id", "mine", "--session", "other", "--timeout", "60").exit_code == 0
     done = cli("submit", "go", *where, "--id", "mine", "--timeout", "0.1", "--wait")
     assert done.exit_code == 5 and "command mine expired" in done.stderr
@@ -139,8 +141,8 @@ def test_an_id_is_ones_own_within_a_session(path: Path, where: list[str]) -> Non
 
 
 @FILE_AND_HTTP
-def test_a_full_queue_refuses_one_more(path: Path, where: list[str]) -> None:
-    """S3.7: said as `queue_full`, and the exit status tells."""
+def test_a_submission_to_a_full_queue_is_refused(path: Path, where: list[str]) -> None:
+    """S3.7: the message contains `queue_full`, and the exit status is 1."""
 
     async def fill(commands: CommandQueue) -> None:
         await asyncio.gather(*(commands.submit("go", timeout=600) for _ in range(100)))
@@ -156,7 +158,7 @@ def test_a_full_queue_refuses_one_more(path: Path, where: list[str]) -> None:
 
 
 @FILE_AND_HTTP
-def test_the_exit_status_of_waiting_tells_how_a_command_ended(path: Path, where: list[str]) -> None:
+def test_the_exit_status_of_wait_depends_on_how_the_command_ended(path: Path, where: list[str]) -> None:
     """0 completed, 1 failed, 4 denied, 5 expired, cancelled or lost, 124 not yet."""
     cases: dict[str, tuple[list[str], int, str]] = {
         "completed": (["--wait", "30"], 0, "command completed completed"),
@@ -193,8 +195,8 @@ def test_the_exit_status_of_waiting_tells_how_a_command_ended(path: Path, where:
 
 
 @FILE_AND_HTTP
-def test_who_stops_waiting_stops_nothing_else(path: Path, where: list[str]) -> None:
-    """Ctrl-C is status 130; the command stays queued, and its id was printed before."""
+def test_interrupting_a_wait_leaves_the_command_queued(path: Path, where: list[str]) -> None:
+    """Ctrl-C gives status 130, and the id was printed before."""
     with process("submit", "go", *where, "--id", "mine", "--timeout", "60", "--wait") as waiting:
         waiting.until("submitted as mine")
         assert waiting.signal(signal.SIGINT) == 130
@@ -203,8 +205,8 @@ def test_who_stops_waiting_stops_nothing_else(path: Path, where: list[str]) -> N
 
 
 @FILE_AND_HTTP
-def test_a_command_is_known_by_its_correlation_id(path: Path, where: list[str]) -> None:
-    """`wait`, `cancel` and `show` take it as any other id of a call."""
+def test_a_command_is_found_by_its_correlation_id(path: Path, where: list[str]) -> None:
+    """`wait`, `cancel` and `show` accept it like any id of a call."""
     cli("submit", "go", *where, "--id", "mine", "--idempotent")
     assert cli("wait", "mine", *where, "--timeout", "0.1").exit_code == 124
     assert cli("cancel", "mine", *where, "--reason", "enough").exit_code == 0
@@ -216,7 +218,7 @@ def test_a_command_is_known_by_its_correlation_id(path: Path, where: list[str]) 
 
 
 @FILE_AND_HTTP
-def test_the_lists_of_commands(path: Path, where: list[str]) -> None:
+def test_ls_lists_pending_completed_and_failed_commands(path: Path, where: list[str]) -> None:
     """S3.5: three lists, as a table or as one object; of one client, if that is wanted."""
     for name, client in (("waits", "a"), ("done", "a"), ("broken", "a"), ("other", "b")):
         cli("submit", "go\u202e", *where, "--id", name, "--client", client)
@@ -242,7 +244,7 @@ def test_the_lists_of_commands(path: Path, where: list[str]) -> None:
     [(80, ["exec_", "pending", r"just now|\d s ago"]), (40, ["exec…", "pend…", r"just…|\d s a?…"])],
 )
 def test_a_narrow_terminal_shows_every_column(path: Path, width: int, shown: list[str]) -> None:
-    """What is long gives way: the id can be copied, and the status be read, as long as there is room for them."""
+    """Long values are truncated; id and status stay complete as long as they fit."""
     cli("submit", "go " + "on" * 40, "--db", str(path), "--client", "tab" * 20)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", str(width))
@@ -253,7 +255,7 @@ def test_a_narrow_terminal_shows_every_column(path: Path, width: int, shown: lis
     assert all(re.search(text, line) for text in shown), line
 
 
-def test_lists_of_commands_and_of_calls_are_not_mixed(path: Path) -> None:
+def test_command_options_of_ls_exclude_call_options(path: Path) -> None:
     cli("submit", "go", "--db", str(path))
     for wrong in (["s", "--commands"], ["--commands", "--state", "open"], ["--client", "a"]):
         assert cli("ls", *wrong).exit_code == 2
@@ -314,15 +316,15 @@ def test_doctor_names_the_likely_cause(
         ([], [expired(ended_at=NOW - 24 * 3600_000, deadline=NOW - 24 * 3600_000)], {}),
     ],
 )
-def test_doctor_says_nothing_of_commands_that_go_their_way(
+def test_doctor_reports_nothing_for_healthy_commands(
     open: list[CallRecord], failed: list[CallRecord], executors: dict[str, int]
 ) -> None:
     """Commands that run, were just queued or were ended on purpose are no finding."""
     assert not check_commands(Queues(open, failed, executors, NOW), Settings())
 
 
-def test_doctor_tells_of_a_queue_that_nobody_serves(path: Path) -> None:
-    """The whole of it, on a real file: the facts, the cause, the exit status; and well again when it is run."""
+def test_doctor_reports_a_queue_without_workers(path: Path) -> None:
+    """On a real file: facts, cause and exit status, and no problem once the command is run."""
     db = ("--db", str(path))
     cli("submit", "go", *db, "--client", "tab", "--timeout", "600", "--id", "mine")
 
@@ -350,16 +352,16 @@ def test_doctor_tells_of_a_queue_that_nobody_serves(path: Path) -> None:
     assert "no problems found" in cli("doctor", *db).stdout
 
 
-def test_doctor_tells_each_queue_in_a_line_of_its_own(path: Path) -> None:
-    """A break between two lines is one, also in a pipe."""
+def test_doctor_prints_each_queue_on_its_own_line(path: Path) -> None:
+    """Also in a pipe."""
     for client in ("one", "two"):
         assert cli("submit", "go", "--db", str(path), "--client", client).exit_code == 0
     lines = [line.split() for line in cli("doctor", "--db", str(path)).stdout.split("\n")]
     assert ["commands", "one", "1", "queued"] in lines and ["two", "1", "queued"] in lines
 
 
-def test_a_ledger_is_opened_by_the_same_name(path: Path) -> None:
-    """CALLSLIP_DB, a path and a URL mean one file."""
+def test_a_path_a_url_and_the_environment_open_the_same_ledger(path: Path) -> None:
+    """CALLSLIP_DB, a path and a URL refer to the same file."""
     cli("submit", "go", "--db", f"sqlite:///{path}", "--id", "mine")
 
     async def read() -> str:

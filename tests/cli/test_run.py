@@ -67,8 +67,8 @@ def until(place: Path, word: str) -> None:
 
 
 @pytest.mark.parametrize("serving", [[ECHO, says("It said so.")]], indirect=True)
-def test_what_the_model_says_is_stdout_and_what_it_does_is_stderr(place: Path, serving: Server) -> None:
-    """With --yes nothing is asked; the session is there to be shown."""
+def test_answers_go_to_stdout_and_tool_calls_to_stderr(place: Path, serving: Server) -> None:
+    """--yes needs no approval; the session can be shown afterwards."""
     out, err = (running := started(place, serving, "--yes", "--session", "mine", "Do it.")).communicate(timeout=60)
     assert running.returncode == 0, err
     assert out == "I look. \nIt said so.\n"
@@ -78,8 +78,8 @@ def test_what_the_model_says_is_stdout_and_what_it_does_is_stderr(place: Path, s
 
 
 @pytest.mark.parametrize("serving", [[says("<shell>echo tagged</shell>"), says("Yes.")]], indirect=True)
-def test_commands_in_tags_and_json(place: Path, serving: Server) -> None:
-    """--tags needs no tools of the model; --json prints one object, after it all."""
+def test_tagged_commands_run_and_json_prints_the_result(place: Path, serving: Server) -> None:
+    """--tags sends no tools to the model; --json prints a single object at the end."""
     out, err = (running := started(place, serving, "--yes", "--tags", "--json", "Do it.")).communicate(timeout=60)
     assert running.returncode == 0, err
     data = json.loads(out)
@@ -89,8 +89,8 @@ def test_commands_in_tags_and_json(place: Path, serving: Server) -> None:
 
 
 @pytest.mark.parametrize("serving", [[ECHO, says("Then not.")]], indirect=True)
-def test_a_command_waits_for_an_answer_from_another_terminal(place: Path, serving: Server) -> None:
-    """Without a terminal of its own it says how to answer."""
+def test_run_waits_for_an_approval_from_another_terminal(place: Path, serving: Server) -> None:
+    """Without a terminal it prints how to approve."""
     running = started(place, serving, "Do it.")
     until(place, "waiting for approval")
     assert callslip(place, "deny", "@last", "--reason", "not now").returncode == 0
@@ -102,7 +102,7 @@ def test_a_command_waits_for_an_answer_from_another_terminal(place: Path, servin
 
 
 @pytest.mark.parametrize("serving", [[calls(("c", "shell", {"command": "sleep 600"}))]], indirect=True)
-def test_an_interrupt_ends_the_command_and_the_turn(place: Path, serving: Server) -> None:
+def test_an_interrupt_cancels_the_call_and_the_turn(place: Path, serving: Server) -> None:
     """Ctrl-C: status 130, the call cancelled, no process left."""
     running = started(place, serving, "--yes", "Wait.")
     until(place, "running")
@@ -114,22 +114,22 @@ def test_an_interrupt_ends_the_command_and_the_turn(place: Path, serving: Server
 
 
 @pytest.mark.parametrize("serving", [[RuntimeError("no such model")]], indirect=True)
-def test_an_endpoint_that_fails_is_one_line_and_a_status(place: Path, serving: Server) -> None:
+def test_a_model_endpoint_error_is_a_single_line_with_status_1(place: Path, serving: Server) -> None:
     """No traceback; the turn has ended."""
     _, err = (running := started(place, serving, "Hello.")).communicate(timeout=60)
     assert running.returncode == 1
     assert "no such model" in err and "Traceback" not in err
 
 
-def test_a_model_that_cannot_be_meant_is_refused(place: Path) -> None:
-    """Before a ledger is made."""
+def test_an_invalid_model_name_is_refused(place: Path) -> None:
+    """No ledger is created."""
     done = callslip(place, "run", "--model", "gpt", "Hello.")
     assert done.returncode == 2 and "openai:NAME" in done.stderr
     assert not place.exists()
 
 
 @pytest.mark.parametrize("serving", [[says("word " * 200), says("More.")]], indirect=True)
-def test_a_reader_that_goes_away_ends_the_turn(place: Path, serving: Server) -> None:
+def test_a_closed_pipe_cancels_the_turn(place: Path, serving: Server) -> None:
     """`callslip run ... | head -1`: quietly, with the status of a closed pipe, and nothing left open."""
     with started(place, serving, "Do it.") as running:
         assert running.stdout and running.stderr
@@ -189,8 +189,8 @@ class Terminal:
 
 @pytest.mark.parametrize("serving", [[ECHO, says("So be it.")]], indirect=True)
 @pytest.mark.parametrize(("key", "state"), [("y", "completed"), ("n", "denied")])
-def test_a_person_is_asked_at_the_terminal(place: Path, serving: Server, key: str, state: str) -> None:
-    """The command stands on a line of its own; other keys mean nothing, y and n are the answer."""
+def test_run_asks_for_approval_at_the_terminal(place: Path, serving: Server, key: str, state: str) -> None:
+    """The command is on its own line; y and n decide, other keys are ignored."""
     terminal = Terminal(place, serving, "Do it.")
     terminal.until("Run? [y/n]")
     assert "I look. \n" in terminal.shown
@@ -204,8 +204,8 @@ def test_a_person_is_asked_at_the_terminal(place: Path, serving: Server, key: st
 
 
 @pytest.mark.parametrize("serving", [[ECHO]], indirect=True)
-def test_an_interrupt_at_the_question(place: Path, serving: Server) -> None:
-    """Ctrl-C instead of an answer: status 130, the request is moot, the turn cancelled."""
+def test_an_interrupt_at_the_approval_prompt_cancels_the_turn(place: Path, serving: Server) -> None:
+    """Ctrl-C gives status 130, and the request can no longer be approved."""
     terminal = Terminal(place, serving, "Do it.")
     terminal.until("Run? [y/n]")
     terminal.press("\x03")
@@ -220,8 +220,8 @@ LONG = "echo " + "harmless " * 40 + "; rm -rf precious"
 
 
 @pytest.mark.parametrize("serving", [[calls(("c", "shell", {"command": LONG}))]], indirect=True)
-def test_a_question_shows_the_whole_command(place: Path, serving: Server) -> None:
-    """What is approved must be seen, however long it is."""
+def test_the_approval_prompt_shows_the_full_command(place: Path, serving: Server) -> None:
+    """The user must see all of what they approve, for any length."""
     terminal = Terminal(place, serving, "Do it.")
     terminal.until("Run? [y/n]")
     assert "rm -rf precious" in terminal.shown.replace("\n", "")
@@ -230,7 +230,7 @@ def test_a_question_shows_the_whole_command(place: Path, serving: Server) -> Non
 
 
 @pytest.mark.parametrize("serving", [[says("Hello.")]], indirect=True)
-def test_what_others_asked_before_is_not_asked_again(place: Path, serving: Server) -> None:
+def test_pending_approvals_of_other_processes_are_not_prompted(place: Path, serving: Server) -> None:
     """A request that was pending when it began belongs to another process, and is not shown here."""
 
     async def ask() -> None:

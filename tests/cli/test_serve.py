@@ -79,7 +79,7 @@ def by(server: Serving) -> list[str]:
 # The server
 
 
-def test_it_says_where_it_is_and_leaves_a_file_while_it_runs(path: Path, home: Path) -> None:
+def test_serve_prints_its_url_and_writes_a_server_file(path: Path, home: Path) -> None:
     """stderr has the URL with the token; the file has no token, is private, and is deleted at the end."""
     with serving(path) as server:
         assert server.info == {"url": server.url, "token": server.token, "pid": server.pid, "db": str(path)}
@@ -100,7 +100,7 @@ def test_it_says_where_it_is_and_leaves_a_file_while_it_runs(path: Path, home: P
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
 def test_a_signal_ends_open_streams_at_once(path: Path, number: signal.Signals, status: int) -> None:
-    """A reader's stream ends in order, a request that waits is answered, and nothing is said about it."""
+    """Streams end properly, waiting requests are answered, and nothing more is printed."""
     with serving(path) as server:
         headers = {"authorization": f"Bearer {server.token}"}
         with urlopen(Request(f"{server.url}/v1/sessions/running/stream", headers=headers), timeout=60) as stream:
@@ -110,8 +110,8 @@ def test_a_signal_ends_open_streams_at_once(path: Path, number: signal.Signals, 
         assert "".join(server.err).count("\n") == 2
 
 
-def test_a_port_that_is_taken_is_named(path: Path) -> None:
-    """With what to do about it, and nothing left behind."""
+def test_a_port_in_use_is_reported(path: Path) -> None:
+    """The message suggests --port 0, and no server file is left."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run("serve", "--port", str(port), *at(path))
@@ -130,22 +130,24 @@ def test_a_port_that_is_taken_is_named(path: Path) -> None:
         (["--allow-host", "http://x"], "is not a host name"),
     ],
 )
-def test_what_cannot_be_served_is_refused(path: Path, arguments: list[str], words: str) -> None:
-    """In one line, by the status of a wrong command line."""
+def test_invalid_serve_options_are_refused(path: Path, arguments: list[str], words: str) -> None:
+    """In a single line, with the status of a usage error."""
     done = run("serve", "--port", "0", *arguments, *at(path))
     assert done.returncode == exit_status.USAGE and words in done.stderr and "Traceback" not in done.stderr
 
 
-def test_an_open_address_is_warned_about(path: Path) -> None:
-    """Also of the address it says, one can make use."""
+def test_serving_on_a_public_address_gives_a_warning(path: Path) -> None:
+    """The printed URL uses 127.0.0.1 and works."""
     with serving(path, "--host", "0.0.0.0", "--port", "0", "--token", "a-token-of-my-own") as server:
         assert "warning: 0.0.0.0 can be reached from other machines" in server.err[0]
         assert server.url.startswith("http://127.0.0.1:") and server.token == "a-token-of-my-own"
         assert run_here("export", "asking", *by(server)).returncode == 0
 
 
-def test_a_browser_is_led_to_the_page_by_a_file(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The token is not in its command line, which others can see; the file is for its owner, and gone at the end."""
+def test_open_option_starts_the_browser_with_a_private_file(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other users can see command lines, so the token is in a file, which is deleted at the end."""
     browser, seen = tmp_path / "browser", tmp_path / "seen"
     browser.write_text(f'#!/bin/sh\necho "$1" > {seen}.part && mv {seen}.part {seen}\n')
     browser.chmod(0o700)
@@ -163,8 +165,8 @@ def test_a_browser_is_led_to_the_page_by_a_file(path: Path, tmp_path: Path, monk
         assert not opened.exists()
 
 
-def test_a_second_server_leaves_the_first_in_its_place(path: Path) -> None:
-    """Whichever ends first, commands find the one that said so first."""
+def test_a_second_server_keeps_the_server_file_of_the_first(path: Path) -> None:
+    """Other commands find the first server, whichever ends first."""
     beside = path.with_name("ledger.db.server")
     with serving(path) as first:
         with serving(path) as second:
@@ -173,8 +175,8 @@ def test_a_second_server_leaves_the_first_in_its_place(path: Path) -> None:
         assert json.loads(beside.read_text())["url"] == first.url
 
 
-def test_a_server_that_was_killed_is_not_believed_in(path: Path) -> None:
-    """Its file stays behind, and counts for nothing: answers go to the file again."""
+def test_the_server_file_of_a_killed_server_is_ignored(path: Path) -> None:
+    """Commands then write to the file directly."""
     with serving(path) as server:
         server.kill()
     assert path.with_name("ledger.db.server").exists()
@@ -183,15 +185,15 @@ def test_a_server_that_was_killed_is_not_believed_in(path: Path) -> None:
         assert json.loads(path.with_name("ledger.db.server").read_text())["url"] == server.url
 
 
-def test_a_folder_that_cannot_be_written_is_served_too(path: Path) -> None:
-    """Other commands do not find the server: its file cannot be written."""
+def test_serve_works_if_the_server_file_cannot_be_written(path: Path) -> None:
+    """A warning reports that other commands will not find this server."""
     path.with_name("ledger.db.server").mkdir()
     with serving(path) as server:
         assert "other commands will not find this server" in server.err[0]
         assert run_here("export", "asking", *by(server)).returncode == 0
 
 
-def test_a_ledger_in_memory_can_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_in_memory_ledger_can_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves no file anywhere."""
     monkeypatch.chdir(tmp_path)
     with serving(Path(":memory:")) as server:
@@ -242,8 +244,8 @@ EVERY = [
 ]
 
 
-def test_on_the_file_and_by_the_server_it_is_the_same(path: Path) -> None:
-    """Status, stdout and stderr of each command; only the names of parameters and turns that are not there may vary."""
+def test_commands_give_the_same_output_for_file_and_server(path: Path) -> None:
+    """Status, stdout and stderr; only messages about parameter names and unknown turns may differ."""
     plain = {tuple(line): run_here(*line, *at(path)) for line, _ in EVERY}
     first_of_command = {line[0]: line for line, _ in reversed(EVERY)}
     for line in first_of_command.values():
@@ -261,8 +263,8 @@ def test_on_the_file_and_by_the_server_it_is_the_same(path: Path) -> None:
 FORMATS = ["events", "entries", *registry.writable()]
 
 
-def test_every_format_is_exported_the_same(path: Path) -> None:
-    """Documents to the byte, and every stream that a client could have got."""
+def test_exports_are_the_same_for_file_and_server_in_every_format(path: Path) -> None:
+    """Documents are identical to the byte, and so are all streams."""
     lines = [["export", "two_turns", "--format", name] for name in FORMATS]
     lines += [["export", "two_turns", "--format", name, "--stream"] for name in registry.streamable()]
     here = [run_here(*line, *at(path)) for line in lines]
@@ -273,7 +275,7 @@ def test_every_format_is_exported_the_same(path: Path) -> None:
             assert plain.stdout == there.stdout and plain.stdout, line
 
 
-def test_a_long_log_comes_in_pages(tmp_path: Path) -> None:
+def test_a_long_log_is_exported_in_pages_through_the_server(tmp_path: Path) -> None:
     """More events than one answer has."""
     file = tmp_path / "long.db"
 
@@ -288,8 +290,8 @@ def test_a_long_log_comes_in_pages(tmp_path: Path) -> None:
     assert [len(json.loads(text)["events"]) for text in here] == [2500, 1000, 1001]
 
 
-def test_an_output_beside_the_log_is_waited_for_whole(tmp_path: Path) -> None:
-    """Also over HTTP, where it has an address of its own."""
+def test_wait_prints_a_large_output_in_full(tmp_path: Path) -> None:
+    """Also over HTTP, where the output is a separate blob."""
     file, text = tmp_path / "large.db", "word " * 400_000
 
     async def fill(ledger: LocalLedger) -> None:
@@ -305,7 +307,7 @@ def test_an_output_beside_the_log_is_waited_for_whole(tmp_path: Path) -> None:
 # Doing something
 
 
-def test_a_call_is_cancelled(path: Path) -> None:
+def test_cancel_works_for_file_and_server(path: Path) -> None:
     """On the file and by the server; a waiting command ends."""
     done = run_here(
         "cancel", "running", "--reason", "enough", "--json", *at(path), env={"USER": "ada", "LOGNAME": "ada"}
@@ -321,8 +323,8 @@ def test_a_call_is_cancelled(path: Path) -> None:
     assert "no pending approvals" in run_here("approve", "@last", *at(path)).stderr
 
 
-def test_an_answer_by_the_server_bears_the_name_of_its_token(path: Path) -> None:
-    """Which is not for the command line to choose."""
+def test_a_decision_through_the_server_records_the_token_label(path: Path) -> None:
+    """--by is refused."""
     token = run_here("admin", "token", "create", "--can", "read,approve", "--label", "Grace", *at(path)).stdout.strip()
     with serving(path) as server, process("wait", "asking", *by(server)) as waiting:
         named = run_here("approve", "asking", "--by", "Ada", *by(server))
@@ -336,7 +338,7 @@ def test_an_answer_by_the_server_bears_the_name_of_its_token(path: Path) -> None
         assert again.returncode == exit_status.FAILED and "it was denied by Grace" in again.stderr
 
 
-def test_arguments_are_edited_by_the_server(path: Path) -> None:
+def test_approve_can_edit_the_arguments_through_the_server(path: Path) -> None:
     """`--input` runs the call with other arguments."""
     with serving(path) as server:
         assert run_here("approve", "asking", "--input", '{"path": "/tmp"}', *by(server)).returncode == 0
@@ -352,7 +354,7 @@ def _entries(path: Path, session: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("verb", ["approve", "deny"])
-def test_while_a_server_runs_an_answer_needs_a_token(path: Path, verb: str) -> None:
+def test_a_decision_needs_a_token_while_a_server_runs(path: Path, verb: str) -> None:
     """The token must be passed: the token file, which any program of this user can read, is not used."""
     with serving(path) as server:
         done = run_here(verb, "asking", *at(path))
@@ -369,7 +371,7 @@ def test_while_a_server_runs_an_answer_needs_a_token(path: Path, verb: str) -> N
     assert request["by"] == "user"
 
 
-def test_a_person_at_a_terminal_is_asked_for_the_token(path: Path) -> None:
+def test_approve_prompts_for_the_token_at_a_terminal(path: Path) -> None:
     """Without an echo; Ctrl-C leaves everything as it was."""
     with serving(path) as server:
         terminal = Terminal("approve", "asking", *at(path))
@@ -383,8 +385,8 @@ def test_a_person_at_a_terminal_is_asked_for_the_token(path: Path) -> None:
         assert terminal.close() == 0 and server.token not in terminal.shown
 
 
-def test_reading_takes_the_token_of_this_user(path: Path, home: Path) -> None:
-    """From the file, for a server on this machine; one that the server does not know is not the same as no server."""
+def test_read_commands_use_the_token_file_of_the_user(path: Path, home: Path) -> None:
+    """For a server on this machine; a wrong token is not reported as an unreachable server."""
     with serving(path) as server:
         assert run_here("export", "asking", "--server", server.url).returncode == 0
         assert (
@@ -399,16 +401,16 @@ def test_reading_takes_the_token_of_this_user(path: Path, home: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["tail", "wait x", "approve x --token t", "deny x --token t", "cancel x", "export x"])
-def test_no_server_is_status_6(line: str) -> None:
-    """And so is something else that listens there."""
+def test_an_unreachable_server_is_status_6(line: str) -> None:
+    """A URL of another scheme is a usage error."""
     done = run_here(*line.split(), "--server", "http://127.0.0.1:9")
     assert done.returncode == exit_status.UNREACHABLE and "http://127.0.0.1:9" in done.stderr
     assert "Traceback" not in done.stderr
     assert run_here(*line.split(), "--server", "ftp://x").returncode == exit_status.USAGE
 
 
-def test_a_stranger_at_the_address_is_no_server(path: Path) -> None:
-    """Any other answer is an error."""
+def test_a_response_of_another_program_is_status_6(path: Path) -> None:
+    """The message reports that it is not a Callslip server."""
     import threading
     from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -441,7 +443,7 @@ def wait_requested(server: Serving, route: str) -> None:
     raise AssertionError(f"no request for {route}")
 
 
-def test_a_wait_outlives_a_restart_of_the_server(path: Path) -> None:
+def test_wait_continues_after_a_server_restart(path: Path) -> None:
     """It reports the lost connection, and continues when the server is back."""
     with serving(path) as first:
         port = re.sub(r".*:", "", first.url)

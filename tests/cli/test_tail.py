@@ -87,8 +87,8 @@ def snapshot(path: Path) -> Snapshot:
 # In a pipe
 
 
-def test_a_snapshot_and_then_patches(path: Path, reach: list[str]) -> None:
-    """What a program makes of the lines is what the ledger has; with --until-end it ends with the turn."""
+def test_tail_prints_a_snapshot_and_then_patches(path: Path, reach: list[str]) -> None:
+    """The lines replayed give the snapshot of the ledger; with --until-end it exits after the turn."""
     with process("tail", "--until-end", *reach) as tail:
         tail.until('"snapshot"')
         write(path, *WORK)
@@ -99,8 +99,8 @@ def test_a_snapshot_and_then_patches(path: Path, reach: list[str]) -> None:
     assert replayed(lines).equals(snapshot(path))
 
 
-def test_events_from_now_on(path: Path, reach: list[str]) -> None:
-    """They are the events of the log, as export gives them; those from before are not among them."""
+def test_tail_prints_events_after_the_given_seq(path: Path, reach: list[str]) -> None:
+    """The events equal those of export."""
     with process("tail", "work", "--format", "events", "--after", "3", "--until-end", *reach) as tail:
         write(path, WORK[0])
         tail.until("call.proposed")
@@ -110,8 +110,8 @@ def test_events_from_now_on(path: Path, reach: list[str]) -> None:
     assert tail.lines() == log[len(BEGIN) :]
 
 
-def test_from_the_start(path: Path, reach: list[str]) -> None:
-    """Every event since the first, or what each of them changed."""
+def test_tail_from_start_prints_every_event_or_patch(path: Path, reach: list[str]) -> None:
+    """In the formats events and entries."""
     write(path, *WORK)
     events = run("tail", "--from-start", "--until-end", "--format", "events", *reach)
     assert [json.loads(line)["seq"] for line in events.stdout.splitlines()] == list(range(1, 10))
@@ -121,8 +121,8 @@ def test_from_the_start(path: Path, reach: list[str]) -> None:
     assert replayed(lines).equals(snapshot(path))
 
 
-def test_the_start_of_a_log_that_was_shortened(path: Path, reach: list[str]) -> None:
-    """--from-start gives what is left; a seq before it is gone, and that is said."""
+def test_tail_from_start_of_a_pruned_log_prints_the_rest(path: Path, reach: list[str]) -> None:
+    """A seq that retention removed gives status 3."""
     write(path, *WORK, ev.TurnStarted(), ev.MessageUser(text="more"))
 
     async def prune(ledger: LocalLedger) -> None:
@@ -140,7 +140,7 @@ def test_the_start_of_a_log_that_was_shortened(path: Path, reach: list[str]) -> 
 
 
 def test_an_interrupt_is_status_130(path: Path, reach: list[str]) -> None:
-    """Quietly."""
+    """Nothing but a line break is printed on stderr."""
     with process("tail", *reach) as tail:
         tail.until('"snapshot"')
         assert tail.signal(signal.SIGINT) == exit_status.INTERRUPTED
@@ -148,7 +148,7 @@ def test_an_interrupt_is_status_130(path: Path, reach: list[str]) -> None:
 
 
 @pytest.mark.parametrize("format_", ["entries", "events"])
-def test_it_comes_back_to_a_server_that_was_killed(path: Path, format_: str) -> None:
+def test_tail_reconnects_to_a_restarted_server(path: Path, format_: str) -> None:
     """Every event is printed once, also those written in between; stderr reports both."""
     with serving(path) as server:
         port = server.url.rpartition(":")[2]
@@ -170,8 +170,8 @@ def test_it_comes_back_to_a_server_that_was_killed(path: Path, format_: str) -> 
     assert len(tail.err) == 4
 
 
-def test_many_events_by_another_process(path: Path, reach: list[str]) -> None:
-    """A burst that is longer than what is kept for readers."""
+def test_tail_prints_a_burst_of_another_process(path: Path, reach: list[str]) -> None:
+    """The burst is longer than the buffer for readers."""
 
     async def burst() -> None:
         async with await open_ledger(f"sqlite:///{path}") as ledger:
@@ -191,8 +191,8 @@ def test_many_events_by_another_process(path: Path, reach: list[str]) -> None:
 SEEN = ["○ Remove it  queued", "● Remove it  running", "✓ Remove it  completed", "It is", "It is done."]
 
 
-def test_a_person_sees_texts_as_they_come_and_a_line_for_each_step(path: Path, reach: list[str]) -> None:
-    """What was there before, then what happens; on stdout, without an end of its own."""
+def test_tail_on_a_terminal_prints_text_and_steps_live(path: Path, reach: list[str]) -> None:
+    """First the existing entries, then each new event, until it is interrupted."""
     terminal = Terminal("tail", *reach)
     terminal.until("I look.")
     assert "go on" in terminal.shown
@@ -205,8 +205,8 @@ def test_a_person_sees_texts_as_they_come_and_a_line_for_each_step(path: Path, r
     assert "Traceback" not in terminal.shown
 
 
-def test_a_request_says_how_to_answer_it(path: Path, reach: list[str]) -> None:
-    """With all of what is asked about, and for this ledger; a pending one is shown at once."""
+def test_tail_shows_how_to_answer_an_approval_request(path: Path, reach: list[str]) -> None:
+    """With the full arguments and the options for this ledger; a pending request is shown at once."""
     long = {"command": "echo " + "harmless " * 40 + "; rm -rf precious"}
     write(path, ev.CallProposed(tool_name="sh", input=long, scope="detached", aliases=CALL))
     write(path, ev.ApprovalRequested(aliases=CALL, description="may I?"))
@@ -227,8 +227,8 @@ def test_a_request_says_how_to_answer_it(path: Path, reach: list[str]) -> None:
     assert terminal.close() == 0
 
 
-def test_of_a_long_past_the_end_is_shown(path: Path, reach: list[str]) -> None:
-    """Ten entries, all after a seq, or all there are; and always the pending requests."""
+def test_tail_on_a_terminal_starts_with_the_latest_entries(path: Path, reach: list[str]) -> None:
+    """Ten entries, all after a seq, or all entries; and always the pending requests."""
     write(path, PROPOSED, ev.ApprovalRequested(aliases=CALL, description="may I?"))
     write(path, *(ev.MessageUser(text=f"line {number:02}") for number in range(20)), ev.TurnEnded(reason="end_turn"))
     for more, first in (([], 10), (["--after", "20"], 15), (["--from-start"], 0)):
@@ -238,8 +238,8 @@ def test_of_a_long_past_the_end_is_shown(path: Path, reach: list[str]) -> None:
         assert "callslip approve appr_" in terminal.shown and ("go on" in terminal.shown) == (first == 0)
 
 
-def test_what_is_hostile_stays_visible_and_inert(path: Path, reach: list[str]) -> None:
-    """Texts, titles, inputs, reasons, names, before and while it is watched; and JSON on a terminal. (C11)"""
+def test_tail_escapes_hostile_text(path: Path, reach: list[str]) -> None:
+    """In texts, titles, inputs, reasons and names, and in JSON on a terminal. (C11)"""
     hostile = (Alias("t", "evil"),)
     events: list[Event] = [
         ev.MessageDelta(text=HOSTILE, chunks="delta"),
@@ -262,8 +262,8 @@ def test_what_is_hostile_stays_visible_and_inert(path: Path, reach: list[str]) -
         assert "\\x1b[2J" in terminal.shown or "\\u001b[2J" in terminal.shown
 
 
-def test_a_terminal_outlives_a_restart_of_the_server(path: Path) -> None:
-    """It continues where it was."""
+def test_tail_on_a_terminal_continues_after_a_server_restart(path: Path) -> None:
+    """No text is printed twice."""
     with serving(path) as server:
         port = server.url.rpartition(":")[2]
         terminal = Terminal("tail", "--until-end", "--server", server.url)

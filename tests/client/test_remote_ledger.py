@@ -119,7 +119,7 @@ async def test_a_call_outlives_its_lease(backend: LocalLedger, url: str, monkeyp
         assert (await ledger.find_call(call.id)).state == "completed"
 
 
-async def test_a_call_of_a_client_that_is_gone_ends(backend: LocalLedger, url: str) -> None:
+async def test_a_call_of_a_disconnected_client_ends(backend: LocalLedger, url: str) -> None:
     """Without renewals the lease ends the call."""
     async with callslip.connect(url) as ledger:
         call = ledger.session("s").call("t")
@@ -173,7 +173,7 @@ async def test_a_command_whose_confirmation_was_lost_is_queued_once(proxy: tuple
     assert [found.correlation_id for found in await ledger.commands.pending()] == [command.correlation_id]
 
 
-async def test_the_token_says_who_answers(backend: LocalLedger, url: str) -> None:
+async def test_the_token_names_the_author_of_an_answer(backend: LocalLedger, url: str) -> None:
     """`by` may repeat the name of the token; another one raises and answers nothing."""
     (request,) = await backend.log.append("s", [ev.ApprovalRequested(tool_name="t")], owner=backend.log.owner)
     assert isinstance(request, ev.ApprovalRequested)
@@ -231,8 +231,8 @@ async def test_followers_and_waiters_survive_a_restart_of_the_server(backend: Lo
     assert any(report.startswith("Reconnected to") for report in reports)
 
 
-async def test_what_answers_but_is_no_server_is_named(tmp_path: Path) -> None:
-    """A web server of another program is not mistaken for ours."""
+async def test_a_server_that_is_not_callslip_is_reported(tmp_path: Path) -> None:
+    """The web server of another program is not mistaken for ours."""
 
     async def other(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/html")]})

@@ -154,8 +154,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 # S3.1: submitting
 
 
-async def test_submitting_answers_at_once(commands: CommandQueue) -> None:
-    """S3.1: with the id to poll, even if no worker is connected."""
+async def test_submit_returns_at_once_without_a_worker(commands: CommandQueue) -> None:
+    """S3.1: the result has the id to poll."""
     submitted = await commands.submit("execute_js", {"script": "document.title"})
     assert (submitted.status, submitted.final, submitted.action, submitted.client) == (
         "pending",
@@ -197,10 +197,10 @@ async def test_the_same_correlation_id_is_the_same_command(commands: CommandQueu
         {"key": "k2", "params": {"n": 2}},
     ],
 )
-async def test_the_same_correlation_id_for_something_else_is_a_conflict(
+async def test_a_correlation_id_with_other_arguments_is_a_conflict(
     commands: CommandQueue, other: dict[str, Any]
 ) -> None:
-    """S3.1, C7: nothing of it is written, and the first is as it was."""
+    """S3.1, C7: nothing is written, and the first command is unchanged."""
     arguments: dict[str, Any] = {"action": "a", "params": {"n": 1}, "timeout": 5}
     await commands.submit(**arguments, correlation_id="mine")
     with pytest.raises(ConflictError):
@@ -209,8 +209,8 @@ async def test_the_same_correlation_id_for_something_else_is_a_conflict(
     assert (await claimed(commands)).params == {"n": 1}
 
 
-async def test_a_submission_that_asks_is_repeated_without_asking_again(commands: CommandQueue) -> None:
-    """S3.1, S2.7: one command, one question; and a retry that does not ask is no retry."""
+async def test_a_repeated_submission_requests_approval_once(commands: CommandQueue) -> None:
+    """S3.1, S2.7: a repetition without `approval` is a conflict."""
     for _ in range(2):
         await commands.submit("a", correlation_id="mine", approval=True)
     assert len((await ledger_of(commands).calls()).items) == len(await ledger_of(commands).approvals()) == 1
@@ -218,8 +218,8 @@ async def test_a_submission_that_asks_is_repeated_without_asking_again(commands:
         await commands.submit("a", correlation_id="mine")
 
 
-async def test_many_who_submit_the_same_at_once_share_one_command(commands: CommandQueue) -> None:
-    """S3.1, C7: also within one transaction, and in spite of those that are refused beside them."""
+async def test_concurrent_submissions_with_the_same_id_create_a_single_command(commands: CommandQueue) -> None:
+    """S3.1, C7: also in the same transaction as submissions that are refused."""
     how: list[dict[str, Any]] = [{"params": {"n": n % 2}, "correlation_id": "mine"} for n in range(20)]
     submitted = await asyncio.gather(*(commands.submit("a", **arguments) for arguments in how), return_exceptions=True)
     assert sum(isinstance(one, ConflictError) for one in submitted) == 10
@@ -227,8 +227,8 @@ async def test_many_who_submit_the_same_at_once_share_one_command(commands: Comm
     assert len(await commands.pending()) == 1
 
 
-async def test_a_correlation_id_belongs_to_its_session(commands: CommandQueue) -> None:
-    """S3.1: two sessions may use the same; who asks for it then says which is meant."""
+async def test_a_correlation_id_is_unique_only_within_its_session(commands: CommandQueue) -> None:
+    """S3.1: without a session an id of two sessions is ambiguous."""
     for session in ("one", "two"):
         await commands.submit(session, session=session, correlation_id="mine")
     assert (await commands.get("mine", session="two")).action == "two"
@@ -259,10 +259,10 @@ async def test_a_correlation_id_belongs_to_its_session(commands: CommandQueue) -
         ("session", {"session": ""}),
     ],
 )
-async def test_what_cannot_be_a_command_is_refused_whole(
+async def test_an_invalid_command_is_refused_and_not_stored(
     commands: CommandQueue, field: str, wrong: dict[str, Any]
 ) -> None:
-    """C11: it names the field, and leaves no trace."""
+    """C11: the error names the field."""
     with pytest.raises(InvalidInputError) as refusal:
         await commands.submit(**{"action": "a"} | wrong)
     assert refusal.value.field.startswith(field)
@@ -270,7 +270,7 @@ async def test_what_cannot_be_a_command_is_refused_whole(
 
 
 async def test_arguments_that_are_too_large_are_refused(db: str) -> None:
-    """C11: by the limit of an event, which is named."""
+    """C11: the error has the limit of an event."""
     async with at_work(db, max_event=10_000) as commands:
         with pytest.raises(InvalidInputError) as refusal:
             await commands.submit("a", {"text": "x" * 10_000})
@@ -329,8 +329,8 @@ ENDINGS: dict[str, tuple[Callable[[CommandQueue, str], Coroutine[Any, Any, None]
 
 
 @pytest.mark.parametrize("how", ENDINGS)
-async def test_a_poll_tells_how_a_command_ended(commands: CommandQueue, how: str) -> None:
-    """S3.2, S3.10: with the documented status, the result or the reason, and that it is final."""
+async def test_a_poll_returns_the_outcome_of_an_ended_command(commands: CommandQueue, how: str) -> None:
+    """S3.2, S3.10: with the documented status, the result or reason, and `final`."""
     end, ask, status, expected = ENDINGS[how]
     submitted = await commands.submit("a", correlation_id="c", approval=ask)
     assert (submitted.status, submitted.final) == ("pending", False)
@@ -348,8 +348,8 @@ async def test_a_poll_tells_how_a_command_ended(commands: CommandQueue, how: str
     await ending(commands, "c")
 
 
-async def test_a_poll_tells_that_it_is_not_over(commands: CommandQueue) -> None:
-    """S3.2: queued, waiting for approval or running is all pending, without a result or an end."""
+async def test_a_poll_returns_pending_for_an_open_command(commands: CommandQueue) -> None:
+    """S3.2: a queued, running or unapproved command is pending and has no result."""
     await commands.submit("a", correlation_id="asks", approval=True)
     await commands.submit("a", correlation_id="queued")
     await commands.submit("a", correlation_id="runs", queue="other")
@@ -361,14 +361,14 @@ async def test_a_poll_tells_that_it_is_not_over(commands: CommandQueue) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["exec_0123456789ab", "nobody", "", "@last", "\ud800", "x" * 10_000])
-async def test_an_id_that_nobody_knows_is_not_found_at_once(commands: CommandQueue, arguments: str) -> None:
-    """S3.2: final: waiting does not change it."""
+async def test_an_unknown_id_is_not_found_without_waiting(commands: CommandQueue, arguments: str) -> None:
+    """S3.2: waiting would not change it."""
     with pytest.raises(NotFoundError):
         await soon(commands.get(arguments, wait=60))
 
 
-async def test_what_is_no_command_is_not_run_as_one(commands: CommandQueue) -> None:
-    """S3.6: a call that an agent makes is neither claimed, nor finished, nor cancelled here."""
+async def test_a_call_that_is_no_command_cannot_be_claimed_or_ended(commands: CommandQueue) -> None:
+    """S3.6: also not cancelled or expired here."""
     (submitted,) = await commands.log.append("a", [ev.CallProposed(tool_name="t", scope="detached")])
     assert isinstance(submitted, ev.CallEvent)
     assert await commands.claim() is None and await commands.queued() == []
@@ -379,8 +379,8 @@ async def test_what_is_no_command_is_not_run_as_one(commands: CommandQueue) -> N
 
 
 @pytest.mark.parametrize("result", [None, 0, "", [], {"a": [1, {"b": None}]}, "x" * 200_000, {"big": "y" * 200_000}])
-async def test_a_result_is_answered_whole(commands: CommandQueue, result: Any) -> None:
-    """S3.2: for every type, even if it is too large for the log; a repeated result is the same."""
+async def test_a_result_of_any_type_and_size_is_returned_unchanged(commands: CommandQueue, result: Any) -> None:
+    """S3.2: also if it is too large for the log; a repeated result returns the same."""
     await commands.submit("a", correlation_id="c")
     for _ in range(2):
         assert (await commands.complete("c", result)).result == result
@@ -389,8 +389,8 @@ async def test_a_result_is_answered_whole(commands: CommandQueue, result: Any) -
     assert listed.result == result
 
 
-async def test_a_large_error_is_answered_whole(commands: CommandQueue) -> None:
-    """S3.2: text or anything else."""
+async def test_a_large_error_is_returned_unchanged(commands: CommandQueue) -> None:
+    """S3.2: for text and any other value."""
     for name, error in (("text", "e" * 100_000), ("more", {"trace": ["line"] * 20_000})):
         await commands.submit("a", correlation_id=name)
         submitted = await commands.fail(name, error)
@@ -401,8 +401,8 @@ async def test_a_large_error_is_answered_whole(commands: CommandQueue) -> None:
 
 
 @pytest.mark.parametrize("how", ENDINGS)
-async def test_whoever_waits_is_woken_by_every_end(commands: CommandQueue, how: str) -> None:
-    """S3.3: long before its time is over, whichever end it is."""
+async def test_a_waiting_poll_returns_at_every_kind_of_end(commands: CommandQueue, how: str) -> None:
+    """S3.3: long before its timeout."""
     end, ask, status, _ = ENDINGS[how]
     await commands.submit("a", correlation_id="c", approval=ask)
     waiting = [asyncio.create_task(commands.get("c", wait=60)) for _ in range(3)]
@@ -412,8 +412,8 @@ async def test_whoever_waits_is_woken_by_every_end(commands: CommandQueue, how: 
     assert [(one.status, one.final) for one in found] == [(status, True)] * 3
 
 
-async def test_whoever_waits_longer_than_they_want_is_told_how_it_stands(commands: CommandQueue) -> None:
-    """S3.3: pending, and not an error."""
+async def test_a_waiting_poll_returns_pending_after_its_timeout(commands: CommandQueue) -> None:
+    """S3.3: a timeout of the poll is no error."""
     await commands.submit("a", correlation_id="c")
     begun = time.monotonic()
     command = await soon(commands.get("c", wait=0.1))
@@ -421,15 +421,15 @@ async def test_whoever_waits_longer_than_they_want_is_told_how_it_stands(command
     assert (command.status, command.final, command.position) == ("pending", False, 1)
 
 
-async def test_what_has_ended_is_not_waited_for(commands: CommandQueue) -> None:
-    """S3.3: the answer is there."""
+async def test_a_poll_for_an_ended_command_does_not_wait(commands: CommandQueue) -> None:
+    """S3.3: the outcome is returned at once."""
     await commands.submit("a", correlation_id="c")
     await commands.complete("c")
     assert (await soon(commands.get("c", wait=60))).final
 
 
-async def test_an_end_in_another_process_wakes_whoever_waits(commands: CommandQueue, db: str) -> None:
-    """S3.3: the two share nothing but the file."""
+async def test_a_waiting_poll_returns_when_another_process_ends_the_command(commands: CommandQueue, db: str) -> None:
+    """S3.3: the processes share only the file."""
     await commands.submit("a", correlation_id="c")
     waiting = asyncio.create_task(commands.get("c", wait=60))
     async with await open_with_settings(db) as ledger:
@@ -438,10 +438,10 @@ async def test_an_end_in_another_process_wakes_whoever_waits(commands: CommandQu
         assert (await soon(waiting)).result == 1
 
 
-async def test_whoever_waits_for_a_command_of_a_deleted_session_is_told(
+async def test_a_waiting_poll_raises_not_found_when_the_session_is_deleted(
     commands: CommandQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S3.3: that there is no such command, with the next look."""
+    """S3.3: at the next check."""
     monkeypatch.setattr(monitor, "END_POLL_S", 0.1)
     await commands.submit("a", {"key": SECRET}, correlation_id="c")
     call = (await commands.find("c")).id
@@ -456,8 +456,8 @@ async def test_whoever_waits_for_a_command_of_a_deleted_session_is_told(
         await commands.complete("c")
 
 
-async def test_a_command_of_a_deleted_session_is_forgotten(commands: CommandQueue) -> None:
-    """S3.8: also by what is in memory, when its time would have been over."""
+async def test_commands_of_a_deleted_session_are_no_longer_tracked(commands: CommandQueue) -> None:
+    """S3.8: at the latest when its deadline passes."""
     await commands.submit("a", timeout=0.1)
     await commands.log.delete("commands")
     async with asyncio.timeout(QUICK):
@@ -467,8 +467,8 @@ async def test_a_command_of_a_deleted_session_is_forgotten(commands: CommandQueu
     assert (await commands.get("c", wait=5)).status == "expired"
 
 
-async def test_whoever_waits_is_told_when_the_ledger_closes(db: str) -> None:
-    """S3.3: neither a wait for an end nor a wait for work hangs."""
+async def test_closing_the_ledger_ends_waiting_polls_and_claims(db: str) -> None:
+    """S3.3: the poll raises StoreError, and the claim returns None."""
     ledger = await open_with_settings(db)
     commands = CommandQueue(ledger.log)
     await commands.submit("a", correlation_id="c", queue="x")
@@ -483,8 +483,8 @@ async def test_whoever_waits_is_told_when_the_ledger_closes(db: str) -> None:
 # S3.4: time
 
 
-async def test_a_command_that_nobody_takes_up_expires(commands: CommandQueue) -> None:
-    """S3.4: after its time, not before, and soon after."""
+async def test_an_unclaimed_command_expires_after_its_timeout(commands: CommandQueue) -> None:
+    """S3.4: not before its timeout, and soon after it."""
     begun = time.time()
     await commands.submit("a", correlation_id="c", timeout=0.2)
     ended = await commands.get("c", wait=10)
@@ -507,7 +507,7 @@ async def test_a_command_that_runs_too_long_times_out(commands: CommandQueue) ->
 
 
 async def test_a_command_expires_after_thirty_seconds_by_default(commands: CommandQueue) -> None:
-    """S3.4: the setting says otherwise, and the submission again."""
+    """S3.4: a submission can set another timeout."""
     submitted = {
         name: await commands.find((await commands.submit(name, **how)).correlation_id)
         for name, how in {"default": {}, "own": {"timeout": 5.5}}.items()
@@ -516,7 +516,7 @@ async def test_a_command_expires_after_thirty_seconds_by_default(commands: Comma
     assert submitted["own"].deadline - submitted["own"].created_at == 5_500
 
 
-async def test_the_clock_starts_after_approval(commands: CommandQueue) -> None:
+async def test_the_timeout_starts_after_approval(commands: CommandQueue) -> None:
     """S3.4: an answer may take longer than the timeout; then the command has its full timeout."""
     await commands.submit("a", correlation_id="c", timeout=0.15, approval=True)
     assert (await commands.get("c", wait=0.3)).status == "pending" and await commands.claim() is None
@@ -527,7 +527,7 @@ async def test_the_clock_starts_after_approval(commands: CommandQueue) -> None:
     assert row.deadline == granted.at + 150 <= row.ended_at < granted.at + 150 + 1000 * QUICK
 
 
-async def test_a_completed_command_outlives_its_timer(commands: CommandQueue) -> None:
+async def test_a_completed_command_does_not_expire(commands: CommandQueue) -> None:
     """S3.4: the deadline passes and nothing changes; expiring it by hand is refused."""
     await commands.submit("a", correlation_id="c", timeout=1)
     await commands.complete("c", "x")
@@ -540,8 +540,8 @@ async def test_a_completed_command_outlives_its_timer(commands: CommandQueue) ->
     assert await commands.get("c") == before and len(await log_of(commands, "c")) == 3
 
 
-async def test_one_timer_serves_commands_in_any_order(commands: CommandQueue) -> None:
-    """S3.4: the one that is submitted last may be the first to expire."""
+async def test_commands_expire_in_the_order_of_their_deadlines(commands: CommandQueue) -> None:
+    """S3.4: the last submitted command may be the first to expire."""
     order: list[int] = []
 
     async def watch(number: int) -> None:
@@ -556,8 +556,8 @@ async def test_one_timer_serves_commands_in_any_order(commands: CommandQueue) ->
     assert order == [2, 4, 1, 3, 0]
 
 
-async def test_what_a_dead_process_submitted_expires_all_the_same(db: str) -> None:
-    """S3.4: by any process that has the file open, or the next one that opens it."""
+async def test_a_command_of_a_closed_process_still_expires(db: str) -> None:
+    """S3.4: any process that has the file open, or opens it later, expires the command."""
     async with await open_with_settings(db) as ledger:
         first = CommandQueue(ledger.log)
         await first.submit("a", correlation_id="c", timeout=0.1)
@@ -567,7 +567,7 @@ async def test_what_a_dead_process_submitted_expires_all_the_same(db: str) -> No
         await ending(commands, "c")
 
 
-async def test_a_clock_that_jumps_expires_nothing_that_lives(db: str, clock: Clock) -> None:
+async def test_a_clock_jump_does_not_expire_a_command_early(db: str, clock: Clock) -> None:
     """S3.4, C5: after sleep, executors have a grace period to continue."""
     async with at_work(db, reaper_interval=1e6, reaper_grace=0.3) as commands:
         begun = time.monotonic()
@@ -580,8 +580,8 @@ async def test_a_clock_that_jumps_expires_nothing_that_lives(db: str, clock: Clo
 # S3.5: lists
 
 
-async def test_the_lists_are_windows(db: str, clock: Clock) -> None:
-    """S3.5: what is open, what was completed in the last minute; by its id a command is found ever after."""
+async def test_commands_are_listed_as_pending_and_recently_ended(db: str, clock: Clock) -> None:
+    """S3.5: completed commands are listed for a minute; by id a command is always found."""
     async with at_work(db) as commands:
         for name in ("first", "second", "third"):
             await commands.submit("a", correlation_id=name, timeout=1000)
@@ -597,7 +597,7 @@ async def test_the_lists_are_windows(db: str, clock: Clock) -> None:
 
 
 async def test_the_last_hundred_failures_are_listed(db: str) -> None:
-    """S3.5: the 101st pushes the first out of the window, not out of the log."""
+    """S3.5: the 101st removes the first from the list, not from the log."""
     async with at_work(db, synchronous="NORMAL", queue_limit=1000) as commands:
         for number in range(101):
             await commands.submit("a", correlation_id=f"c{number}")
@@ -608,8 +608,8 @@ async def test_the_last_hundred_failures_are_listed(db: str) -> None:
         assert len(await commands.failed(limit=5)) == 5 and len(await commands.failed(limit=1000)) == 100
 
 
-async def test_every_end_but_completion_is_a_failure_in_the_list(commands: CommandQueue) -> None:
-    """S3.5: each command is in one list, by its client or by all."""
+async def test_every_end_except_completion_is_listed_as_failed(commands: CommandQueue) -> None:
+    """S3.5: each command is in exactly one list, filtered by client or not."""
     for name, verb in (("failed", _fail), ("cancelled", _cancel), ("expired", _expire), ("timeout", _time_out)):
         await commands.submit("a", correlation_id=name)
         await verb(commands, name)
@@ -624,15 +624,15 @@ async def test_every_end_but_completion_is_a_failure_in_the_list(commands: Comma
 
 
 @pytest.mark.parametrize("limit", [0, -1, 2**63, 10**30])
-async def test_a_list_of_no_length_is_refused(commands: CommandQueue, limit: int) -> None:
-    """S3.5: and not taken for one without a limit."""
+async def test_an_invalid_list_limit_is_refused(commands: CommandQueue, limit: int) -> None:
+    """S3.5: 0 and negative limits do not mean no limit, and a limit beyond 63 bits is refused too."""
     for listed in (commands.pending, commands.completed, commands.failed, commands.queued):
         with pytest.raises(InvalidInputError, match="limit"):
             await listed(limit=limit)
 
 
-async def test_the_lists_have_as_many_as_whoever_asks_may_see(commands: CommandQueue) -> None:
-    """S3.5: however many of others lie in between."""
+async def test_lists_skip_commands_that_the_caller_may_not_read(commands: CommandQueue) -> None:
+    """S3.5: for any number of hidden commands in between."""
     access = OneSessionAccess("mine", "read")
     for number in range(20):
         await commands.submit("a", session="theirs", correlation_id=f"t{number}")
@@ -648,7 +648,7 @@ async def test_the_lists_have_as_many_as_whoever_asks_may_see(commands: CommandQ
 
 
 async def test_pending_commands_are_listed_oldest_first(commands: CommandQueue) -> None:
-    """S3.5: waiting for approval, queued and running alike."""
+    """S3.5: in any open state."""
     for number in range(4):
         await commands.submit("a", correlation_id=f"c{number}", approval=number == 1)
     await claimed(commands)
@@ -659,8 +659,8 @@ async def test_pending_commands_are_listed_oldest_first(commands: CommandQueue) 
 # S3.6: executors that poll
 
 
-async def test_polling_takes_nothing_out_of_the_queue(commands: CommandQueue) -> None:
-    """S3.6: two that poll see the same, oldest first, each with all that is needed to run it."""
+async def test_polling_the_queue_does_not_claim_commands(commands: CommandQueue) -> None:
+    """S3.6: two polls return the same commands, oldest first, with all that is needed to run them."""
     for number in range(3):
         await commands.submit(f"a{number}", {"n": number}, correlation_id=f"c{number}")
     for _ in range(2):
@@ -672,7 +672,7 @@ async def test_polling_takes_nothing_out_of_the_queue(commands: CommandQueue) ->
     assert (await commands.get("c0")).status == "pending"
 
 
-async def test_an_executor_that_polls_finishes_what_nobody_has_claimed(commands: CommandQueue) -> None:
+async def test_an_unclaimed_command_can_be_completed_without_a_fence(commands: CommandQueue) -> None:
     """S3.6: without a fence; the same result again returns the same answer, another one a conflict."""
     await commands.submit("a", correlation_id="c")
     first = await commands.complete("c", {"x": 1})
@@ -686,8 +686,8 @@ async def test_an_executor_that_polls_finishes_what_nobody_has_claimed(commands:
     assert await commands.get("c") == first
 
 
-async def test_an_executor_that_polls_cannot_finish_what_is_claimed(commands: CommandQueue) -> None:
-    """S3.6: only who holds it may; the other's word is kept, and is not the result."""
+async def test_a_claimed_command_cannot_be_completed_without_its_fence(commands: CommandQueue) -> None:
+    """S3.6: the refused result is logged as late."""
     await commands.submit("a", correlation_id="c")
     claim = await claimed(commands)
     for verb in (commands.complete, commands.fail):
@@ -698,8 +698,8 @@ async def test_an_executor_that_polls_cannot_finish_what_is_claimed(commands: Co
     assert [event.verdict for event in await log_of(commands, "c")] == ["applied", "applied", "late", "late", "applied"]
 
 
-async def test_what_waits_for_approval_cannot_be_run(commands: CommandQueue) -> None:
-    """S3.6, S2.7: neither claimed, nor seen by who polls, nor finished; once approved it can."""
+async def test_a_command_awaiting_approval_cannot_be_claimed_or_completed(commands: CommandQueue) -> None:
+    """S3.6, S2.7: nor is it in the queue; after approval it can be run."""
     await commands.submit("a", correlation_id="c", approval=True)
     assert await commands.claim() is None and await commands.queued() == []
     for fence in (0, 1):
@@ -716,7 +716,7 @@ async def test_what_waits_for_approval_cannot_be_run(commands: CommandQueue) -> 
 
 
 async def test_commands_are_claimed_first_in_first_out(commands: CommandQueue) -> None:
-    """S3.6: each by one worker; across sessions; then there is nothing."""
+    """S3.6: across sessions, each by a single worker."""
     names = [f"c{number}" for number in range(40)]
     for number, name in enumerate(names):
         await commands.submit("a", correlation_id=name, session=f"s{number % 3}")
@@ -725,7 +725,7 @@ async def test_commands_are_claimed_first_in_first_out(commands: CommandQueue) -
     assert taken == names and await commands.claim() is None
 
 
-async def test_many_claim_at_once_and_each_command_goes_to_one(commands: CommandQueue) -> None:
+async def test_concurrent_claims_give_each_command_to_a_single_worker(commands: CommandQueue) -> None:
     """S3.6: twenty workers in one process for ten commands."""
     for number in range(10):
         await commands.submit("a", correlation_id=f"c{number}")
@@ -734,8 +734,8 @@ async def test_many_claim_at_once_and_each_command_goes_to_one(commands: Command
     assert {one.fence for one in found if one} == {1}
 
 
-async def test_a_claim_says_all_that_is_to_be_known(commands: CommandQueue) -> None:
-    """S3.6: what to do, until when it is held, and when its time is over."""
+async def test_a_claim_contains_all_fields_of_the_command(commands: CommandQueue) -> None:
+    """S3.6: arguments, end of the lease and deadline."""
     await commands.submit("a", {"x": 1}, correlation_id="c", queue="tab", session="s", timeout=20, idempotent=True)
     begun = int(time.time() * 1000)
     claim = await claimed(commands, "tab", worker="w1", lease=5)
@@ -747,8 +747,8 @@ async def test_a_claim_says_all_that_is_to_be_known(commands: CommandQueue) -> N
     assert (row.id, row.worker, row.state) == (claim.call, "w1", "running")
 
 
-async def test_whoever_waits_for_work_is_woken_by_it(commands: CommandQueue) -> None:
-    """S3.6: within the process at once, one worker for one command."""
+async def test_each_new_command_wakes_a_single_waiting_worker(commands: CommandQueue) -> None:
+    """S3.6: at once, in the same process."""
     waiting = [asyncio.create_task(commands.claim(wait=60)) for _ in range(3)]
     await until_in(WORKER_WAITS, *waiting)
     for number in range(3):
@@ -761,8 +761,10 @@ async def test_whoever_waits_for_work_is_woken_by_it(commands: CommandQueue) -> 
         assert claim is not None and claim.correlation_id == f"c{number}"
 
 
-async def test_those_who_wait_in_vain_do_nothing(commands: CommandQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S3.8: one command among fifty workers is looked for a few times, not for ever."""
+async def test_waiting_workers_query_the_queue_only_a_few_times(
+    commands: CommandQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3.8: fifty waiting workers and a single command cause at most about a hundred queries."""
     looks = 0
     look = commands.log.store.queued_commands
 
@@ -784,8 +786,8 @@ async def test_those_who_wait_in_vain_do_nothing(commands: CommandQueue, monkeyp
 
 
 @pytest.mark.parametrize("sort", ["approved", "requeued"])
-async def test_whoever_waits_for_work_is_woken_by_what_comes_back(commands: CommandQueue, sort: str) -> None:
-    """S3.6: a command that was approved, or that a worker let go, is work like a new one."""
+async def test_an_approved_or_requeued_command_wakes_a_waiting_worker(commands: CommandQueue, sort: str) -> None:
+    """S3.6: the same as a new command."""
     await commands.submit("a", correlation_id="c", approval=sort == "approved", idempotent=True)
     if sort == "requeued":
         await claimed(commands, lease=0.2)
@@ -797,8 +799,8 @@ async def test_whoever_waits_for_work_is_woken_by_what_comes_back(commands: Comm
     assert claim is not None and claim.attempt == (1 if sort == "approved" else 2)
 
 
-async def test_whoever_waits_for_work_is_woken_by_another_process(commands: CommandQueue, db: str) -> None:
-    """S3.6: what is submitted there is taken up here within moments."""
+async def test_a_command_of_another_process_wakes_a_waiting_worker(commands: CommandQueue, db: str) -> None:
+    """S3.6: within moments."""
     with start_program("submit", db, "default", stdin=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
         assert await asyncio.to_thread(process.stdout.readline) == "ready\n"
@@ -814,8 +816,8 @@ async def test_whoever_waits_for_work_is_woken_by_another_process(commands: Comm
         assert errors == ""
 
 
-async def test_a_worker_that_goes_away_while_it_waits_leaves_the_command_to_the_next(commands: CommandQueue) -> None:
-    """S3.6: cancelled at any moment, also after it was woken: no command stays claimed without a worker."""
+async def test_a_command_is_not_lost_when_a_waiting_worker_is_cancelled(commands: CommandQueue) -> None:
+    """S3.6: at any moment, also after its wake-up; no command stays claimed without a worker."""
     for turns in range(12):
         leaving, staying = (asyncio.create_task(commands.claim(wait=60)) for _ in range(2))
         await until_in(WORKER_WAITS, leaving, staying)
@@ -835,8 +837,8 @@ async def test_a_worker_that_goes_away_while_it_waits_leaves_the_command_to_the_
     assert await commands.pending() == []
 
 
-async def test_only_the_sessions_that_a_worker_may_run_are_given_to_it(commands: CommandQueue) -> None:
-    """S3.6: those before it in the queue are left for others, and wake others."""
+async def test_a_worker_claims_only_commands_of_sessions_it_may_execute(commands: CommandQueue) -> None:
+    """S3.6: earlier commands of other sessions stay queued and wake other workers."""
     for number in range(40):
         await commands.submit("a", session="secret", correlation_id=f"s{number}")
     await commands.submit("a", session="open", correlation_id="o")
@@ -880,8 +882,8 @@ async def waiting_for_work(
     return task
 
 
-async def test_a_command_for_somebody_who_waits_is_queued_and_taken_up_at_once(commands: CommandQueue) -> None:
-    """S3.6: both steps come in one commit, and in the log in their order."""
+async def test_a_submission_with_a_waiting_worker_is_claimed_in_the_same_commit(commands: CommandQueue) -> None:
+    """S3.6: the log has both events in order."""
     batches: list[list[type[ev.Event]]] = []
     commands.log.store.on_commit(lambda submitted: batches.append([type(one.event) for one in submitted]))
     waiting = await waiting_for_work(commands, worker="w1")
@@ -894,10 +896,10 @@ async def test_a_command_for_somebody_who_waits_is_queued_and_taken_up_at_once(c
 
 
 @pytest.mark.parametrize("how", ["cancelled", "timed out"])
-async def test_a_worker_that_goes_away_during_the_hand_over_leaves_the_command_to_others(
+async def test_a_command_is_requeued_when_its_worker_leaves_during_the_handover(
     commands: CommandQueue, how: str
 ) -> None:
-    """S3.6: no worker holds it, and it is the next to be claimed."""
+    """S3.6: no worker holds it, and it is claimed next."""
     waiting = await waiting_for_work(commands, wait=0.1 if how == "timed out" else 30)
     async with held_up(commands):
         registering = asyncio.create_task(commands.submit("a", correlation_id="c"))
@@ -911,7 +913,7 @@ async def test_a_worker_that_goes_away_during_the_hand_over_leaves_the_command_t
     assert (await claimed(commands)).correlation_id == "c"
 
 
-async def test_what_a_worker_gives_back_goes_to_the_next_who_waits(commands: CommandQueue) -> None:
+async def test_a_requeued_command_goes_to_the_next_waiting_worker(commands: CommandQueue) -> None:
     """S3.6: without polling."""
     leaving, staying = await waiting_for_work(commands), await waiting_for_work(commands)
     async with held_up(commands):
@@ -924,8 +926,8 @@ async def test_what_a_worker_gives_back_goes_to_the_next_who_waits(commands: Com
     await asyncio.gather(leaving, return_exceptions=True)
 
 
-async def test_a_command_whose_submitter_goes_away_reaches_who_was_to_have_it(commands: CommandQueue) -> None:
-    """S3.6: once it is on its way it is submitted."""
+async def test_a_cancelled_submit_call_still_delivers_the_command(commands: CommandQueue) -> None:
+    """S3.6: a submission that is being written is completed."""
     waiting = await waiting_for_work(commands)
     async with held_up(commands):
         registering = asyncio.create_task(commands.submit("a", correlation_id="c"))
@@ -938,8 +940,8 @@ async def test_a_command_whose_submitter_goes_away_reaches_who_was_to_have_it(co
 
 
 @pytest.mark.parametrize("why", ["conflict", "full", "too large"])
-async def test_whoever_waits_goes_on_waiting_if_a_submission_is_refused(db: str, why: str) -> None:
-    """S3.6, S3.7: and has the next command."""
+async def test_a_refused_submission_leaves_workers_waiting(db: str, why: str) -> None:
+    """S3.6, S3.7: the worker gets the next command."""
     async with at_work(db, queue_limit=1, max_event=10_000) as commands:
         await commands.submit("a", correlation_id="known", session="other")
         if why == "conflict":
@@ -960,8 +962,8 @@ async def test_whoever_waits_goes_on_waiting_if_a_submission_is_refused(db: str,
         assert claim is not None and claim.correlation_id == submitted.correlation_id
 
 
-async def test_of_several_commands_at_once_each_worker_that_waits_gets_one(commands: CommandQueue) -> None:
-    """S3.6: also within one transaction, in the order in which they came; and none of them two."""
+async def test_concurrent_commands_are_spread_over_the_waiting_workers(commands: CommandQueue) -> None:
+    """S3.6: also in the same transaction, in the order of submission."""
     waiting = [await waiting_for_work(commands) for _ in range(3)]
     names = [f"c{number}" for number in range(3)]
     async with held_up(commands):
@@ -973,8 +975,8 @@ async def test_of_several_commands_at_once_each_worker_that_waits_gets_one(comma
     assert await commands.claim() is None
 
 
-async def test_more_commands_at_once_than_workers_wait_for_are_queued(commands: CommandQueue) -> None:
-    """S3.6: each worker has one, what is left over is had in its turn, and nothing was begun in vain."""
+async def test_commands_beyond_the_waiting_workers_are_queued(commands: CommandQueue) -> None:
+    """S3.6: each worker gets a single command, and no command is started twice."""
     waiting = [await waiting_for_work(commands) for _ in range(2)]
     async with held_up(commands):
         registering = asyncio.gather(*(commands.submit("a") for _ in range(6)))
@@ -985,8 +987,8 @@ async def test_more_commands_at_once_than_workers_wait_for_are_queued(commands: 
     assert {claim.fence for claim in arguments if claim} == {1}
 
 
-async def test_a_new_command_does_not_overtake_one_that_waits(commands: CommandQueue) -> None:
-    """S3.6: even if a worker is ready that has not read the queue yet."""
+async def test_a_command_awaiting_approval_does_not_delay_later_commands(commands: CommandQueue) -> None:
+    """S3.6: the waiting worker gets the second command while the first awaits approval."""
     waiting = await waiting_for_work(commands)
     async with held_up(commands):
         first = asyncio.ensure_future(commands.submit("a", correlation_id="first", approval=True))
@@ -997,7 +999,7 @@ async def test_a_new_command_does_not_overtake_one_that_waits(commands: CommandQ
     assert claim is not None and claim.correlation_id == "second", "what nobody has approved holds nobody up"
 
 
-async def test_the_same_submission_again_is_handed_over_once(commands: CommandQueue) -> None:
+async def test_a_repeated_submission_is_handed_over_once(commands: CommandQueue) -> None:
     """S3.1, S3.6: the second of two waiting workers keeps waiting."""
     waiting = [await waiting_for_work(commands) for _ in range(2)]
     for _ in range(2):
@@ -1009,8 +1011,8 @@ async def test_the_same_submission_again_is_handed_over_once(commands: CommandQu
     assert claim is not None and claim.correlation_id == "other"
 
 
-async def test_only_who_may_run_it_is_handed_a_command(commands: CommandQueue) -> None:
-    """S3.6: in the line they stand before those who may."""
+async def test_a_command_is_handed_only_to_a_worker_that_may_execute_it(commands: CommandQueue) -> None:
+    """S3.6: workers without access that wait in front are skipped."""
     access = OneSessionAccess("open", "execute")
     picky, elsewhere = await waiting_for_work(commands, access=access), await waiting_for_work(commands, session="x")
     any_of_them = await waiting_for_work(commands)
@@ -1024,7 +1026,7 @@ async def test_only_who_may_run_it_is_handed_a_command(commands: CommandQueue) -
     await asyncio.gather(elsewhere, return_exceptions=True)
 
 
-async def test_what_goes_wrong_with_who_waits_is_not_the_submitters_concern(commands: CommandQueue) -> None:
+async def test_an_error_of_a_waiting_worker_does_not_fail_the_submission(commands: CommandQueue) -> None:
     """S3.1: the worker gets the error, and the command stays for others."""
     waiting = await waiting_for_work(commands, access=BrokenAccess())
     submitted = await commands.submit("a")
@@ -1033,7 +1035,7 @@ async def test_what_goes_wrong_with_who_waits_is_not_the_submitters_concern(comm
     assert (await claimed(commands)).correlation_id == submitted.correlation_id
 
 
-async def test_a_worker_that_is_cancelled_twice_gives_back_what_it_took(commands: CommandQueue) -> None:
+async def test_a_claim_cancelled_repeatedly_requeues_the_command(commands: CommandQueue) -> None:
     """S3.6: a caller may cancel it repeatedly."""
     assert await commands.claim() is None
     await commands.submit("a", correlation_id="c")
@@ -1046,7 +1048,7 @@ async def test_a_worker_that_is_cancelled_twice_gives_back_what_it_took(commands
     assert isinstance(gone, asyncio.CancelledError) and (await claimed(commands)).correlation_id == "c"
 
 
-async def test_a_ledger_that_closes_during_a_hand_over_leaves_nobody_waiting(db: str) -> None:
+async def test_closing_the_ledger_during_a_handover_leaves_no_caller_waiting(db: str) -> None:
     """S3.3: a submission in progress is written or raises an error."""
     ledger = await open_with_settings(db)
     commands = CommandQueue(ledger.log)
@@ -1064,7 +1066,7 @@ async def test_a_ledger_that_closes_during_a_hand_over_leaves_nobody_waiting(db:
 
 
 async def test_a_heartbeat_renews_the_lease(commands: CommandQueue) -> None:
-    """S3.6: as long as it comes the command is held; it may tell how far the work is."""
+    """S3.6: a heartbeat can also report progress."""
     await commands.submit("a", correlation_id="c", timeout=30)
     claim = await claimed(commands, lease=2)
     until = claim.lease_until
@@ -1083,7 +1085,7 @@ async def test_a_heartbeat_renews_the_lease(commands: CommandQueue) -> None:
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
-async def test_a_lease_that_lapses_gives_back_only_what_may_run_twice(commands: CommandQueue, idempotent: bool) -> None:
+async def test_an_expired_lease_requeues_only_idempotent_commands(commands: CommandQueue, idempotent: bool) -> None:
     """S3.6: the others are lost, because the progress of the first worker is unknown."""
     await commands.submit("a", correlation_id="c", idempotent=idempotent)
     first = await claimed(commands, worker="one", lease=0.15)
@@ -1097,8 +1099,8 @@ async def test_a_lease_that_lapses_gives_back_only_what_may_run_twice(commands: 
     assert (await commands.complete("c", "two", fence=2)).result == "two"
 
 
-async def test_a_late_result_is_refused_kept_and_never_shown(commands: CommandQueue) -> None:
-    """S3.6: from a worker that stalled: while it is queued again, while another runs it, and after it ended."""
+async def test_a_late_result_is_refused_and_only_logged(commands: CommandQueue) -> None:
+    """S3.6: while the command is queued again, while another worker runs it, and after its end."""
     await commands.submit("a", correlation_id="c", idempotent=True)
     stalled = await claimed(commands, lease=0.1)
     async with asyncio.timeout(QUICK):
@@ -1129,7 +1131,7 @@ async def test_a_late_result_is_refused_kept_and_never_shown(commands: CommandQu
 
 
 @pytest.mark.parametrize("fence", [2, 999, 2**40])
-async def test_a_fence_that_was_never_given_is_refused(commands: CommandQueue, fence: int) -> None:
+async def test_an_unknown_fence_is_refused(commands: CommandQueue, fence: int) -> None:
     """S3.6: also by a heartbeat."""
     await commands.submit("a", correlation_id="c")
     with pytest.raises(StaleClaimError):
@@ -1141,7 +1143,7 @@ async def test_a_fence_that_was_never_given_is_refused(commands: CommandQueue, f
 
 
 @pytest.mark.parametrize("fence", [-1, "1", 1.5, None, 2**80])
-async def test_a_fence_that_is_none_changes_nothing(commands: CommandQueue, fence: Any) -> None:
+async def test_an_invalid_fence_changes_nothing(commands: CommandQueue, fence: Any) -> None:
     """C11: refused for every type and value."""
     await commands.submit("a", correlation_id="c")
     await claimed(commands)
@@ -1152,7 +1154,7 @@ async def test_a_fence_that_is_none_changes_nothing(commands: CommandQueue, fenc
 
 
 @pytest.mark.parametrize("lease", [0, -1, float("nan"), 10**10])
-async def test_a_lease_that_makes_no_sense_is_refused(commands: CommandQueue, lease: float) -> None:
+async def test_an_invalid_lease_worker_or_queue_is_refused(commands: CommandQueue, lease: float) -> None:
     """C11: and nothing is claimed by it."""
     await commands.submit("a", correlation_id="c")
     with pytest.raises(InvalidInputError):
@@ -1165,8 +1167,8 @@ async def test_a_lease_that_makes_no_sense_is_refused(commands: CommandQueue, le
             await commands.claim(**wrong)  # type: ignore[arg-type]
 
 
-async def test_the_same_result_from_the_same_worker_twice_is_one(commands: CommandQueue) -> None:
-    """S3.6: a worker that did not hear the answer may say it again; saying otherwise is a conflict that names it."""
+async def test_a_repeated_result_of_the_same_worker_is_accepted_once(commands: CommandQueue) -> None:
+    """S3.6: for a worker that lost the response; another result is a conflict."""
     await commands.submit("a", correlation_id="c")
     claim = await claimed(commands)
     first = await commands.complete("c", [1, 2], fence=claim.fence)
@@ -1176,8 +1178,8 @@ async def test_the_same_result_from_the_same_worker_twice_is_one(commands: Comma
     assert type(refusal.value) is ConflictError and refusal.value.winner.id == claim.call  # type: ignore[attr-defined]
 
 
-async def test_cancelling_reaches_the_worker_with_its_next_word(commands: CommandQueue) -> None:
-    """S3.6: a second cancel changes nothing; what has ended otherwise is not cancelled."""
+async def test_a_cancelled_command_refuses_the_workers_next_request(commands: CommandQueue) -> None:
+    """S3.6: a second cancel changes nothing; a command that ended otherwise is not cancelled."""
     await commands.submit("a", correlation_id="c")
     claim = await claimed(commands)
     first = await commands.cancel("c", "enough")
@@ -1197,7 +1199,7 @@ async def test_cancelling_reaches_the_worker_with_its_next_word(commands: Comman
 
 
 async def test_a_full_queue_refuses_the_new_command(db: str) -> None:
-    """S3.7: nothing of it is written; other clients have queues of their own; there is room when one is taken up."""
+    """S3.7: nothing is written; other clients have their own queues; a claim makes room."""
     async with at_work(db, queue_limit=3) as commands:
         for number in range(3):
             await commands.submit("a", correlation_id=f"c{number}", approval=number == 2)
@@ -1214,8 +1216,8 @@ async def test_a_full_queue_refuses_the_new_command(db: str) -> None:
         await commands.submit("a", correlation_id="c3")
 
 
-async def test_a_queue_holds_a_hundred_by_default(db: str) -> None:
-    """S3.7: also when they come all at once, from two ledgers on one file."""
+async def test_a_queue_holds_a_hundred_commands_by_default(db: str) -> None:
+    """S3.7: also for concurrent submissions from two ledgers on a file."""
     async with at_work(db) as commands, await open_with_settings(db) as other:
         second = CommandQueue(other.log)
         both = [(commands, second)[number % 2].submit("a") for number in range(150)]
@@ -1226,8 +1228,8 @@ async def test_a_queue_holds_a_hundred_by_default(db: str) -> None:
         await second.close()
 
 
-async def test_a_full_queue_may_let_go_of_its_oldest(db: str) -> None:
-    """S3.7: it ends with a reason, and its secrets are removed."""
+async def test_a_full_queue_can_expire_its_oldest_command(db: str) -> None:
+    """S3.7: it ends with a reason, and its secrets are deleted."""
     async with at_work(db, queue_limit=5, queue_overflow="expire_oldest") as commands:
         submitted = [await commands.submit("a", {"key": SECRET, "n": n}, correlation_id=f"c{n}") for n in range(5)]
         waiting = asyncio.create_task(commands.get("c0", wait=60))
@@ -1245,8 +1247,8 @@ async def test_a_full_queue_may_let_go_of_its_oldest(db: str) -> None:
 # S3.8: polling and recording
 
 
-async def test_polling_does_not_hold_up_recording(commands: CommandQueue) -> None:
-    """S3.8: a poll takes no transaction, so that it can neither wait for a writer nor make one wait."""
+async def test_polling_starts_no_write_transaction(commands: CommandQueue) -> None:
+    """S3.8: a poll neither waits for a writer nor blocks one."""
     await commands.submit("a", correlation_id="c")
     written: list[object] = []
     transact = commands.log.store.transact
@@ -1266,8 +1268,8 @@ async def test_polling_does_not_hold_up_recording(commands: CommandQueue) -> Non
     await asyncio.gather(*waiting)
 
 
-async def test_what_was_closed_is_not_kept_by_its_ledger(commands: CommandQueue) -> None:
-    """S3.8: however many come and go over one ledger."""
+async def test_a_closed_command_queue_is_garbage_collected(commands: CommandQueue) -> None:
+    """S3.8: for any number of queues opened and closed on a ledger."""
     closed: list[weakref.ref[DeadlineTracker]] = []
     for _ in range(5):
         other = CommandQueue(commands.log)
@@ -1279,8 +1281,8 @@ async def test_what_was_closed_is_not_kept_by_its_ledger(commands: CommandQueue)
     assert [one() for one in closed[:-1]] == [None] * 4  # Of the last one the interpreter may still hold a traceback.
 
 
-async def test_executors_that_asked_long_ago_are_forgotten(commands: CommandQueue, clock: Clock) -> None:
-    """S3.11: the names of clients do not pile up for ever."""
+async def test_executors_not_seen_for_a_long_time_are_removed(commands: CommandQueue, clock: Clock) -> None:
+    """S3.11: the list of clients does not grow forever."""
     await commands.claim("old")
     clock.ahead = 40 * 24 * 3600
     await commands.claim("new")
@@ -1288,8 +1290,8 @@ async def test_executors_that_asked_long_ago_are_forgotten(commands: CommandQueu
 
 
 @pytest.mark.parametrize("client", ["", "x" * 201, "\ud800", None])
-async def test_whoever_asks_for_no_client_is_not_remembered(commands: CommandQueue, client: Any) -> None:
-    """S3.11, C11: polling as well as claiming."""
+async def test_an_invalid_queue_name_is_refused_and_not_stored(commands: CommandQueue, client: Any) -> None:
+    """S3.11, C11: for polls and claims."""
     for ask in (commands.queued, commands.claim):
         with pytest.raises(InvalidInputError, match="queue"):
             await ask(client)
@@ -1304,8 +1306,8 @@ LOOKS = (
 
 
 @pytest.mark.parametrize("name", LOOKS)
-def test_no_look_at_commands_reads_all_that_ever_were(name: str) -> None:
-    """S3.8: each has an index of just what it looks for."""
+def test_command_queries_use_an_index(name: str) -> None:
+    """S3.8: no query scans all commands."""
     connection = apsw.Connection(":memory:")
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     for _, sql in migrations("sqlite"):
@@ -1323,7 +1325,7 @@ def _bindings(sql: str) -> int:
     return max(numbered) if numbered else sql.count("?")
 
 
-async def test_a_process_without_open_commands_remembers_none(commands: CommandQueue) -> None:
+async def test_the_tracker_is_empty_when_no_commands_are_open(commands: CommandQueue) -> None:
     """S3.8: for any number of earlier commands and every kind of end."""
     submitted = [commands.submit("a", correlation_id=f"c{n}", timeout=0.5 if n % 2 else 30) for n in range(50)]
     await asyncio.gather(*submitted)
@@ -1338,8 +1340,8 @@ async def test_a_process_without_open_commands_remembers_none(commands: CommandQ
 # Secrets
 
 
-async def test_secrets_reach_only_who_runs_the_command(commands: CommandQueue, tmp_path: Path) -> None:
-    """C12: the log, the entries and polls are without them; a worker gets them in full; after the end they are gone."""
+async def test_secrets_are_shown_only_to_the_executor(commands: CommandQueue, tmp_path: Path) -> None:
+    """C12: log, entries and polls have them redacted; they are deleted after the end."""
     params = {"headers": {"Authorization": f"Bearer {SECRET}"}, "n": 1}
     await commands.submit("a", params, correlation_id="c")
     row = await commands.find("c")
@@ -1356,7 +1358,7 @@ async def test_secrets_reach_only_who_runs_the_command(commands: CommandQueue, t
 
 
 @pytest.mark.parametrize("how", ENDINGS)
-async def test_every_end_takes_the_secrets_with_it(commands: CommandQueue, tmp_path: Path, how: str) -> None:
+async def test_every_kind_of_end_deletes_the_secrets(commands: CommandQueue, tmp_path: Path, how: str) -> None:
     """C12: from the file too, not only from the tables."""
     end, ask, _, _ = ENDINGS[how]
     await commands.submit("a", {"key": SECRET}, correlation_id="c", approval=ask)
@@ -1368,8 +1370,8 @@ async def test_every_end_takes_the_secrets_with_it(commands: CommandQueue, tmp_p
     assert SECRET.encode() not in (tmp_path / "ledger.db").read_bytes()
 
 
-async def test_whoever_approves_with_changes_keeps_the_secrets_that_they_left(commands: CommandQueue) -> None:
-    """S2.7, C12: what was shown without its secret and left alone is run with it; what they wrote is run as written."""
+async def test_editing_arguments_keeps_the_redacted_secrets(commands: CommandQueue) -> None:
+    """S2.7, C12: a redacted value that the approver leaves unchanged is restored before the run."""
     params = {"key": SECRET, "url": "http://a", "deep": {"token": SECRET, "n": 1}}
     await commands.submit("a", params, correlation_id="c", approval=True)
     entry = next(e for e in (await commands.log.snapshot("commands")).entries if getattr(e, "raw_input", None))
@@ -1379,15 +1381,15 @@ async def test_whoever_approves_with_changes_keeps_the_secrets_that_they_left(co
     assert (await claimed(commands)).params == {"key": SECRET, "url": "http://b", "deep": {"token": SECRET, "n": 2}}
 
 
-async def test_a_secret_that_is_written_over_is_gone(commands: CommandQueue) -> None:
+async def test_editing_arguments_can_replace_a_secret(commands: CommandQueue) -> None:
     """S2.7: an approver may remove or replace it."""
     await commands.submit("a", {"key": SECRET, "other": SECRET}, correlation_id="c", approval=True)
     await answer(commands, input={"key": "none"})
     assert (await claimed(commands)).params == {"key": "none"}
 
 
-async def test_two_that_differ_in_a_secret_are_two(commands: CommandQueue) -> None:
-    """S3.1, C7: with its secrets left out the second looks the same; it is not taken for the first."""
+async def test_a_submission_that_differs_only_in_a_secret_is_a_conflict(commands: CommandQueue) -> None:
+    """S3.1, C7: the redacted arguments are equal, but the full ones are compared."""
     await commands.submit("a", {"key": SECRET}, correlation_id="c")
     await commands.submit("a", {"key": SECRET}, correlation_id="c")
     with pytest.raises(ConflictError):
@@ -1398,7 +1400,7 @@ async def test_two_that_differ_in_a_secret_are_two(commands: CommandQueue) -> No
 # S3.11: is a worker there
 
 
-async def test_a_pending_answer_says_the_position_and_who_asked(commands: CommandQueue) -> None:
+async def test_a_pending_command_has_its_position_and_executor_time(commands: CommandQueue) -> None:
     """S3.11: which is next, and when an executor of its client last asked for work."""
     for number in range(3):
         await commands.submit("a", correlation_id=f"c{number}")
@@ -1426,8 +1428,8 @@ async def test_polling_executors_are_seen_by_other_processes(commands: CommandQu
 # The house
 
 
-async def test_open_commands_outlive_retention(commands: CommandQueue) -> None:
-    """S3.5, C9: they are run with what they were given; those that ended are forgotten with their events."""
+async def test_open_commands_survive_retention(commands: CommandQueue) -> None:
+    """S3.5, C9: they run with their arguments; ended commands are removed with their events."""
     await commands.submit("a", correlation_id="ended")
     await commands.complete("ended", 1)
     await commands.submit("a", {"n": 1, "key": SECRET}, correlation_id="queued")
@@ -1453,8 +1455,8 @@ async def test_open_commands_outlive_retention(commands: CommandQueue) -> None:
     assert not await find_faults(ledger_of(commands))
 
 
-async def test_commands_are_there_after_a_reopening(db: str) -> None:
-    """S3.5: queued, claimed and ended alike; the worker continues with its fence."""
+async def test_commands_survive_reopening_the_ledger(db: str) -> None:
+    """S3.5: queued, claimed and ended; the worker continues with its fence."""
     async with await open_with_settings(db) as ledger:
         commands = CommandQueue(ledger.log)
         for name in ("ended", "runs", "queued"):
@@ -1470,7 +1472,7 @@ async def test_commands_are_there_after_a_reopening(db: str) -> None:
         assert (await claimed(commands)).params == {"name": "queued", "key": SECRET}
 
 
-async def test_a_command_waits_for_nobody_who_made_it(db: str) -> None:
+async def test_a_command_stays_queued_after_its_submitter_closes(db: str) -> None:
     """C5: the process that submitted it closes its ledger, and the command stays in the queue."""
     async with await open_with_settings(db) as ledger:
         submitted = await CommandQueue(ledger.log).submit("a", {"x": 1})
@@ -1502,7 +1504,7 @@ async def second_schema(path: Path) -> None:
     connection.close()
 
 
-async def test_a_file_from_before_there_were_commands_takes_them(tmp_path: Path, db: str) -> None:
+async def test_a_file_without_command_tables_is_migrated(tmp_path: Path, db: str) -> None:
     """S1.7: it is migrated, its calls stay what they were, and commands work in it."""
     await second_schema(tmp_path / "ledger.db")
     async with at_work(db) as commands:
@@ -1518,7 +1520,7 @@ async def test_a_file_from_before_there_were_commands_takes_them(tmp_path: Path,
         assert (await commands.find("c")).entry == 4
 
 
-async def test_a_file_from_before_that_may_only_be_read_has_no_commands(
+async def test_a_read_only_file_without_command_tables_has_no_commands(
     tmp_path: Path, db: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S1.7: it is read unchanged, and a submission raises ReadOnlyStoreError."""
@@ -1538,10 +1540,10 @@ async def test_a_file_from_before_that_may_only_be_read_has_no_commands(
 
 
 @pytest.mark.parametrize("how", ["end", "delete"])
-async def test_an_older_process_that_ends_a_command_is_heard(
+async def test_a_waiting_poll_returns_when_an_older_version_ends_the_command(
     db: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S1.7: it knows neither what tells the others nor where the secrets are, and writes the same file."""
+    """S1.7: the older version sends no notification and does not delete secrets."""
     if how == "delete":
         monkeypatch.setattr(monitor, "END_POLL_S", 0.1)
     async with await open_with_settings(db, reaper_interval=3600) as ledger:
@@ -1569,7 +1571,7 @@ async def test_an_older_process_that_ends_a_command_is_heard(
         assert (await commands.find("d")).change == (3 if how == "end" else 2)
 
 
-async def test_two_processes_that_reap_end_a_command_once(db: str) -> None:
+async def test_concurrent_reapers_end_a_command_once(db: str) -> None:
     """C4, S3.4: timers and reapers of three ledgers on one file, one end for each."""
     async with at_work(db, reaper_interval=0.02, reaper_grace=0.02) as commands:
         others = [await open_with_settings(db, reaper_interval=0.02, reaper_grace=0.02) for _ in range(2)]
@@ -1586,8 +1588,8 @@ async def test_two_processes_that_reap_end_a_command_once(db: str) -> None:
             await one.log.close()
 
 
-async def test_a_reapers_verdict_on_a_command_vanishes_if_its_worker_spoke(db: str) -> None:
-    """C5, S3.6: a heartbeat that comes between the look and the verdict keeps the command."""
+async def test_the_reaper_spares_a_command_with_a_concurrent_heartbeat(db: str) -> None:
+    """C5, S3.6: the heartbeat comes after the reaper has read the command."""
     async with at_work(db, reaper_interval=1e6, reaper_grace=0.0) as commands:
         log = commands.log
         await commands.submit("a", correlation_id="c")

@@ -47,7 +47,7 @@ def steps(work: Callable[[], Any]) -> int:
 # What is open
 
 
-def test_a_command_is_known_until_it_ends() -> None:
+def test_a_command_is_tracked_until_it_ends() -> None:
     tracker = DeadlineTracker()
     assert tracker.update(row("a")) and tracker.get("a") == module.Pending("default", "queued", NOW)
     assert not tracker.update(row("a", "running")) and tracker.get("a") == module.Pending("default", "running", NOW)
@@ -56,7 +56,7 @@ def test_a_command_is_known_until_it_ends() -> None:
 
 
 @pytest.mark.parametrize("state", ["completed", "failed", "denied", "cancelled", "expired", "lost"])
-def test_what_ended_is_never_due(state: str) -> None:
+def test_an_ended_command_is_never_due(state: str) -> None:
     """S3.4: the end and the deadline in either order."""
     tracker = DeadlineTracker()
     tracker.update(row("a"))
@@ -64,8 +64,8 @@ def test_what_ended_is_never_due(state: str) -> None:
     assert tracker.due(NOW * 2) == [] and tracker.next_due == 0
 
 
-def test_whoever_waits_is_told_when_a_command_may_be_taken_up() -> None:
-    """Once when it is queued, again when it comes back into the queue, not when it is reported again."""
+def test_update_returns_true_when_a_command_becomes_claimable() -> None:
+    """When it is queued and when it is requeued, but not for a repeated update."""
     tracker = DeadlineTracker()
     claimable = [
         tracker.update(row("a", state)) for state in ("queued", "queued", "running", "running", "queued", "queued")
@@ -77,7 +77,7 @@ def test_whoever_waits_is_told_when_a_command_may_be_taken_up() -> None:
 # What is due
 
 
-def test_a_command_is_due_when_its_time_is_over_and_no_sooner() -> None:
+def test_a_command_is_due_at_its_deadline_and_not_before() -> None:
     """S3.4: at most one bucket late, never early; and the time of the next check is known."""
     for deadline in range(NOW, NOW + 2 * BUCKET_MS):
         tracker = DeadlineTracker()
@@ -87,7 +87,7 @@ def test_a_command_is_due_when_its_time_is_over_and_no_sooner() -> None:
         assert tracker.due(tracker.next_due) == ["a"]
 
 
-def test_what_is_due_is_told_once() -> None:
+def test_a_due_command_is_returned_once() -> None:
     """The caller tries to end it; if that fails, it reschedules it."""
     tracker = DeadlineTracker()
     tracker.update(row("a"))
@@ -100,7 +100,7 @@ def test_what_is_due_is_told_once() -> None:
     assert tracker.due(NOW + 3000) == []
 
 
-def test_time_that_has_not_begun_does_not_run_out() -> None:
+def test_a_command_awaiting_approval_is_not_due() -> None:
     """S3.4: the clock starts after approval."""
     tracker = DeadlineTracker()
     tracker.update(row("a", "awaiting_approval"))
@@ -109,8 +109,8 @@ def test_time_that_has_not_begun_does_not_run_out() -> None:
     assert tracker.due(NOW + 499) == [] and tracker.due(NOW + 500) == ["a"]
 
 
-def test_a_deadline_that_moves_counts_where_it_stands() -> None:
-    """Forth, back and to where it was, within a bucket and beyond: told once, at the last of them."""
+def test_a_moved_deadline_replaces_the_earlier_deadline() -> None:
+    """Moved later, earlier and back, within a bucket and beyond: due once, at the last deadline."""
     for moves in ([NOW, NOW + 5], [NOW + 5, NOW], [NOW, NOW + 500, NOW], [NOW + 500, NOW, NOW + 500], [NOW, 0, NOW]):
         tracker = DeadlineTracker()
         for deadline in moves:
@@ -119,7 +119,7 @@ def test_a_deadline_that_moves_counts_where_it_stands() -> None:
         assert tracker.due(NOW + 5000) == ["a"] and tracker.due(NOW + 9000) == []
 
 
-def test_a_command_that_is_nowhere_any_more_is_forgotten() -> None:
+def test_a_removed_command_is_no_longer_tracked() -> None:
     tracker = DeadlineTracker()
     tracker.update(row("a"))
     tracker.remove("a")
@@ -130,8 +130,8 @@ def test_a_command_that_is_nowhere_any_more_is_forgotten() -> None:
 # What it costs
 
 
-def test_nothing_due_costs_nothing() -> None:
-    """S3.8: the same few steps, whether one command is open or ten thousand."""
+def test_checking_for_due_commands_takes_constant_time() -> None:
+    """S3.8: the same few steps for one open command and for ten thousand."""
     few, many = DeadlineTracker(), DeadlineTracker()
     few.update(row("a", deadline=NOW + 10))
     for number in range(10_000):
@@ -140,8 +140,8 @@ def test_nothing_due_costs_nothing() -> None:
     assert steps(lambda: few.get("a")) == steps(lambda: many.get("c77")) == 1
 
 
-def test_a_command_costs_as_much_as_any_other() -> None:
-    """S3.8: to take one in, and to let it end, takes the same steps however many there are."""
+def test_adding_or_ending_a_command_takes_constant_time() -> None:
+    """S3.8: the number of steps does not depend on the number of commands."""
     tracker = DeadlineTracker()
     costs: list[int] = []
     for number in range(3000):
@@ -151,8 +151,8 @@ def test_a_command_costs_as_much_as_any_other() -> None:
     assert tracker.pending == {}
 
 
-def test_places_of_what_has_ended_do_not_pile_up() -> None:
-    """S3.8: a server that runs for months keeps the buckets of what is open, and a few more; swept seldom."""
+def test_ended_commands_leave_no_growing_set_of_buckets() -> None:
+    """S3.8: a server that runs for months keeps only the buckets of open commands and a few more."""
     tracker = DeadlineTracker()
     tracker.update(row("stays"))
     spent = 0
@@ -236,8 +236,8 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_the_tracker_tells_what_a_plain_list_would(steps: list[tuple[str, str, str, int]]) -> None:
-    """For updates in any order: the same commands are open, and the same are due, each once."""
+def test_the_tracker_agrees_with_a_naive_list(steps: list[tuple[str, str, str, int]]) -> None:
+    """For updates in any order: the same open commands and the same due commands, each once."""
     tracker, naive = DeadlineTracker(), Naive()
     for step, name, state, at in steps:
         if step == "update":
@@ -255,7 +255,7 @@ def test_the_tracker_tells_what_a_plain_list_would(steps: list[tuple[str, str, s
 
 
 @given(STEPS)
-def test_tidying_up_loses_nobody(steps: list[tuple[str, str, str, int]]) -> None:
+def test_rebuilding_the_buckets_loses_no_command(steps: list[tuple[str, str, str, int]]) -> None:
     """Rebuilt at every step, it still returns every due command once, and none before its deadline."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "STALE_SLACK", -100)
@@ -295,8 +295,8 @@ async def settled() -> None:
 
 
 @pytest.mark.anyio
-async def test_one_command_wakes_one_who_waits() -> None:
-    """S3.3: not all of them, and none of them again and again while there is nothing."""
+async def test_a_wake_up_wakes_a_single_waiter() -> None:
+    """S3.3: waiters that find no work wait again without polling."""
     queues: WaiterQueues = {}
     log: list[str] = []
     work: list[str] = []
@@ -317,8 +317,8 @@ async def test_one_command_wakes_one_who_waits() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_wake_up_reaches_whoever_has_a_use_for_it() -> None:
-    """Passed on by those whom it does not concern, and by one who goes away at that very moment."""
+async def test_a_wake_up_is_passed_on_to_a_waiter_that_can_use_it() -> None:
+    """By waiters that want other work, and by one that is cancelled at that moment."""
     queues: WaiterQueues = {}
     log: list[str] = []
     work: list[str] = []
@@ -340,8 +340,8 @@ async def test_a_wake_up_reaches_whoever_has_a_use_for_it() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_wake_up_for_one_who_is_served_already_goes_on() -> None:
-    """A second command comes while the first in line is about to take another: the next in line gets it."""
+async def test_a_wake_up_of_a_busy_waiter_is_passed_to_the_next() -> None:
+    """A second command arrives while the first waiter is about to claim another."""
     queues: WaiterQueues = {}
     log: list[str] = []
     work: list[str] = []
@@ -358,7 +358,7 @@ async def test_a_wake_up_for_one_who_is_served_already_goes_on() -> None:
 
 
 @pytest.mark.anyio
-async def test_whoever_waits_is_sent_home_when_there_will_be_no_more_work() -> None:
+async def test_wake_all_wakes_every_waiter() -> None:
     queues: WaiterQueues = {}
     with wait_in_queue(queues, "c") as one, wait_in_queue(queues, "c") as two:
         one.enter()

@@ -92,7 +92,7 @@ STATES = [
 """The calls of the story with their end states, in order."""
 
 
-def test_story_is_told_on_a_terminal(tmp_path: Path) -> None:
+def test_demo_runs_on_a_terminal(tmp_path: Path) -> None:
     """All calls end as planned, identical calls keep separate ids, and the live view equals the stored session."""
     db = str(tmp_path / "kept.db")
     done = demo("--fast", "--db", db)
@@ -300,7 +300,7 @@ def test_another_terminal_can_answer(tmp_path: Path) -> None:
     assert terminal.close() == 0 and "approved by Bob" in terminal.plain()
 
 
-def test_ctrl_c_at_the_question(tmp_path: Path) -> None:
+def test_ctrl_c_at_the_approval_prompt_cancels_the_call(tmp_path: Path) -> None:
     """The terminal is restored, the call is cancelled, and the exit status is 130."""
     db = str(tmp_path / "kept.db")
     terminal = Terminal("--fast", "--db", db)
@@ -498,7 +498,7 @@ class Page:
         return stderr
 
 
-def test_story_is_told_on_the_page(tmp_path: Path) -> None:
+def test_demo_runs_on_the_page(tmp_path: Path) -> None:
     """Identical and parallel calls, a failure, a blob, a diff, colors, every end state, an approval, a plan."""
     page = Page(tmp_path)
     page.answer("approve")
@@ -544,7 +544,7 @@ def test_page_answers_prompts(tmp_path: Path) -> None:
     page.stop()
 
 
-def test_stopped_page_leaves_nothing_behind(tmp_path: Path, home: Path) -> None:
+def test_stopped_page_leaves_no_files_and_no_processes(tmp_path: Path, home: Path) -> None:
     """Ctrl-C during an approval: both folders and all processes are gone, and the user's ledger is not touched."""
     page = Page(tmp_path)
     page.wait_for_approval()
@@ -554,7 +554,7 @@ def test_stopped_page_leaves_nothing_behind(tmp_path: Path, home: Path) -> None:
     assert not list(tmp_path.iterdir()) and not find_processes(tmp_path) and not list(home.iterdir())
 
 
-def test_page_can_be_kept(tmp_path: Path) -> None:
+def test_keep_option_stores_the_session_of_the_page(tmp_path: Path) -> None:
     """With `--keep FILE` the session is stored there, and every call has ended."""
     kept = tmp_path / "kept.db"
     page = Page(tmp_path, "--keep", str(kept))

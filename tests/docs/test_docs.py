@@ -104,7 +104,7 @@ def test_the_generated_documents_are_up_to_date() -> None:
     assert all(f" --> {state} : " in lifecycle for state in TRANSITIONS if state != "none")
 
 
-def test_upgrading_is_written_down_in_its_order() -> None:
+def test_the_upgrade_guide_has_its_steps_in_order() -> None:
     """S1.8: server first, then readers, then verify; its commands run with the other examples."""
     text = (ROOT / "docs" / "upgrading.md").read_text("utf-8")
     places = [text.index(f"\n## {head}") for head in ("1. The server", "2. The readers", "3. Verify")]

@@ -145,7 +145,7 @@ async def test_a_page_limit_is_reported_as_a_full_disk(db: str) -> None:
         assert not await find_faults(ledger)
 
 
-async def test_a_call_that_ends_on_a_full_disk_ends_later(db: str) -> None:
+async def test_a_call_that_ends_on_a_full_disk_is_ended_by_closing(db: str) -> None:
     """C5: the program gets DiskFullError; once there is space, closing the ledger ends the call."""
     with Disk() as disk:
         ledger = await callslip.open(db)
@@ -439,7 +439,7 @@ NEWER = (
 )
 
 
-async def test_a_newer_ledger_that_only_added_is_opened(db: str) -> None:
+async def test_a_compatible_newer_ledger_is_opened(db: str) -> None:
     """S1.7: an older version reads and writes a newer file without a migration, and keeps its version number."""
     path = await create_ledger(db, "hello")
     execute(path, *NEWER)
@@ -468,7 +468,7 @@ async def test_columns_of_a_newer_version_survive_writes_of_an_older_one(db: str
     connection.close()
 
 
-async def test_a_newer_ledger_that_cannot_be_read_is_unchanged(db: str) -> None:
+async def test_an_unsupported_newer_ledger_is_rejected_and_unchanged(db: str) -> None:
     """S1.7: the error names the required version, and the file is unchanged."""
     path = await create_ledger(db, "hello")
     execute(path, "PRAGMA user_version = 99", "UPDATE meta SET value = '98' WHERE name = 'oldest_reader'")
@@ -478,7 +478,7 @@ async def test_a_newer_ledger_that_cannot_be_read_is_unchanged(db: str) -> None:
     assert path.read_bytes() == before
 
 
-async def test_the_oldest_reader_of_a_newer_ledger_must_be_known(db: str) -> None:
+async def test_a_newer_ledger_without_its_oldest_reader_is_rejected(db: str) -> None:
     """S1.7: a newer file without its oldest reader is rejected."""
     path = await create_ledger(db, "hello")
     execute(path, "PRAGMA user_version = 99", "DELETE FROM meta")

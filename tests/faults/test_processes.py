@@ -155,7 +155,7 @@ async def test_a_process_killed_at_any_moment_loses_nothing_acknowledged(db: str
 
 @pytest.mark.anyio
 @pytest.mark.chaos
-async def test_a_process_writes_on_while_others_are_killed(db: str, scale: int) -> None:
+async def test_a_process_can_write_while_others_are_killed(db: str, scale: int) -> None:
     """C5, C8: a process killed in a transaction blocks no other, and its calls end."""
     rng = random.Random(4)
     async with await callslip.open(db) as ledger:
@@ -198,7 +198,7 @@ async def test_a_process_writes_on_while_others_are_killed(db: str, scale: int) 
 
 
 @pytest.mark.anyio
-async def test_a_zombie_counts_as_dead(db: str) -> None:
+async def test_the_calls_of_a_zombie_process_are_lost(db: str) -> None:
     """C5: a killed process that its parent has not reaped does not keep its calls running."""
     victim = Victim(db, "zombie")
     assert victim.process.stdout is not None

@@ -44,8 +44,8 @@ SILENT = ("gemini-allow", "py-example-agent", "ts-example-allow", "ts-example-re
 
 
 @pytest.mark.parametrize("name", CAPTURES)
-def test_what_an_agent_replays_changes_nothing_that_was_recorded_live(name: str) -> None:
-    """S2.11: the second witness is kept and shown nowhere."""
+def test_a_replay_does_not_change_recorded_entries(name: str) -> None:
+    """S2.11: the replayed messages are stored and not shown."""
     before, after = AcpHarness().feed(*live(name)), AcpHarness().feed(*rows(name))
     assert canonical(normalized_entries(after)) == canonical(normalized_entries(before))
     witnessed = [event for event in after.ledger.log if event.verdict == "witness"]
@@ -65,14 +65,14 @@ def test_what_an_agent_replays_changes_nothing_that_was_recorded_live(name: str)
         ("failed", "failed"),
     ],
 )
-def test_a_status_word_is_a_state(word: str | None, state: str) -> None:
-    """S2.6: however the first message about a call says it, as a call or as an update of one never heard of."""
+def test_each_acp_status_maps_to_a_call_state(word: str | None, state: str) -> None:
+    """S2.6: also if the first message about a call is an update."""
     assert AcpHarness().feed(prompt(), call(word)).call.status == state
     assert AcpHarness().feed(prompt(), more(word)).call.status == state
     assert AcpHarness().feed(prompt(), call(), more(word)).call.status == state
 
 
-def test_a_repeated_call_is_told_anew_and_stays_one() -> None:
+def test_a_repeated_tool_call_message_updates_the_same_call() -> None:
     """S2.6"""
     reading = AcpHarness().feed(
         prompt(), call(), call("in_progress", rawInput={"a": 1}), call("in_progress", kind="read")
@@ -80,8 +80,8 @@ def test_a_repeated_call_is_told_anew_and_stays_one() -> None:
     assert (reading.call.status, reading.call.raw_input, reading.call.kind) == ("running", {"a": 1}, "read")
 
 
-def test_an_end_that_an_update_brings_is_one_event_with_all_it_says() -> None:
-    """The design's rule: one draft."""
+def test_an_update_that_ends_a_call_gives_one_event_with_all_fields() -> None:
+    """The output, content, locations and title are in the event that ends the call."""
     end = {"rawOutput": {"x": 1}, "content": [{"type": "diff"}], "locations": [{"path": "/a"}], "title": "Done"}
     reading = AcpHarness().feed(prompt(), call("in_progress"), more("completed", **end))
     last = reading.ledger.log[-1]
@@ -89,7 +89,7 @@ def test_an_end_that_an_update_brings_is_one_event_with_all_it_says() -> None:
     assert (last.output, last.content, last.locations, last.title) == tuple(end.values())
 
 
-def test_what_an_update_leaves_out_stays_and_null_clears() -> None:
+def test_absent_fields_of_an_update_stay_and_null_clears_them() -> None:
     """C10"""
     fields = {"rawInput": {"a": 1}, "content": [{"type": "diff"}], "locations": [{"path": "/a"}]}
     reading = AcpHarness().feed(prompt(), call(**fields), more("in_progress"), more())
@@ -100,7 +100,7 @@ def test_what_an_update_leaves_out_stays_and_null_clears() -> None:
     assert reading.call.status == "running"
 
 
-def test_an_exit_status_does_not_overrule_the_agents_word() -> None:
+def test_a_nonzero_exit_status_does_not_override_the_agents_status() -> None:
     """A command that exits with 3 and is reported as completed is completed, and the 3 is shown."""
     for fields in (
         {"rawOutput": {"output": "no such file", "metadata": {"exit": 3}}},
@@ -111,14 +111,14 @@ def test_an_exit_status_does_not_overrule_the_agents_word() -> None:
         assert (reading.call.status, reading.call.exit_status) == ("completed", 3)
 
 
-def test_a_signal_is_an_exit_status_too() -> None:
-    """Killed by a signal, there is no number."""
+def test_a_signal_is_recorded_as_the_exit_status() -> None:
+    """A process that was killed by a signal has no exit code."""
     meta = {"terminal_exit": {"exit_code": None, "signal": "SIGTERM"}}
     assert AcpHarness().feed(prompt(), call(), more("failed", _meta=meta)).call.exit_status == {"signal": "SIGTERM"}
 
 
-def test_output_in_the_metadata_is_found() -> None:
-    """Terminal output is appended as it comes; a tool's own result serves where no other output is given."""
+def test_output_in_the_metadata_is_recorded() -> None:
+    """Terminal output is appended as it arrives; the raw output of the tool is used if there is no other."""
     printed = [more(_meta={"terminal_output_delta": {"data": text}}) for text in ("one\n", "two\n")]
     reading = AcpHarness().feed(prompt(), call("in_progress"), *printed)
     assert (reading.call.output_text, reading.call.status) == ("one\ntwo\n", "running")
@@ -131,8 +131,8 @@ def test_output_in_the_metadata_is_found() -> None:
     assert AcpHarness().feed(prompt(), call(), claude, more("completed", rawOutput="y")).call.output == "y"
 
 
-def test_tool_names_come_from_where_agents_put_them() -> None:
-    """S2.5: a prefix is cleaned and kept; a kind or a title is no name."""
+def test_tool_names_are_read_from_every_known_field() -> None:
+    """S2.5: a server prefix is removed and stored separately; a kind or a title is not a name."""
     named = AcpHarness().feed(
         prompt(), call(name="a"), more(name="a", _meta={"claudeCode": {"toolName": "mcp__acp__Read"}})
     )
@@ -143,8 +143,8 @@ def test_tool_names_come_from_where_agents_put_them() -> None:
     assert AcpHarness().feed(prompt(), call()).call.tool_name is None
 
 
-def test_calls_without_an_id_are_each_one_of_their_own() -> None:
-    """C2: nothing is guessed; an update that names no call is kept as it came."""
+def test_each_call_without_an_id_is_a_new_call() -> None:
+    """C2: calls are never matched by content; an update without a call id is stored as raw."""
     nameless = [call("in_progress", name=""), call("in_progress", name=""), call("completed", name="", rawOutput=1)]
     reading = AcpHarness().feed(prompt(), *nameless, more("completed", name=""))
     assert [one.status for one in reading.calls] == ["running", "running", "completed"]
@@ -152,8 +152,8 @@ def test_calls_without_an_id_are_each_one_of_their_own() -> None:
     assert {one.status for one in reading.close().calls} == {"lost", "completed"}
 
 
-def test_ids_that_start_anew_with_every_turn_are_new_calls() -> None:
-    """C2: also where the call of the earlier turn was never ended, and where call and end come as one."""
+def test_foreign_ids_reused_in_a_later_turn_are_new_calls() -> None:
+    """C2: also if the call of the earlier turn never ended, or if one message opens and ends the call."""
     first = [prompt(1), call("in_progress"), done(1)]
     later = {
         "running": ([call("in_progress")], [call(), more("in_progress")]),
@@ -165,16 +165,16 @@ def test_ids_that_start_anew_with_every_turn_are_new_calls() -> None:
             assert [one.status for one in reading.calls] == ["running", state]
 
 
-def test_the_same_opening_twice_is_one_call() -> None:
-    """C2: byte for byte the same message after the end makes no second call, started or not."""
+def test_an_identical_opening_message_makes_no_second_call() -> None:
+    """C2: the same bytes after the end are a repetition, whether the call had started or not."""
     for status in ("pending", "in_progress", "completed"):
         reading = AcpHarness().feed(prompt(), call(status), more("completed", rawOutput=1), call(status))
         assert [one.status for one in reading.calls] == ["completed"]
         assert "duplicate" in reading.verdicts
 
 
-def test_an_update_never_reopens_a_call() -> None:
-    """C4: what straggles in after the end is late, also after the turn that ended it, also if it says in_progress."""
+def test_an_update_never_reopens_an_ended_call() -> None:
+    """C4: an update after the end is late, also after the end of the turn, and also with status in_progress."""
     stopped = AcpHarness().feed(prompt(), call("in_progress"), done(reason="cancelled"))
     stopped.feed(more("in_progress", content=[]), more(title="x"), more("completed", rawOutput="late"))
     assert (stopped.call.status, stopped.call.title, stopped.call.output) == ("cancelled", "T", None)
@@ -183,30 +183,30 @@ def test_an_update_never_reopens_a_call() -> None:
     assert (ended.call.status, ended.call.output) == ("completed", 1)
 
 
-def test_a_result_within_the_grace_after_the_turn_counts() -> None:
-    """Updates may come after the prompt's answer."""
+def test_a_result_within_the_grace_period_after_the_turn_counts() -> None:
+    """Updates may arrive after the response to the prompt."""
     reading = AcpHarness().feed(prompt(), call("in_progress"), done(), more("completed", rawOutput=1))
     assert (reading.call.status, reading.call.output) == ("completed", 1)
 
 
-def test_unknown_words_and_odd_fields_keep_the_message_whole() -> None:
-    """C11: what can be read is; the rest is in the log."""
+def test_a_message_with_unknown_values_is_also_stored_as_raw() -> None:
+    """C11: known fields are applied, and the log has the full message."""
     message = more("paused", title=["no", "text"], extra=1, kind="read")
     reading = AcpHarness().feed(prompt(), call(), message)
     assert (reading.call.status, reading.call.title, reading.call.kind) == ("queued", "T", "read")
     assert reading.raws == [message]
 
 
-def test_a_status_that_goes_back_is_kept_and_changes_nothing() -> None:
-    """No event says that a call which has started has not; after a question it may well wait again."""
+def test_a_status_back_to_pending_is_stored_and_changes_nothing() -> None:
+    """A started call cannot become queued again; after a permission request `pending` is legal."""
     back = more("pending")
     reading = AcpHarness().feed(prompt(), call("in_progress"), back)
     assert (reading.call.status, reading.raws) == ("running", [back])
     assert AcpHarness().feed(prompt(), call("in_progress"), request_permission(), back).raws == []
 
 
-def test_a_call_without_an_id_tells_all_there_is_in_one_message() -> None:
-    """C2: what was printed and how it ended, in any order."""
+def test_a_call_without_an_id_has_output_and_status_of_its_message() -> None:
+    """C2: one message opens the call and has its output and its status."""
     printed = {"_meta": {"terminal_output": {"data": "half"}}}
     reading = AcpHarness().feed(
         prompt(), call("cancelled", name="", **printed), call("in_progress", name="", **printed)
@@ -230,8 +230,8 @@ def polled(output: str, key: Any = 9, **more_said: Any) -> list[Any]:
     return [terminal("output", key), c2a(answer)]
 
 
-def test_what_a_terminal_prints_is_the_output_of_the_call_that_shows_it() -> None:
-    """Each answer tells all of it; what is new is appended, and an answer without news changes nothing."""
+def test_terminal_output_is_the_output_of_the_call_that_shows_it() -> None:
+    """Each response has the full output: the new part is appended, and an unchanged response adds no event."""
     reading = AcpHarness().feed(prompt(), call("in_progress", **SHOWS), *polled("one\n"), *polled("one\n"))
     assert reading.call.output_text == "one\n"
     reading.feed(*polled("one\ntwo\n", exitStatus={"exitCode": 3}), more("completed"))
@@ -240,8 +240,8 @@ def test_what_a_terminal_prints_is_the_output_of_the_call_that_shows_it() -> Non
     assert reading.raws == requests
 
 
-def test_output_that_came_before_the_call_shows_its_terminal_is_not_lost() -> None:
-    """It is in the log at once, and on the call as soon as that is known."""
+def test_terminal_output_before_its_call_is_added_to_the_call() -> None:
+    """It is logged immediately, and added to the call when the call refers to the terminal."""
     waited = [terminal("wait_for_exit", 8), c2a(answers(8, exitCode=None, signal="SIGTERM"))]
     early = [*polled("early\n"), *waited]
     reading = AcpHarness().feed(prompt(), *early, call("in_progress", **SHOWS))
@@ -251,8 +251,8 @@ def test_output_that_came_before_the_call_shows_its_terminal_is_not_lost() -> No
     assert (at_once.status, at_once.output_text, at_once.exit_status) == ("completed", "early\n", {"signal": "SIGTERM"})
 
 
-def test_output_of_which_the_beginning_was_cut_off_is_told_anew() -> None:
-    """What was appended cannot be taken back; at the end the call's output is what the terminal shows."""
+def test_terminal_output_with_a_truncated_start_replaces_the_output() -> None:
+    """Appended text cannot be removed, so the end event has the output that the terminal shows."""
     cut = [terminal("output", 9), c2a(answers(9, output="8\n9\n", truncated=True))]
     reading = AcpHarness().feed(prompt(), call("in_progress", **SHOWS), *polled("1\n2\n"), *cut)
     assert (reading.call.output_text, reading.call.progress) == ("1\n2\n", "8\n9\n")
@@ -264,8 +264,8 @@ def test_output_of_which_the_beginning_was_cut_off_is_told_anew() -> None:
     assert other.call.output == "x"
 
 
-def test_output_after_the_call_ended_is_late_and_shown_by_the_call_that_goes_on() -> None:
-    """C4: unless another call shows the same terminal by then."""
+def test_terminal_output_after_the_call_ended_is_late() -> None:
+    """C4: unless an open call shows the same terminal, which then receives the output."""
     begun = AcpHarness().feed(prompt(), call("in_progress", **SHOWS), *polled("one\n"), more("completed"))
     begun.feed(*polled("one\ntwo\n"))
     assert (begun.call.output_text, begun.verdicts[-1]) == ("one\n", "late")
@@ -274,23 +274,23 @@ def test_output_after_the_call_ended_is_late_and_shown_by_the_call_that_goes_on(
     assert begun.feed(*polled("one\ntwo\nthree\n")).verdicts[-1] == "applied"
 
 
-def test_a_call_id_that_comes_again_does_not_show_the_terminals_of_the_call_before() -> None:
+def test_a_reused_call_id_has_no_terminals_of_the_earlier_call() -> None:
     """C2"""
     first = [prompt(1), call("in_progress", **SHOWS), *polled("one\n"), more("completed"), done(1)]
     reading = AcpHarness().feed(*first, prompt(2), call("in_progress"), *polled("one\ntwo\n"))
     assert [one.output_text for one in reading.calls] == ["one\n", ""]
 
 
-def test_what_a_terminal_printed_waits_for_a_call_until_it_is_released() -> None:
-    """An agent shows a terminal before it lets go of it; the output of one that it never shows is in the log alone."""
+def test_terminal_output_waits_for_a_call_until_the_release() -> None:
+    """Output of a terminal that no call shows before its release stays in the log only."""
     printed = [prompt(), *polled("one\n")]
     shown = call("in_progress", **SHOWS)
     assert AcpHarness().feed(*printed, shown, terminal("release", 9)).call.output_text == "one\n"
     assert AcpHarness().feed(*printed, terminal("release", 9), shown).call.output_text == ""
 
 
-def test_everything_else_about_terminals_is_kept() -> None:
-    """Making, killing and releasing one, and answers that make no sense."""
+def test_other_terminal_messages_are_stored_as_raw() -> None:
+    """Creating, killing and releasing a terminal, and malformed responses."""
     talk = [
         terminal("create", 1, command="ls", args=["-l"]),
         c2a(answers(1, terminalId="t")),
@@ -311,8 +311,8 @@ def test_everything_else_about_terminals_is_kept() -> None:
 # Permission
 
 
-def test_an_answer_is_shown_on_its_request_and_leaves_nothing_pending() -> None:
-    """S2.13: which option, and when; what else the answer holds is kept."""
+def test_an_answer_is_recorded_on_its_request() -> None:
+    """S2.13: with the option and the time; nothing stays pending, and other fields of the answer are stored."""
     answer = chosen("ever")
     answer["msg"]["result"]["_meta"] = {"seconds": 3}
     reading = AcpHarness(started=10**12).feed(prompt(), request_permission(), {**answer, "t": 5})
@@ -322,8 +322,8 @@ def test_an_answer_is_shown_on_its_request_and_leaves_nothing_pending() -> None:
     assert reading.raws == [{**answer, "t": 5}]
 
 
-def test_a_request_is_an_update_and_its_options_are_the_agents_words() -> None:
-    """S2.6, S2.7"""
+def test_a_permission_request_updates_its_call_and_keeps_options() -> None:
+    """S2.6, S2.7: the request updates its call, and the options are stored as the agent sent them."""
     reading = AcpHarness().feed(prompt(), call(), request_permission(rawInput={"a": 1}, title="Really?"))
     assert (reading.call.status, reading.call.raw_input, reading.call.title) == (
         "awaiting_approval",
@@ -337,15 +337,15 @@ def test_a_request_is_an_update_and_its_options_are_the_agents_words() -> None:
     ("option", "state", "request_state"),
     [("yes", "queued", "granted"), ("ever", "queued", "granted"), ("no", "denied", "refused")],
 )
-def test_the_kind_of_the_option_is_the_answer(option: str, state: str, request_state: str) -> None:
-    """S2.7: first heard of by its request, the call is one; the answer is written on the request."""
+def test_the_kind_of_the_chosen_option_decides_the_answer(option: str, state: str, request_state: str) -> None:
+    """S2.7: a request may be the first message about its call; the answer is recorded on the request."""
     reading = AcpHarness().feed(prompt(), request_permission(), chosen(option))
     assert (reading.call.status, reading.request.state) == (state, request_state)
     assert (reading.request.response_option, reading.request.by) == (option, "client")
 
 
-def test_a_withdrawn_question_cancels_the_call() -> None:
-    """The client answers `cancelled`, or cannot answer; the agent's own report of it is no second end."""
+def test_a_cancelled_permission_request_cancels_the_call() -> None:
+    """The client answers `cancelled` or with an error; the agent's own report of it is not a second end."""
     for answer in (answers(0, outcome={"outcome": "cancelled"}), fails(0, "no user")):
         reading = AcpHarness().feed(prompt(), request_permission(), c2a(answer), more("failed", rawOutput="stopped"))
         assert (reading.call.status, reading.request.state) == ("cancelled", "withdrawn")
@@ -353,8 +353,8 @@ def test_a_withdrawn_question_cancels_the_call() -> None:
 
 
 @pytest.mark.parametrize("option", ["odd", "unheard-of"])
-def test_an_answer_of_unknown_meaning_decides_nothing(option: str) -> None:
-    """It is kept; what the agent does next tells what it meant."""
+def test_an_unknown_answer_neither_grants_nor_denies(option: str) -> None:
+    """It is stored; the next update of the agent decides."""
     reading = AcpHarness().feed(prompt(), request_permission(), chosen(option))
     assert (reading.call.status, reading.request.state, reading.raws) == (
         "awaiting_approval",
@@ -365,29 +365,29 @@ def test_an_answer_of_unknown_meaning_decides_nothing(option: str) -> None:
 
 
 @pytest.mark.parametrize("start", [call("in_progress"), more("in_progress")])
-def test_an_agent_that_starts_while_it_asks_has_granted_itself(start: Any) -> None:
-    """The request does not stay pending, and the answer that comes after is kept."""
+def test_a_call_started_before_the_answer_is_granted_by_the_agent(start: Any) -> None:
+    """The request does not stay pending, and a later answer is stored."""
     reading = AcpHarness().feed(prompt(), call(), request_permission(), start)
     assert (reading.call.status, reading.request.state, reading.request.by) == ("running", "granted", "agent")
     reading.feed(chosen("no"))
     assert (reading.call.status, reading.raws) == ("running", [chosen("no")])
 
 
-def test_an_agent_that_ends_while_it_asks_makes_the_question_moot() -> None:
-    """An end is legal by itself."""
+def test_a_call_ended_before_the_answer_makes_its_request_moot() -> None:
+    """An end is legal in every open state."""
     reading = AcpHarness().feed(prompt(), request_permission(), more("completed", rawOutput=1))
     assert (reading.call.status, reading.request.state) == ("completed", "moot")
 
 
-def test_the_answer_to_an_older_question_does_not_count_for_the_newer_one() -> None:
+def test_an_answer_to_a_superseded_request_does_not_count() -> None:
     """A second request for the same call supersedes the first."""
     reading = AcpHarness().feed(prompt(), request_permission(0), request_permission("0"), chosen("yes", 0))
     assert reading.call.status == "awaiting_approval"
     assert reading.feed(chosen("no", "0")).call.status == "denied"
 
 
-def test_ids_of_both_directions_do_not_mix() -> None:
-    """The agent's request 1 is not the client's request 1, nor is "1" either of them, with directions told or not."""
+def test_request_ids_of_both_directions_are_distinct() -> None:
+    """The agent's request 1 is not the client's request 1, and "1" is neither, with or without recorded directions."""
     messages = [
         prompt(1),
         request_permission(1, "a"),
@@ -405,8 +405,8 @@ def test_ids_of_both_directions_do_not_mix() -> None:
 # Turns
 
 
-def test_a_prompt_is_a_turn_and_its_blocks_are_kept() -> None:
-    """RULE 8: texts are joined; what is not text alone stays there block by block."""
+def test_a_prompt_begins_a_turn_and_its_blocks_are_stored() -> None:
+    """RULE 8: texts are joined; a prompt with other content also has its blocks."""
     blocks = [
         {"type": "text", "text": "look at "},
         {"type": "resource_link", "uri": "file:///a", "name": "a"},
@@ -421,23 +421,23 @@ def test_a_prompt_is_a_turn_and_its_blocks_are_kept() -> None:
 
 
 @pytest.mark.parametrize("reason", ["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"])
-def test_a_turn_ends_with_the_agents_reason(reason: str) -> None:
-    """The reason is the agent's word; the usage beside it is kept."""
+def test_a_turn_ends_with_the_stop_reason_of_the_agent(reason: str) -> None:
+    """The stop reason is stored unchanged, with the usage of the response."""
     answer = a2c(answers(1, stopReason=reason, usage={"totalTokens": 3}))
     reading = AcpHarness().feed(prompt(), answer)
     assert [event.reason for event in reading.log(ev.TurnEnded)] == [reason]
     assert reading.raws == [answer]
 
 
-def test_an_error_ends_the_turn_with_what_it_says() -> None:
-    """C5: the calls of the turn are lost with that as the reason."""
+def test_an_error_response_ends_the_turn_with_its_message() -> None:
+    """C5: the calls of the turn are lost with the message as the reason."""
     reading = AcpHarness().feed(prompt(), call("in_progress"), a2c(fails(1, "rate limited")))
     assert [(event.reason, event.detail) for event in reading.log(ev.TurnEnded)] == [("error", "rate limited")]
     assert (reading.call.status, reading.call.reason) == ("lost", "rate limited")
 
 
-def test_cancelling_ends_nothing_by_itself() -> None:
-    """A result may still come until the prompt is answered."""
+def test_a_cancel_notification_ends_no_call() -> None:
+    """Results may arrive until the response to the prompt."""
     cancel = c2a({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s1"}})
     reading = AcpHarness().feed(prompt(), call("in_progress"), cancel)
     assert reading.call.status == "running"
@@ -445,8 +445,8 @@ def test_cancelling_ends_nothing_by_itself() -> None:
     assert reading.raws == [cancel]
 
 
-def test_a_prompt_that_waits_has_its_turn_when_the_one_before_is_answered() -> None:
-    """Some agents take prompts while they work on one."""
+def test_a_queued_prompt_begins_its_turn_after_the_previous_response() -> None:
+    """Some agents accept prompts during a turn."""
     reading = AcpHarness().feed(
         prompt(1), call("in_progress"), prompt(2, "and"), more("completed"), done(1), says("ok")
     )
@@ -455,8 +455,8 @@ def test_a_prompt_that_waits_has_its_turn_when_the_one_before_is_answered() -> N
     assert len(reading.feed(done(2)).log(ev.TurnEnded)) == 2
 
 
-def test_the_end_of_the_line_ends_the_turn() -> None:
-    """C5: as a row in the record, or where the record stops; once is enough."""
+def test_the_end_of_the_stream_ends_the_turn() -> None:
+    """C5: by a row in the recording or by the end of the recording, once."""
     for end in (a2c({"_eof": True}), {"_eof": True}):
         reading = AcpHarness().feed(prompt(), call("in_progress"), request_permission(0, "c2"), end).close()
         assert [event.reason for event in reading.log(ev.TurnEnded)] == ["eof"]
@@ -465,8 +465,8 @@ def test_the_end_of_the_line_ends_the_turn() -> None:
     assert not AcpDecoder().close("eof")
 
 
-def test_draft_version_2_ends_its_turns_when_the_agent_is_idle() -> None:
-    """There the answer to a prompt only says that it was taken, and the prompt is echoed."""
+def test_in_draft_2_a_turn_ends_when_the_agent_is_idle() -> None:
+    """There the response only accepts the prompt, and the agent echoes the prompt."""
     hello = [c2a(asks("initialize", 0, protocolVersion=2)), a2c(answers(0, protocolVersion=2))]
     echo = update("user_message_chunk", content={"type": "text", "text": "go"}, messageId="u1")
     reading = AcpHarness().feed(*hello, prompt(), echo, a2c(answers(1, messageId="u1")), more("in_progress"))
@@ -479,23 +479,23 @@ def test_draft_version_2_ends_its_turns_when_the_agent_is_idle() -> None:
 
 
 def test_chunks_are_joined_by_the_declared_policy() -> None:
-    """S2.4: nothing declared is `auto`; what the importer says is taken."""
+    """S2.4: the default is `auto`; a policy of the importer is used unchanged."""
     grows = [says(text, messageId="m") for text in ("I", "I'll", "I'll check")]
     for options, text in (({}, "I'll check"), ({"chunks": "delta"}, "II'llI'll check")):
         reading = AcpHarness(**options).feed(prompt(), *grows, done())
         assert reading.entries(Message)[1].content == text
 
 
-def test_content_that_is_not_text_is_kept() -> None:
-    """And does not split the text around it (S2.12)."""
+def test_content_other_than_text_is_stored_as_raw() -> None:
+    """S2.12: it does not split the text around it."""
     image = update("agent_message_chunk", content={"type": "image", "data": "aGk=", "mimeType": "image/png"})
     noted = says("do", _meta={"from": "a subagent"})
     reading = AcpHarness().feed(prompt(), says("I "), image, noted)
     assert (reading.entries(Message)[1].content, reading.raws) == ("I do", [image, noted])
 
 
-def test_thoughts_plans_modes_commands_and_facts() -> None:
-    """RULES 9 to 12, and the session's own facts."""
+def test_thoughts_plans_modes_commands_and_session_info_are_read() -> None:
+    """RULES 9 to 12, and the information about the session."""
     opened = answers(9, sessionId="s1", modes={"currentModeId": "ask", "availableModes": [{"id": "ask"}]})
     reading = AcpHarness().feed(
         c2a({"jsonrpc": "2.0", "id": 9, "method": "session/new", "params": {"cwd": "/"}}),
@@ -516,8 +516,8 @@ def test_thoughts_plans_modes_commands_and_facts() -> None:
     assert reading.feed(update("session_info_update", title=None)).ledger.state.info.title is None
 
 
-def test_the_cost_stays_where_an_update_does_not_mention_it() -> None:
-    """C10: it is a sum of the session."""
+def test_the_cost_stays_if_an_update_omits_it() -> None:
+    """C10: the cost is a total of the session."""
     cost = {"amount": 1, "currency": "USD"}
     reading = AcpHarness().feed(
         update("usage_update", used=1, size=9, cost=cost), update("usage_update", used=2, size=9)
@@ -527,8 +527,8 @@ def test_the_cost_stays_where_an_update_does_not_mention_it() -> None:
     assert reading.ledger.state.info.usage == {"used": 4, "size": 9}
 
 
-def test_plans_with_names_are_plans_and_one_that_is_removed_is_empty() -> None:
-    """RULE 10: as entries, as text, as a file; the message is kept for the name in it."""
+def test_named_plans_are_read_and_a_removed_plan_is_empty() -> None:
+    """RULE 10: as entries, as text or as a file; the message is stored because of the name in it."""
     plans = [
         {"type": "items", "planId": "p", "entries": [{"content": "one"}]},
         {"type": "markdown", "planId": "p", "content": "# Two"},
@@ -543,15 +543,15 @@ def test_plans_with_names_are_plans_and_one_that_is_removed_is_empty() -> None:
     assert reading.raws == [*updates, odd, *gone]
 
 
-def test_a_title_that_a_person_sets_is_the_one_that_the_agent_keeps() -> None:
-    """The agent may shorten it, or refuse."""
+def test_a_title_set_by_a_user_is_stored_as_the_agent_returns_it() -> None:
+    """The agent may trim the title or refuse it."""
     request = c2a(asks("session/set_title", 4, title=" My work "))
     assert AcpHarness().feed(request, a2c(answers(4, title="My work"))).ledger.state.info.title == "My work"
     assert AcpHarness().feed(request, a2c(fails(4, "no"))).ledger.state.info.title is None
 
 
-def test_what_comes_beside_a_fact_is_kept() -> None:
-    """Metadata of any update: the message is kept whole."""
+def test_metadata_of_session_updates_is_stored_as_raw() -> None:
+    """An update with metadata is stored as a raw message too."""
     updates: list[tuple[str, dict[str, Any]]] = [
         ("available_commands_update", {"availableCommands": []}),
         ("current_mode_update", {"currentModeId": "ask"}),
@@ -563,8 +563,8 @@ def test_what_comes_beside_a_fact_is_kept() -> None:
     assert AcpHarness().feed(*messages).raws == messages
 
 
-def test_options_tell_modes_and_models_where_nothing_else_does() -> None:
-    """S2.10: an agent that has only options; a changed option may be a changed mode."""
+def test_modes_are_read_from_config_options() -> None:
+    """S2.10: some agents have config options only; a changed option may change the mode."""
     option = {"id": "m", "category": "mode", "currentValue": "plan", "options": [{"value": "plan", "name": "Plan"}]}
     reading = AcpHarness().feed(c2a(asks("session/new", 1)), a2c(answers(1, sessionId="s1", configOptions=[option])))
     meta = reading.entries()[0]
@@ -581,7 +581,7 @@ def test_options_tell_modes_and_models_where_nothing_else_does() -> None:
     assert reading.ledger.state.info.current_mode_id == "build"
 
 
-def test_choices_that_stand_in_groups_are_choices() -> None:
+def test_grouped_config_choices_are_read() -> None:
     """S2.10"""
     groups = [{"group": "g", "name": "G", "options": [{"value": "a", "name": "A"}]}, {"value": "b", "name": "B"}]
     option = {"id": "m", "category": "model", "currentValue": "a", "options": groups}
@@ -589,8 +589,8 @@ def test_choices_that_stand_in_groups_are_choices() -> None:
     assert reading.entries()[0].available_models == [{"modelId": "a", "name": "A"}, {"modelId": "b", "name": "B"}]
 
 
-def test_unknown_kinds_and_methods_are_kept_whole() -> None:
-    """Nothing that was said is dropped."""
+def test_unknown_updates_and_methods_are_stored_as_raw() -> None:
+    """No message is dropped."""
     odd = [
         update("subagent_update", state="busy"),
         a2c({"jsonrpc": "2.0", "method": "_vendor/thing", "params": {"a": 1}}),
@@ -605,14 +605,14 @@ def test_unknown_kinds_and_methods_are_kept_whole() -> None:
     assert AcpHarness().feed(*odd).raws == odd
 
 
-def test_a_row_may_hold_its_message_as_text() -> None:
-    """Some recorders write down the line as they read it."""
+def test_a_row_may_contain_its_message_as_json_text() -> None:
+    """Some recorders store each line as a string."""
     row = prompt()
     assert AcpHarness().feed({**row, "msg": json.dumps(row["msg"])}).log(ev.TurnStarted)
 
 
-def test_times_count_from_the_start_of_the_recording() -> None:
-    """Small numbers are seconds since then, great ones since the epoch; without a start the ledger's time holds."""
+def test_small_times_are_seconds_since_the_start_of_the_recording() -> None:
+    """Large numbers are times since the epoch; without a start time the ledger's clock is used."""
     row = prompt()
     for started, seconds, at in ((5000, 1.5, 6500), (5000, 1.7e9, 1_700_000_000_000), (0, 1.5, 0), (5000, 1e300, 0)):
         assert {draft.event.at for draft in AcpDecoder(started=started).feed({**row, "t": seconds})} == {at}
@@ -621,8 +621,8 @@ def test_times_count_from_the_start_of_the_recording() -> None:
 # Loading again
 
 
-def test_a_replay_that_fails_shows_nothing() -> None:
-    """S2.11: all of it is stored."""
+def test_a_failed_replay_adds_no_entry() -> None:
+    """S2.11: all of its messages are stored."""
     load = c2a(asks("session/load", 3))
     updates = [update("user_message_chunk", content={"type": "text", "text": "hi"}), call("completed")]
     for end in ([a2c(fails(3, "gone"))], []):
@@ -630,16 +630,16 @@ def test_a_replay_that_fails_shows_nothing() -> None:
         assert (reading.entries(), reading.raws) == ([], [load, *updates, *end])
 
 
-def test_a_call_that_goes_on_while_the_session_is_loaded_ends_as_it_does() -> None:
-    """C5: what comes of a call of the open turn is no replay, although a load waits for its answer."""
+def test_an_open_call_ends_normally_during_a_session_load() -> None:
+    """C5: an update of a call of the open turn is not part of the replay, although the load is pending."""
     loading = c2a(asks("session/load", 2))
     over = more("completed", rawOutput="out")
     reading = AcpHarness().feed(prompt(), call("in_progress"), loading, over, a2c(answers(2)), done())
     assert (reading.call.status, reading.call.output) == ("completed", "out")
 
 
-def test_a_call_that_ended_is_not_told_anew_by_a_load_in_the_same_turn() -> None:
-    """S2.11: the replay of it is a witness."""
+def test_a_load_in_the_same_turn_does_not_repeat_an_ended_call() -> None:
+    """S2.11: its messages in the replay are stored as replayed."""
     past = [call("pending"), more("failed", rawOutput="otherwise")]
     loaded = [c2a(asks("session/load", 2)), *past, a2c(answers(2))]
     reading = AcpHarness().feed(prompt(), call("in_progress"), more("completed", rawOutput="out"), *loaded, done())
@@ -647,8 +647,8 @@ def test_a_call_that_ended_is_not_told_anew_by_a_load_in_the_same_turn() -> None
     assert [event.verdict for event in reading.log(ev.CallFailed)] == ["witness"]
 
 
-def test_a_replay_brings_only_what_is_news() -> None:
-    """S2.11: known ids, texts without ids and plans are witnesses; a call or message never heard of is shown."""
+def test_a_replay_adds_only_unrecorded_calls_and_messages() -> None:
+    """S2.11: known ids, texts without ids and plans are stored as replayed; unrecorded calls and messages are shown."""
     plan = update("plan", entries=[{"content": "one"}])
     reading = AcpHarness().feed(
         prompt(), says("old", messageId="a"), call("in_progress"), more("completed"), plan, done()
@@ -677,28 +677,28 @@ def test_a_replay_brings_only_what_is_news() -> None:
     assert reading.calls[1].reason == "the agent's replay does not tell how this call ended"
 
 
-def test_a_plan_is_shown_where_nothing_was_recorded() -> None:
-    """The last plan of the replay, where the first one stood."""
+def test_a_replayed_plan_is_shown_in_an_empty_session() -> None:
+    """The last plan of the replay is shown, at the position of the first one."""
     plans = [update("plan", entries=[{"content": text}]) for text in ("one", "two")]
     updates = [plans[0], says("hi"), plans[1]]
     reading = AcpHarness().feed(c2a(asks("session/load", 3)), *updates, a2c(answers(3)))
     assert [getattr(entry, "entries", None) for entry in reading.entries()] == [[{"content": "two"}], None]
 
 
-def test_a_call_without_an_id_in_a_replay_is_kept_and_made_no_call() -> None:
-    """S2.11: it could not be told from one that was recorded; loading twice would double it."""
+def test_a_replayed_call_without_an_id_makes_no_call() -> None:
+    """S2.11: it cannot be distinguished from a recorded call, and a second load would duplicate it."""
     reading = AcpHarness().feed(c2a(asks("session/load", 3)), call("completed", name=""), a2c(answers(3)))
     assert (reading.calls, call("completed", name="") in reading.raws) == ([], True)
 
 
-def test_a_replayed_call_without_an_end_is_untold() -> None:
-    """C5: if it was not recorded, it has ended too, with an unknown result."""
+def test_a_replayed_call_without_an_end_ends_with_unknown_result() -> None:
+    """C5: an unrecorded call of the replay has ended too."""
     reading = AcpHarness().feed(c2a(asks("session/load", 3)), call("in_progress"), a2c(answers(3)))
     assert (reading.call.status, reading.call.reason) == ("failed", RESULT_UNKNOWN)
 
 
-def test_resuming_brings_no_replay_unless_one_is_asked_for() -> None:
-    """What comes meanwhile is live."""
+def test_resuming_a_session_has_no_replay_unless_requested() -> None:
+    """Updates during a resume are live."""
     for params, shown in (({}, True), ({"replayFrom": {"type": "start"}}, False)):
         reading = AcpHarness().feed(prompt(), done(), c2a(asks("session/resume", 3, **params)), says("text"))
         assert (len(reading.entries(Message)) == 2) is shown
@@ -707,8 +707,8 @@ def test_resuming_brings_no_replay_unless_one_is_asked_for() -> None:
 # Several conversations
 
 
-def test_a_wire_is_split_by_sessions() -> None:
-    """The first that is named takes what names none; the end of the line concerns all."""
+def test_a_connection_is_split_by_session_id() -> None:
+    """Messages without a session id belong to the first session; the end of the stream belongs to all."""
     wire = Wire()
     first, second = c2a(asks("session/new", 1)), c2a({"jsonrpc": "2.0", "id": 2, "method": "session/new"})
     messages = [first, second, update("plan", "s1"), a2c(answers(2, sessionId="s2")), update("plan", "s2")]
@@ -718,8 +718,8 @@ def test_a_wire_is_split_by_sessions() -> None:
     assert parts[3][0][1].method == "session/new"
 
 
-def test_a_fork_is_a_conversation_of_its_own() -> None:
-    """What the agent offers for the new session does not become the old one's."""
+def test_a_forked_session_is_a_separate_conversation() -> None:
+    """Its modes and options do not change those of the original session."""
     wire = Wire()
     requests = [c2a(asks("session/new", 1)), c2a(asks("session/fork", 2)), a2c(answers(2, sessionId="s2"))]
     assert [name for message in requests for name, _ in wire.split(message)] == ["", "", "s2"]
@@ -737,8 +737,8 @@ def test_a_fork_is_a_conversation_of_its_own() -> None:
         ("_vendor/thing", ""),
     ],
 )
-def test_a_method_tells_who_sends_it(method: str, sender: str) -> None:
-    """Every method of the protocol's own list, and of the draft; of methods of both or neither, nothing is known."""
+def test_the_direction_of_a_message_is_derived_from_its_method(method: str, sender: str) -> None:
+    """For every method of the protocol and of the draft; methods of both sides or of neither have no direction."""
     assert Wire().read({"id": 1, "method": method, "params": {}}).direction == sender
 
 
@@ -752,8 +752,8 @@ def test_a_method_tells_who_sends_it(method: str, sender: str) -> None:
         ("elicitation/create", {"action": "cancel"}),
     ],
 )
-def test_answers_to_equal_ids_are_told_apart_by_what_they_hold(method: str, result: Any) -> None:
-    """Where no directions were written down, and both sides count from 0."""
+def test_responses_with_equal_ids_are_matched_by_their_fields(method: str, result: Any) -> None:
+    """In a recording without directions, in which both sides count from 0."""
     for mine in ({"messageId": "m"}, {}, {"stopReason": "end_turn"}):
         wire = Wire()
         wire.read(asks("session/prompt", 0))
@@ -762,8 +762,8 @@ def test_answers_to_equal_ids_are_told_apart_by_what_they_hold(method: str, resu
         assert found == ["session/prompt", method]
 
 
-def test_conversations_on_one_wire_do_not_mix() -> None:
-    """The same call id, the same prompt key and two turns at once, each in its own."""
+def test_conversations_on_one_connection_are_separate() -> None:
+    """The same call id, the same prompt key and two simultaneous turns, each in its own session."""
     wire, readings = Wire(), {"": AcpHarness(), "s2": AcpHarness()}
 
     def other(message: dict[str, Any]) -> dict[str, Any]:
@@ -853,8 +853,8 @@ def test_no_message_makes_the_decoder_raise(messages: list[Any], split: bool) ->
 
 
 @pytest.mark.parametrize("name", CAPTURES)
-def test_garbage_in_each_position_of_each_message_is_taken(name: str) -> None:
-    """C11: every member of every message of a capture, in turn, replaced by each kind of JSON value."""
+def test_any_json_value_in_any_message_field_is_accepted(name: str) -> None:
+    """C11: every member of every message of a capture is replaced by each kind of JSON value."""
     for row in rows(name):
         for path in paths(row["msg"]):
             for new in (None, 7, "", "x", [], {}, [1], {"type": "text"}):

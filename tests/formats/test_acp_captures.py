@@ -85,22 +85,22 @@ def same(call: ToolCall, row: Row) -> bool:
     return alike and [title, state, *more] == [row.title, row.state, row.exit, row.tool]
 
 
-def test_the_table_tells_of_every_capture() -> None:
+def test_the_table_has_a_row_for_every_capture() -> None:
     """Every capture is tested, and every row has a capture."""
     assert {f"{row.agent}-{row.scenario}" for row in TABLE} | SAYS_ONLY == set(CAPTURES)
 
 
 @pytest.mark.parametrize("name", CAPTURES)
-def test_every_call_of_a_real_agent_is_found_and_ends_as_it_did(name: str) -> None:
-    """C2, C3, S2.6: at the end of the live part each call is one entry, with state, output, exit status and tool."""
+def test_every_call_of_a_capture_ends_as_in_the_table(name: str) -> None:
+    """C2, C3, S2.6: after the live part each call is one entry with its state, output, exit status and tool."""
     calls = AcpHarness().feed(*live(name)).calls
     assert len(calls) == len(table(name)), list(map(came_out, calls))
     assert all(map(same, calls, table(name))), list(map(came_out, calls))
 
 
 @pytest.mark.parametrize("name", CAPTURES)
-def test_a_call_stays_as_it_ended_whatever_the_replay_says(name: str) -> None:
-    """S2.11, C4: with the replay read as well, each call is as the table says, and so is what the replay says of it."""
+def test_a_replay_does_not_change_ended_calls_of_a_capture(name: str) -> None:
+    """S2.11, C4: after the replay each call still matches the table, and so do the reported differences."""
     reading = AcpHarness().feed(*rows(name)).close()
     assert all(map(same, reading.calls, table(name)))
     ends = {event.call: next_state("queued", event) for event in reading.log(ev.CallEnd) if event.verdict == "witness"}
@@ -108,8 +108,8 @@ def test_a_call_stays_as_it_ended_whatever_the_replay_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CAPTURES)
-def test_a_request_that_was_answered_shows_its_answer(name: str) -> None:
-    """S2.13: in the answered option's own id, with the time of the answer; and nothing is pending any more."""
+def test_an_answered_request_has_its_option_and_time(name: str) -> None:
+    """S2.13: the id of the chosen option and the time of the answer; nothing stays pending."""
     answers = [row for row in rows(name) if row["dir"] == "c2a" and "outcome" in row["msg"].get("result", {})]
     reading = AcpHarness(started=10**12).feed(*rows(name))
     shown = [(one.response_option, one.response_time, one.by) for one in reading.entries(PermissionRequest)]
@@ -119,15 +119,15 @@ def test_a_request_that_was_answered_shows_its_answer(name: str) -> None:
     assert not {one.state for one in reading.entries(PermissionRequest)} & {"pending", "moot"}
 
 
-def test_a_call_that_is_heard_of_first_by_its_request_is_one_call() -> None:
-    """S2.6: gemini asks before it reports the call; the update that ends it is about the same call."""
+def test_a_call_first_seen_in_its_permission_request_is_one_call() -> None:
+    """S2.6: gemini sends the permission request before the call; the update that ends it is about the same call."""
     reading = AcpHarness().feed(*live("gemini-allow"))
     (request,) = reading.entries(PermissionRequest)
     assert [call.call_id for call in reading.calls if call.title == SHELL] == [request.call_id]
 
 
-def test_a_call_id_that_comes_again_in_the_next_turn_is_another_call() -> None:
-    """C2: the example agent counts its calls from the start in every turn."""
+def test_a_call_id_reused_in_the_next_turn_is_another_call() -> None:
+    """C2: the example agent numbers its calls from the start in every turn."""
     calls = AcpHarness().feed(*live("ts-example-allow")).calls
     assert [(call.turn, call.tool_call_id == call.call_id) for call in calls] == [
         ("t1", False),
@@ -139,10 +139,8 @@ def test_a_call_id_that_comes_again_in_the_next_turn_is_another_call() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", CAPTURES)
-async def test_wherever_a_record_stops_every_call_has_ended_and_all_is_sound(
-    name: str, db: str, prefix_step: int
-) -> None:
-    """C5, C9: each line in turn is the last one; `verify` derives everything again and finds nothing."""
+async def test_a_truncated_capture_has_no_open_call_and_verifies(name: str, db: str, prefix_step: int) -> None:
+    """C5, C9: the capture is cut after each line in turn; `verify` reports no problem."""
     lines = CAPTURES[name].read_bytes().splitlines(keepends=True)
     async with sound_ledger(db, synchronous="NORMAL", reaper_interval=3600, checkpoint_every=7) as ledger:
         for cut in range(len(lines), -1, -prefix_step):
@@ -155,8 +153,8 @@ async def test_wherever_a_record_stops_every_call_has_ended_and_all_is_sound(
 
 
 @pytest.mark.parametrize("name", REPLAYED)
-def test_a_replay_into_an_empty_session_is_its_record(name: str) -> None:
-    """S2.11: what was not recorded is new: messages and calls are there, and every call has ended (C5)."""
+def test_a_replay_into_an_empty_session_records_the_session(name: str) -> None:
+    """S2.11, C5: nothing was recorded, so messages and calls are added, and every call has ended."""
     begin, found = len(live(name)), rows(name)
     reading = AcpHarness().feed(*found[:1], *found[begin:]).close()
     assert [call.status for call in reading.calls] == [row.replayed for row in table(name)]
@@ -167,8 +165,8 @@ def test_a_replay_into_an_empty_session_is_its_record(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CAPTURES)
-def test_a_capture_reads_the_same_without_its_directions(name: str) -> None:
-    """Bare JSON-RPC messages tell by themselves who sent them."""
+def test_a_capture_without_directions_gives_the_same_entries(name: str) -> None:
+    """The direction of bare JSON-RPC messages is derived from their content."""
     bare = [row["msg"] for row in rows(name) if row["dir"] != "mark"]
     assert canonical(normalized_entries(AcpHarness().feed(*bare))) == canonical(
         normalized_entries(AcpHarness().feed(*rows(name)))
@@ -182,8 +180,8 @@ HELD = {
 
 
 @pytest.mark.parametrize("name", CAPTURES)
-def test_nothing_of_a_capture_is_dropped(name: str) -> None:
-    """Every row leaves an event at once, or waits for the answer of the load it belongs to."""
+def test_no_row_of_a_capture_is_dropped(name: str) -> None:
+    """Every row gives an event, immediately or after the response to its load."""
     decoder, held = AcpDecoder(), 0
     for row in rows(name):
         drafts = decoder.feed(row)

@@ -72,29 +72,29 @@ def screen(data: bytes | None, **fields: Any) -> dict[str, Any]:
 # Turns
 
 
-def test_a_turn_is_from_the_prompt_until_the_agent_is_idle() -> None:
-    """That the prompt was taken ends nothing, nor does an unknown state."""
+def test_a_turn_lasts_from_the_prompt_until_the_agent_is_idle() -> None:
+    """Neither the response to the prompt nor an unknown state ends it."""
     reading = begun(update("state_update", state="requires_action"), update("state_update", state="_napping"), RUNNING)
     assert [type(event) for event in reading.log(ev.TurnStarted | ev.TurnEnded)] == [ev.TurnStarted]
     assert [event.reason for event in reading.feed(IDLE, IDLE).log(ev.TurnEnded)] == ["end_turn"]
 
 
-def test_work_that_nobody_asked_for_is_a_turn_of_its_own() -> None:
-    """A prompt that comes meanwhile joins it."""
+def test_work_without_a_prompt_is_a_turn() -> None:
+    """A prompt that arrives during it belongs to the same turn."""
     reading = AcpHarness().feed(*HELLO, RUNNING, more("in_progress"), prompt(), TAKEN, IDLE, RUNNING)
     assert [event.turn for event in reading.log(ev.TurnStarted)] == ["t1", "t2"]
     assert [entry.turn for entry in reading.entries()] == ["t1", "t1"]
 
 
 @pytest.mark.parametrize("reason", ["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled", "_bored"])
-def test_a_turn_ends_with_the_agents_reason(reason: str) -> None:
-    """For any word; the usage is stored too."""
+def test_a_turn_ends_with_the_stop_reason_of_the_agent(reason: str) -> None:
+    """Any stop reason is stored unchanged, and so is the usage."""
     idle = update("state_update", state="idle", stopReason=reason, usage={"totalTokens": 3})
     reading = begun(idle)
     assert ([event.reason for event in reading.log(ev.TurnEnded)], raws(reading)) == ([reason], [idle])
 
 
-def test_an_error_ends_the_turn_with_what_it_says() -> None:
+def test_an_error_response_ends_the_turn_with_its_message() -> None:
     """C5: the calls of the turn are lost with that as the reason."""
     reading = begun(
         more("in_progress"), update("state_update", state="idle", stopReason="error", error={"message": "x"})
@@ -103,16 +103,16 @@ def test_an_error_ends_the_turn_with_what_it_says() -> None:
     assert (reading.call.status, reading.call.reason) == ("lost", "x")
 
 
-def test_a_prompt_that_is_refused_ends_no_other_work() -> None:
-    """But while the agent is not running, it ends what the prompt began."""
+def test_a_refused_prompt_does_not_end_a_running_turn() -> None:
+    """If the agent is not running, the refusal ends the turn that the prompt began."""
     refused = a2c(fails(2, "not now"))
     assert begun(prompt(2, "and"), refused).log(ev.TurnEnded) == []
     alone = AcpHarness().feed(*HELLO, prompt(), a2c(fails(1, "no")))
     assert [(event.reason, event.detail) for event in alone.log(ev.TurnEnded)] == [("error", "no")]
 
 
-def test_a_prompt_is_echoed_and_shown_once() -> None:
-    """In pieces or whole, before or after it was taken, also if the work before it ended meanwhile."""
+def test_an_echoed_prompt_is_shown_once() -> None:
+    """In chunks or in full, before or after the response, also if the previous turn ended in between."""
     echoes = [whole("user_message", "go", name="u1"), update("user_message_chunk", messageId="u1", content=text("go"))]
     for echo in echoes:
         for talk in ([echo, RUNNING, TAKEN], [RUNNING, TAKEN, echo], [RUNNING, IDLE, RUNNING, echo, TAKEN, IDLE]):
@@ -122,7 +122,7 @@ def test_a_prompt_is_echoed_and_shown_once() -> None:
 
 
 def test_a_message_of_another_client_is_shown() -> None:
-    """What a person said elsewhere comes as an update, whole or in pieces, with blocks that are no text."""
+    """User messages of another client arrive as updates, in full or in chunks, also with content other than text."""
     link = {"type": "resource_link", "uri": "file:///a", "name": "a"}
     rich = update("user_message", messageId="u3", content=[text("see "), link])
     reading = begun(whole("user_message", "and you", name="u2"), whole("user_message", "and you", name="u2"), rich)
@@ -134,7 +134,7 @@ def test_a_message_of_another_client_is_shown() -> None:
 
 
 def test_chunks_are_deltas() -> None:
-    """S2.4: the draft says so; what the importer says still comes first."""
+    """S2.4: as the draft defines; a policy of the importer still has priority."""
     grows = [says(text, messageId="m") for text in ("I", "I'll", "I'll check")]
     assert begun(*grows, IDLE).entries(Message)[1].content == "II'llI'll check"
     reading = AcpHarness(chunks="cumulative").feed(*HELLO, prompt(), *grows, IDLE)
@@ -145,8 +145,8 @@ def test_chunks_are_deltas() -> None:
     ("kind", "piece", "entry"),
     [("agent_message", "agent_message_chunk", Message), ("agent_thought", "agent_thought_chunk", Thought)],
 )
-def test_a_message_that_is_told_anew_stays_one(kind: str, piece: str, entry: type[Any]) -> None:
-    """As its chunks said it, grown since, or as another text; later chunks continue there."""
+def test_a_message_sent_again_stays_one_entry(kind: str, piece: str, entry: type[Any]) -> None:
+    """Equal to its chunks, longer, or with another text; later chunks are appended to it."""
     pieces = [update(piece, messageId="m", content=text(part)) for part in ("ha", "ha")]
     reading = begun(*pieces, whole(kind, "haha"), whole(kind, "ha", "ha!"))
     assert [one.content for one in reading.entries(entry)][-1] == "haha!"
@@ -156,24 +156,24 @@ def test_a_message_that_is_told_anew_stays_one(kind: str, piece: str, entry: typ
     assert len(reading.entries()) == 2 and other in reading.raws
 
 
-def test_a_message_told_anew_after_something_else_adds_only_what_is_new() -> None:
-    """S2.3: a call came in between, so the rest follows it; nothing is shown twice."""
+def test_a_message_sent_again_after_a_call_adds_only_its_new_text() -> None:
+    """S2.3: the new text follows the call, and no text is shown twice."""
     reading = begun(whole("agent_message", "I look"), more("in_progress"), whole("agent_message", "I look"))
     assert [entry.content for entry in reading.entries(Message)] == ["go", "I look"]
     reading.feed(whole("agent_message", "I look again"))
     assert [entry.content for entry in reading.entries(Message)] == ["go", "I look", " again"]
 
 
-def test_a_message_that_is_emptied_is_over() -> None:
-    """What was shown cannot be taken back; what comes then stands for itself, and the message is kept."""
+def test_an_emptied_message_is_ended() -> None:
+    """Shown text cannot be removed; later text makes a new entry, and the message is stored as raw."""
     cleared = update("agent_message", messageId="m", content=None)
     reading = begun(whole("agent_message", "Wrong"), cleared, says("Right", messageId="m"))
     assert [entry.content for entry in reading.entries(Message)] == ["go", "Wrong", "Right"]
     assert raws(reading) == [cleared]
 
 
-def test_what_is_not_text_in_a_message_is_kept() -> None:
-    """As is one of which only the metadata changes, or that has no id."""
+def test_message_content_other_than_text_is_stored_as_raw() -> None:
+    """So are a message with changed metadata only, and one without an id."""
     image = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
     odd = [
         update("agent_message", messageId="m", content=[text("look"), image]),
@@ -187,8 +187,8 @@ def test_what_is_not_text_in_a_message_is_kept() -> None:
 
 
 @given(st.lists(st.text("ab", max_size=4), max_size=5), st.text("ab", max_size=12))
-def test_what_a_whole_text_adds_is_found_without_the_text(pieces: list[str], anew: str) -> None:
-    """The law of `GrowingText`: pieces and the rest give the whole; where none does, the whole is kept from then on."""
+def test_growing_text_finds_the_new_part_of_a_full_text(pieces: list[str], anew: str) -> None:
+    """If the full text does not start with the earlier chunks, it becomes the replacement."""
     growing = GrowingText()
     for piece in pieces:
         growing.add(piece)
@@ -202,21 +202,21 @@ def test_what_a_whole_text_adds_is_found_without_the_text(pieces: list[str], ane
 # Calls
 
 
-def test_an_update_is_all_there_is_of_a_call() -> None:
-    """S2.6: the first one makes it, the others tell more, null clears."""
+def test_the_first_update_creates_a_call_and_later_ones_change_it() -> None:
+    """S2.6: draft 2 has updates only; null clears a field."""
     reading = begun(more(title="T", kind="read", rawInput={"a": 1}), more("in_progress"), more("completed", kind=None))
     assert (reading.call.status, reading.call.title, reading.call.kind) == ("completed", "T", None)
 
 
 @pytest.mark.parametrize("word", ["paused", "_digesting"])
-def test_a_word_for_being_at_work_is_read_so_and_kept(word: str) -> None:
-    """The draft: a status that is not known is still in progress."""
+def test_an_unknown_status_means_in_progress_and_is_stored(word: str) -> None:
+    """The draft defines this; the message is stored as raw."""
     reading = begun(more(word), more("completed"))
     assert (reading.call.status, raws(reading)) == ("completed", [more(word)])
     assert begun(more(word)).call.status == "running"
 
 
-def test_what_null_takes_back_is_kept() -> None:
+def test_null_for_a_status_or_a_name_is_stored_as_raw() -> None:
     """A status or a name cannot be cleared."""
     cleared = update("tool_call_update", toolCallId="c1", status=None, name=None)
     reading = begun(more("in_progress", title="T"), cleared)
@@ -229,8 +229,8 @@ def grown(content: Any, name: str = "c1") -> dict[str, Any]:
     return update("tool_call_content_chunk", toolCallId=name, content=content)
 
 
-def test_content_that_comes_in_pieces_is_output() -> None:
-    """Text is appended, other items are sent with all items before."""
+def test_content_chunks_are_appended_to_the_output() -> None:
+    """Text is appended; other items are sent with all items before them."""
     diff = {"type": "diff", "path": "/a", "changes": []}
     reading = begun(
         more("in_progress", **SHOWS), grown(item("a\n")), grown(diff), grown(item("b\n")), more("completed")
@@ -241,8 +241,8 @@ def test_content_that_comes_in_pieces_is_output() -> None:
     assert raws(begun(noted)) == [noted]
 
 
-def test_many_items_of_content_are_told_in_few_words() -> None:
-    """C12: what each item costs does not grow with their number; the end tells all, and none is lost before it."""
+def test_the_log_grows_linearly_with_content_items() -> None:
+    """C12: the cost of an item does not grow with their number; the end has all items, and none is lost before it."""
     items = [{"type": "diff", "path": f"/{number}", "changes": []} for number in range(1000)]
     reading = begun(*map(grown, items))
     assert sum(len(event.content) for event in reading.log(ev.CallProgress)) < 20 * len(items)
@@ -252,8 +252,8 @@ def test_many_items_of_content_are_told_in_few_words() -> None:
     assert reading.feed(more("completed")).call.content == items
 
 
-def test_content_told_anew_after_pieces_is_what_the_call_gave() -> None:
-    """The same text or more of it is no other; another text is the output in the end."""
+def test_full_content_after_chunks_is_the_output_of_the_call() -> None:
+    """An equal or longer text continues the chunks; another text replaces the output at the end."""
     anew = {"content": [item("a\nb\nc\n")]}
     assert begun(grown(item("a\n")), more(content=[item("a\n")])).call.output_text == "a\n"
     assert begun(grown(item("a\n")), more(**anew)).call.output_text == "a\nb\nc\n"
@@ -266,8 +266,8 @@ def test_content_told_anew_after_pieces_is_what_the_call_gave() -> None:
 
 
 @given(st.text(max_size=12), st.lists(st.integers(0, 48), max_size=6), st.integers(0, 6))
-def test_output_is_whole_however_its_bytes_are_split(printed: str, cuts: list[int], shown: int) -> None:
-    """Each chunk is base64 by itself, a character may be cut in two, and the call may come after its output."""
+def test_terminal_output_is_complete_for_any_split_of_its_bytes(printed: str, cuts: list[int], shown: int) -> None:
+    """Each chunk is separate base64, may split a character, and may arrive before its call."""
     data = printed.encode()
     places = sorted({min(cut, len(data)) for cut in cuts})
     chunks = [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
@@ -277,15 +277,15 @@ def test_output_is_whole_however_its_bytes_are_split(printed: str, cuts: list[in
     assert (reading.call.output_text, reading.call.exit_status) == (printed, 0)
 
 
-def test_bytes_that_are_no_text_are_shown_as_such_and_kept() -> None:
-    """As is what is no base64, and what belongs to no terminal."""
+def test_output_bytes_that_are_not_utf8_are_marked_and_stored() -> None:
+    """Invalid base64, and output without a terminal, are stored as raw."""
     odd = [chunk(b"1\xff2\n"), chunk("no base64"), update("terminal_output_chunk", data="YQ==")]
     reading = begun(more("in_progress", **SHOWS), *odd)
     assert (reading.call.output_text, raws(reading)) == ("1\ufffd2\n", odd)
 
 
-def test_half_a_character_at_the_end_is_told_with_the_end() -> None:
-    """When the terminal exits, or when the call does."""
+def test_an_incomplete_last_character_is_added_at_the_end() -> None:
+    """When the terminal exits, or when the call ends."""
     exited = update("terminal_update", terminalId="t", exitStatus={"exitCode": 1})
     for end in (exited, more("failed")):
         reading = begun(more("in_progress", **SHOWS), chunk("é".encode()[:1]))
@@ -293,8 +293,8 @@ def test_half_a_character_at_the_end_is_told_with_the_end() -> None:
         assert reading.feed(end).call.output_text == "\ufffd"
 
 
-def test_a_terminal_told_anew_is_what_the_call_gave() -> None:
-    """A snapshot that has grown is appended to; another one is the output in the end, with what came after it."""
+def test_a_terminal_snapshot_is_the_output_of_the_call() -> None:
+    """A longer snapshot is appended; a different one, with what follows it, is the output at the end."""
     reading = begun(more("in_progress", **SHOWS), chunk(b"1\n"), screen(b"1\n2\n"))
     assert (reading.call.output_text, reading.call.progress) == ("1\n2\n", None)
     reading.feed(screen(b"3\n"), chunk(b"4\n"))
@@ -305,8 +305,8 @@ def test_a_terminal_told_anew_is_what_the_call_gave() -> None:
     assert (early.output_text, early.output) == ("1\n", None)
 
 
-def test_of_a_call_that_ended_no_output_is_kept_in_memory() -> None:
-    """What a terminal shows is asked for at the end of its call, and not after it."""
+def test_the_output_of_an_ended_call_is_not_held_in_memory() -> None:
+    """The screen of a terminal is read at the end of its call and then dropped."""
     terminals = Terminals()
     terminals.show("c1", SHOWS["content"])
     for screen in ("one", "another"):
@@ -316,16 +316,16 @@ def test_of_a_call_that_ended_no_output_is_kept_in_memory() -> None:
     assert terminals.screen("c1") is UNSET
 
 
-def test_two_terminals_of_one_call_share_its_output() -> None:
-    """None of them is the whole of it."""
+def test_the_output_of_two_terminals_of_a_call_is_joined() -> None:
+    """Neither of them has the full output of the call."""
     both = {"content": [*SHOWS["content"], {"type": "terminal", "terminalId": "u"}]}
     talk = [chunk(b"t1\n"), chunk(b"u1\n", "u"), screen(b"t2\n"), more("completed")]
     reading = begun(more("in_progress", **both), *talk)
     assert (reading.call.output_text, reading.call.output) == ("t1\nu1\n", None)
 
 
-def test_other_facts_of_a_terminal_are_kept() -> None:
-    """The command, the folder, the size; an exit of which nothing is known; a snapshot that is none."""
+def test_other_terminal_fields_are_stored_as_raw() -> None:
+    """Command, folder and size, an exit without a status, and an invalid snapshot."""
     odd = [
         update("terminal_update", terminalId="t", command="ls", cwd="/w"),
         update("terminal_update", terminalId="t", exitStatus={}),
@@ -348,8 +348,8 @@ def ask(key: Any = 7, **params: Any) -> dict[str, Any]:
     return a2c(asks("session/request_permission", key, options=OPTIONS, **params))
 
 
-def test_a_question_has_words_of_its_own() -> None:
-    """They are no title of the call, which the question describes too (S2.6)."""
+def test_a_permission_request_has_its_own_description() -> None:
+    """S2.6: it does not change the title of the call, which the request describes too."""
     about = {"type": "tool_call", "toolCall": {"toolCallId": "c1", "rawInput": {"a": 1}}}
     question = ask(title="May I?", description="It matters.", subject=about)
     reading = begun(more(title="T"), question, chosen("no", 7))
@@ -358,8 +358,8 @@ def test_a_question_has_words_of_its_own() -> None:
     assert raws(reading) == []
 
 
-def test_a_question_about_a_command_is_one_about_its_call() -> None:
-    """By the call's id or its terminal's; an unknown call is described by the command."""
+def test_a_request_about_a_command_is_about_its_call() -> None:
+    """By the id of the call or of its terminal; an unknown call is described by the command."""
     command = {"type": "command", "command": "rm x", "cwd": "/w"}
     for named in ({"toolCallId": "c1"}, {"terminalId": "t"}):
         reading = begun(more(title="T", **SHOWS), ask(title="Run?", subject={**command, **named}), chosen("yes", 7))
@@ -370,8 +370,8 @@ def test_a_question_about_a_command_is_one_about_its_call() -> None:
     assert raws(alone)[0] == ask(title="Run?", subject=command)
 
 
-def test_a_question_about_nothing_is_answered_and_over() -> None:
-    """C5: no call will come of it; its subject is stored."""
+def test_a_request_without_a_call_ends_with_its_answer() -> None:
+    """C5: no call follows; the subject of the request is stored."""
     for subject in ({}, {"subject": {"type": "_network"}}):
         reading = begun(ask(title="Use it?", **subject), chosen("yes", 7))
         assert (reading.call.title, reading.call.status, reading.request.state) == ("Use it?", "completed", "granted")
@@ -379,14 +379,14 @@ def test_a_question_about_nothing_is_answered_and_over() -> None:
     assert begun(ask(title="Use it?"), chosen("no", 7)).call.status == "denied"
 
 
-def test_an_option_that_was_not_offered_approves_nothing() -> None:
-    """The draft says so. One that was, of an unknown kind, only the agent can interpret."""
+def test_an_option_that_was_not_offered_does_not_approve() -> None:
+    """The draft defines this. An offered option of unknown kind is left to the agent."""
     assert begun(ask(title="May I?"), chosen("unheard-of", 7)).call.status == "denied"
     assert begun(ask(title="May I?"), chosen("odd", 7)).call.status == "awaiting_approval"
 
 
-def test_what_is_no_question_is_kept() -> None:
-    """Without options or a title there is nothing to answer."""
+def test_a_malformed_permission_request_is_stored_as_raw() -> None:
+    """A request without options or without a title cannot be answered."""
     odd = [ask(), a2c(asks("session/request_permission", 8, title="May I?"))]
     assert raws(begun(*odd)) == odd
 
@@ -398,8 +398,8 @@ def resumed(*replay: Any, **result: Any) -> list[Any]:
     return [c2a(asks("session/resume", 3, replayFrom={"type": "start"})), *replay, a2c(answers(3, **result))]
 
 
-def test_a_replay_tells_messages_calls_and_terminals() -> None:
-    """S2.11: into an empty session, in the order in which each was first told of."""
+def test_a_replay_adds_messages_calls_and_terminal_output() -> None:
+    """S2.11: into an empty session, in the order of their first updates."""
     reading = AcpHarness().feed(
         *HELLO,
         *resumed(
@@ -424,16 +424,16 @@ def test_a_replay_tells_messages_calls_and_terminals() -> None:
     assert (reading.calls[1].output, reading.entries(Plan)[0].entries) == ("x", [{"content": "one"}])
 
 
-def test_what_nobody_shows_in_a_replay_is_kept() -> None:
-    """Output of a terminal without a call, messages that say nothing, a plan that was removed."""
+def test_replayed_items_without_an_entry_are_stored() -> None:
+    """Terminal output without a call, empty messages, and a removed plan."""
     odd = [chunk(b"x"), update("user_message", messageId="u", content=[]), update("plan_removed", planId="p")]
     reading = AcpHarness().feed(*HELLO, *resumed(*odd))
     assert reading.entries() == []
     assert all(message in reading.raws for message in odd)
 
 
-def test_what_is_odd_in_a_replay_is_kept() -> None:
-    """Pictures, metadata, pieces that belong to nothing; a message of the user is shown with its blocks."""
+def test_unusual_items_of_a_replay_are_stored() -> None:
+    """Images, metadata, and chunks without a message; a user message is shown with its blocks."""
     image = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
     odd = [
         update("agent_message_chunk", messageId="m", content=image),
@@ -455,8 +455,8 @@ def test_what_is_odd_in_a_replay_is_kept() -> None:
     assert (reading.call.output, reading.call.content) == ("x", [{"type": "diff", "path": "/a"}])
 
 
-def test_how_the_agent_stands_is_told_after_the_past() -> None:
-    """If it still works, a turn begins that its idling ends; the past belongs to no turn."""
+def test_a_replay_that_ends_with_a_running_agent_begins_a_turn() -> None:
+    """The turn ends when the agent is idle; replayed entries belong to no turn."""
     for state in ("running", "idle"):
         reading = AcpHarness().feed(*HELLO, *resumed(whole("user_message", "go"), update("state_update", state=state)))
         assert [entry.turn for entry in reading.entries()] == [""]
@@ -464,7 +464,7 @@ def test_how_the_agent_stands_is_told_after_the_past() -> None:
         assert len(reading.feed(says("on", messageId="n"), IDLE).log(ev.TurnEnded)) == (state == "running")
 
 
-def test_a_replay_does_not_change_what_was_recorded() -> None:
+def test_a_replay_does_not_change_recorded_entries() -> None:
     """S2.11: another title, another output, another text."""
     reading = begun(
         says("Hi", messageId="m"), more("in_progress", title="T", **SHOWS), chunk(b"1"), more("failed"), IDLE
@@ -519,8 +519,8 @@ def kinds_of_the_package() -> set[str]:
     return {get_args(field.annotation)[0] for field in fields if field is not None}
 
 
-def test_the_table_of_kinds_is_whole() -> None:
-    """The examples are of exactly the kinds that the protocol's own package knows, and it takes them."""
+def test_the_table_has_every_kind_of_update() -> None:
+    """The examples cover exactly the kinds of the protocol's package, and the package accepts them."""
     assert kinds_of_the_package() == set(VERSION_1)
     for kind, (fields, _) in VERSION_1.items():
         body = {"sessionId": "s1", "update": {"sessionUpdate": kind, **fields}}
@@ -528,8 +528,8 @@ def test_the_table_of_kinds_is_whole() -> None:
 
 
 @pytest.mark.parametrize("kind", VERSION_1 | LATER)
-def test_no_kind_of_update_is_lost(kind: str) -> None:
-    """It is read, or it is kept whole; never neither."""
+def test_every_kind_of_update_is_decoded_or_stored_as_raw(kind: str) -> None:
+    """No kind is dropped."""
     fields, read = (VERSION_1 | LATER)[kind]
     message = update(kind, **fields)
     log = AcpHarness().feed(message).ledger.log

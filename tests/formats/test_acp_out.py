@@ -101,14 +101,14 @@ def calls_of(source: SessionFold) -> list[ToolCall]:
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
-def test_a_scenario_gives_updates_that_are_taken_whole_after_every_event(name: str) -> None:
-    """The models of the protocol refuse none, and leave nothing out of any."""
+def test_scenario_updates_are_valid_after_every_event(name: str) -> None:
+    """The protocol's models accept every update with all of its fields."""
     for state in moments(name):
         assert not refused(history(state)), state.seq
 
 
 @pytest.mark.parametrize("name", stream_checks.CAPTURES)
-def test_what_real_agents_did_gives_updates_that_are_taken_whole_after_every_event(name: str) -> None:
+def test_capture_updates_are_valid_after_every_event(name: str) -> None:
     """Every session of every capture."""
     logs = stream_checks.captured(name)
     assert any(logs)
@@ -118,15 +118,15 @@ def test_what_real_agents_did_gives_updates_that_are_taken_whole_after_every_eve
 
 
 @given(scripts())
-def test_any_session_gives_updates_that_are_taken_whole(script: list[Event]) -> None:
+def test_updates_of_any_session_are_valid(script: list[Event]) -> None:
     """Any recorded content, plan, command or location gives a valid update."""
     for state in states(write_script(script).log):
         assert not refused(history(state)), state.seq
 
 
 @given(scripts())
-def test_a_history_is_that_of_its_turns_one_after_the_other(script: list[Event]) -> None:
-    """So that it can be had in pieces; and making it changes nothing."""
+def test_a_history_is_the_concatenation_of_its_turns(script: list[Event]) -> None:
+    """So it can be read in pages; encoding does not change the session."""
     state = write_script(script).state
     snapshot = state.snapshot()
     before = codec.encode(snapshot)
@@ -141,15 +141,15 @@ def test_a_history_is_that_of_its_turns_one_after_the_other(script: list[Event])
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
-def test_a_scenario_that_is_read_again_gives_the_same_updates(name: str) -> None:
+def test_decoding_scenario_updates_gives_the_same_updates(name: str) -> None:
     """Texts, calls, plans and commands, in their order."""
     *_, state = states(scenarios.events(name))
     assert bare(decode_messages("acp", history(state)).state) == bare(state)
 
 
 @pytest.mark.parametrize("name", stream_checks.CAPTURES)
-def test_a_capture_that_is_read_again_gives_the_same_updates(name: str) -> None:
-    """What a real agent did, told as if by one that loads the session."""
+def test_decoding_capture_updates_gives_the_same_updates(name: str) -> None:
+    """The updates of a capture are decoded as a session load."""
     for log in stream_checks.captured(name):
         *_, state = states(log)
         again = decode_messages("acp", history(state))
@@ -158,15 +158,15 @@ def test_a_capture_that_is_read_again_gives_the_same_updates(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
-def test_the_calls_of_a_scenario_come_back_after_every_event(name: str) -> None:
-    """The same ones, by the same ids and names, with the same words for where they stand."""
+def test_decoding_updates_restores_the_calls_after_every_event(name: str) -> None:
+    """With the same ids, names and states."""
     for state in moments(name):
         assert list(map(known, list_calls(decode_messages("acp", history(state))))) == list(map(known, calls_of(state)))
 
 
 @given(scripts())
-def test_the_calls_of_any_session_come_back(script: list[Event]) -> None:
-    """Also with odd arguments and outputs."""
+def test_decoding_updates_restores_the_calls_of_any_session(script: list[Event]) -> None:
+    """Also with unusual arguments and outputs."""
     state = write_script(script, redact=False).state
     again = decode_messages("acp", history(state))
     assert list(map(known, list_calls(again))) == list(map(known, calls_of(state)))
@@ -174,8 +174,8 @@ def test_the_calls_of_any_session_come_back(script: list[Event]) -> None:
     assert [canonical(entry.raw_input) for entry in list_calls(again)] == list(map(canonical, inputs))
 
 
-def test_a_client_of_the_protocol_shows_the_session() -> None:
-    """Its own accumulator, as user interfaces use it."""
+def test_the_official_client_shows_the_session() -> None:
+    """With the accumulator of the protocol's package, which user interfaces use."""
     *_, state = states(scenarios.events("plan_mode_commands"), "thread-1")
     client = SessionAccumulator(auto_reset_on_session_change=False)
     for note in history(state):
@@ -211,7 +211,7 @@ def texts(update: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_every_state_has_its_word(state: str) -> None:
+def test_every_state_has_its_name(state: str) -> None:
     """The protocol's status and our own state; a call that did not complete has a reason."""
     update = update_of(status=state, reason="the reason", output_text="so far")
     assert update["status"] == STATE_NAMES[state].acp
@@ -249,13 +249,13 @@ def test_every_state_has_its_word(state: str) -> None:
         ),
     ],
 )
-def test_what_a_person_sees_of_a_call(fields: dict[str, Any], shown: list[str]) -> None:
-    """What the agent showed, else the text that came out; then why there is no more."""
+def test_a_call_shows_its_content_or_output_then_its_reason(fields: dict[str, Any], shown: list[str]) -> None:
+    """The content of the agent, or else the text of the output; then the reason if the call did not complete."""
     assert texts(update_of(**fields)) == shown
 
 
-def test_diffs_pictures_and_links_stand_as_they_are() -> None:
-    """With the fields that the protocol knows, and without those that it does not."""
+def test_diffs_images_and_links_are_passed_unchanged() -> None:
+    """With the fields of the protocol, without unknown ones."""
     picture = {"type": "image", "data": "AA==", "mimeType": "image/png"}
     diff = {"type": "diff", "path": "/a", "newText": "b"}
     resource = {"type": "resource", "resource": {"uri": "file:///a", "text": "A"}}
@@ -294,19 +294,19 @@ def test_diffs_pictures_and_links_stand_as_they_are() -> None:
         ({"locations": [{"path": "/a", "line": 3}, {"path": 1}, {"path": "/b", "line": -1}, 7]}, "locations", ...),
     ],
 )
-def test_what_is_told_of_a_call_is_valid(fields: dict[str, Any], field: str, value: Any) -> None:
-    """Values that another format recorded give valid updates."""
+def test_invalid_call_fields_are_corrected_or_left_out(fields: dict[str, Any], field: str, value: Any) -> None:
+    """Values recorded from another format give valid updates."""
     expected = [{"path": "/a", "line": 3}, {"path": "/b"}] if value is ... else value
     assert update_of(**fields)[field] == expected
 
 
-def test_what_is_not_known_is_left_out() -> None:
-    """Null would take it back (C10)."""
+def test_unknown_fields_of_a_call_are_left_out() -> None:
+    """C10: null would clear the field."""
     assert update_of().keys() == {"sessionUpdate", "toolCallId", "title", "status", "name", "_meta"}
 
 
-def test_what_the_protocol_has_no_word_for_stands_in_the_metadata() -> None:
-    """Under our own name only."""
+def test_fields_without_a_protocol_name_are_in_the_metadata() -> None:
+    """Under our own key only."""
     update = update_of(
         kind="bash", exit_status=3, scope="detached", turn="t", at=5, truncated=True, blob=Blob("h", 9), iteration=0
     )
@@ -315,8 +315,8 @@ def test_what_the_protocol_has_no_word_for_stands_in_the_metadata() -> None:
     assert update["_meta"] == {"callslip": {**expected, **more}}
 
 
-def test_texts_that_follow_each_other_stay_apart() -> None:
-    """Each has an id: its own, else that of its entry."""
+def test_consecutive_texts_have_different_ids() -> None:
+    """The id of the message, or else of its entry."""
     entries: list[Entry] = [
         Message(id=1, role="user", content="Go."),
         Thought(id=2, content="Hm."),
@@ -331,8 +331,8 @@ def test_texts_that_follow_each_other_stay_apart() -> None:
     ]
 
 
-def test_what_a_person_sent_beside_text_is_sent_too() -> None:
-    """Blocks of other protocols stand as text, so that nothing is missing; text among the blocks is not said twice."""
+def test_user_content_other_than_text_is_sent() -> None:
+    """Blocks of other protocols are sent as text; text among the blocks is not repeated."""
     odd = {"type": "input_image", "image_url": "data:,"}
     content = [{"type": "text", "text": "Look."}, {"type": "image", "data": "AA==", "mimeType": "image/png"}, odd]
     entries = [Message(id=1, role="user", content="Look.", blocks=content), Message(id=2, role="user", content="")]
@@ -345,8 +345,8 @@ def test_what_a_person_sent_beside_text_is_sent_too() -> None:
     assert not refused(history(entries))
 
 
-def test_a_plan_is_valid_whatever_its_steps_are() -> None:
-    """Words that the protocol does not know become its mildest ones."""
+def test_a_plan_is_valid_for_any_steps() -> None:
+    """Unknown statuses and priorities become defaults of the protocol."""
     steps = [{"content": "a", "priority": "high", "status": "completed"}, {"content": "b", "status": "done"}, "c", 1]
     (update,) = updates([Plan(id=1, entries=steps)])
     assert [tuple(step.values()) for step in update["entries"]] == [
@@ -357,8 +357,8 @@ def test_a_plan_is_valid_whatever_its_steps_are() -> None:
     ]
 
 
-def test_what_holds_now_comes_last_and_only_from_a_state() -> None:
-    """Commands that have a name, and the title. Entries by themselves know neither the session nor these."""
+def test_commands_and_title_come_last_and_need_a_snapshot() -> None:
+    """Commands without a name are left out. A list of entries has neither commands nor title."""
     commands: list[Any] = [
         {"name": "init", "description": "set up", "input": {"hint": "where"}},
         {"name": "go", "input": {"hint": 1}},
@@ -379,19 +379,19 @@ def test_what_holds_now_comes_last_and_only_from_a_state() -> None:
     assert only["params"]["sessionId"] == ""
 
 
-def test_offers_tell_the_mode() -> None:
-    """The only one of them that an update can tell."""
+def test_capabilities_give_the_current_mode() -> None:
+    """Updates have no field for the other capabilities."""
     entries = [Meta(id=1, current_mode_id="ask", available_modes=[{"id": "ask"}]), Meta(id=2)]
     assert [update["currentModeId"] for update in updates(entries)] == ["ask"]
 
 
-def test_the_format_is_the_one_that_is_listed() -> None:
-    """By its name, and whole only: it ends with what the agent offers now."""
+def test_the_registry_has_the_acp_encoder() -> None:
+    """It is not paged, since it ends with the current commands and title."""
     assert registry.encoder("acp") is history and not registry.find("acp").paged
 
 
-def test_two_calls_of_one_id_are_two() -> None:
-    """The second has its execution id, here and when it is read again (C2)."""
+def test_two_calls_with_one_foreign_id_stay_two_calls() -> None:
+    """C2: the second one gets its execution id, also after decoding."""
     one = (Alias("acp", "1"),)
     events: list[Event] = []
     for turn in ("a", "b"):

@@ -49,8 +49,8 @@ E1, E2, E3 = (f"exec_{number:012x}" for number in (1, 2, 3))
 # What an act and an observe say
 
 
-def test_an_act_begins_a_running_call_and_its_observe_ends_it() -> None:
-    """S1.1: with the tool, its arguments and what came out."""
+def test_an_act_starts_a_call_and_its_observe_ends_it() -> None:
+    """S1.1: with the tool, its arguments and its result."""
     reading = Reading().feed(act("MemorySearch", {"q": "Ada"}, execution_id=E1, call_id="c1", status="running"))
     assert (reading.call.status, reading.call.tool_call_id) == ("running", E1)
     reading.feed(observe({"hits": 2}, execution_id=E1, call_id="c1", duration_ms=0, is_error=False))
@@ -66,15 +66,15 @@ def test_an_act_begins_a_running_call_and_its_observe_ends_it() -> None:
 @pytest.mark.parametrize("first", ["execution_id", "tool_execution_id"])
 @pytest.mark.parametrize("second", ["execution_id", "tool_execution_id"])
 @pytest.mark.parametrize("output", ["result", "observation", "both"])
-def test_either_spelling_is_read(first: str, second: str, output: str) -> None:
-    """S1.1: of the id and of the result, mixed as producers of different age do."""
+def test_old_and_new_field_names_are_read(first: str, second: str, output: str) -> None:
+    """S1.1: of the id and of the result, also mixed, as producers of different versions send them."""
     fields = {"result": "x", "observation": "x"} if output == "both" else {output: "x"}
     reading = Reading().feed({**act(), first: E1}, {"type": "observe", second: E1, **fields})
     assert (reading.call.status, reading.call.output) == ("completed", "x")
 
 
-def test_a_name_that_says_nothing_does_not_hide_the_one_that_does() -> None:
-    """A null result beside an observation, an empty id beside one that is given."""
+def test_an_empty_field_does_not_hide_its_other_spelling() -> None:
+    """A null result next to an observation, an empty id next to a non-empty one."""
     message = {"type": "observe", "execution_id": "", "tool_execution_id": E1, "result": None, "observation": "x"}
     assert Reading().feed(act(execution_id=E1), message).call.output == "x"
 
@@ -89,15 +89,15 @@ def test_a_name_that_says_nothing_does_not_hide_the_one_that_does() -> None:
         pytest.param(lambda fields: {"event": "message", "data": fields}, id="within"),
     ],
 )
-def test_an_event_is_read_whatever_it_is_wrapped_in(wrap: Any) -> None:
-    """S1.1: flat, in `data` or `payload`, as an object or as its text."""
+def test_events_are_read_from_any_envelope(wrap: Any) -> None:
+    """S1.1: flat, in `data` or in `payload`, as an object or as JSON text."""
     reading = Reading().feed(wrap(act("Read", {"p": 1}, execution_id=E1)), wrap(observe("x", execution_id=E1)))
     assert (reading.call.tool_name, reading.call.raw_input, reading.call.output) == ("Read", {"p": 1}, "x")
     assert not reading.log(ev.Raw)
 
 
-def test_items_of_a_timeline_are_read_too() -> None:
-    """S1.6: under the names that they have there."""
+def test_timeline_items_are_read() -> None:
+    """S1.6: with the field names of the timeline."""
     reading = Reading().feed(
         user(),
         {"type": "act", "execution_id": E1, "toolName": "Read", "toolInput": {"p": 1}},
@@ -106,8 +106,8 @@ def test_items_of_a_timeline_are_read_too() -> None:
     assert (reading.call.tool_name, reading.call.status, reading.call.output) == ("Read", "failed", "gone")
 
 
-def test_a_name_that_was_not_known_names_nothing() -> None:
-    """S1.6: `unknown` from an old reader's timeline neither replaces a name nor pairs what has none."""
+def test_the_tool_name_unknown_is_ignored() -> None:
+    """S1.6: `unknown` from an older timeline neither replaces a name nor pairs events."""
     reading = Reading().feed(act("Read", execution_id=E1), observe("x", "unknown", execution_id=E1))
     assert reading.call.tool_name == "Read"
     orphan = Reading().feed(observe("x", "unknown")).call
@@ -133,8 +133,10 @@ def test_a_name_that_was_not_known_names_nothing() -> None:
     ],
 )
 @pytest.mark.parametrize("seen", [True, False])
-def test_every_way_out_is_an_end(seen: bool, fields: dict[str, Any], status: str, error: Any, reason: str) -> None:
-    """S1.2: of a call whose act was seen, and of one that is heard of by its observe alone."""
+def test_every_kind_of_observe_ends_the_call(
+    seen: bool, fields: dict[str, Any], status: str, error: Any, reason: str
+) -> None:
+    """S1.2: also of a call whose act is missing."""
     reading = Reading().feed(*[act("X", execution_id=E1)] * seen, {**observe(execution_id=E1, tool="X"), **fields})
     call = reading.call
     assert (call.status, call.error, call.reason, call.tool_name) == (status, error, reason, "X")
@@ -142,15 +144,15 @@ def test_every_way_out_is_an_end(seen: bool, fields: dict[str, Any], status: str
     assert set(reading.verdicts) == {"applied"}
 
 
-def test_a_result_that_is_not_the_last_one_ends_nothing() -> None:
-    """While it runs, what came so far is progress."""
+def test_a_partial_result_is_progress() -> None:
+    """The call stays running."""
     reading = Reading().feed(act(execution_id=E1), observe("half", execution_id=E1, status="running"))
     assert (reading.call.status, reading.call.progress) == ("running", "half")
     assert reading.feed(observe("all", execution_id=E1, status="completed")).call.output == "all"
 
 
-def test_times_are_those_of_the_messages() -> None:
-    """Seconds, milliseconds, microseconds, and times of day; where the end has none, what it took is counted on."""
+def test_event_times_are_read_from_the_messages() -> None:
+    """Seconds, milliseconds, microseconds and ISO times; an end without a time is the start plus the duration."""
     at = 1_768_644_001_000
     iso = ("2026-01-17T10:00:01Z", "2026-01-17T10:00:01", "2026-01-17T11:00:01+01:00")
     for timestamp in (at, at / 1000, at * 1000, *iso):
@@ -162,14 +164,14 @@ def test_times_are_those_of_the_messages() -> None:
 
 
 @pytest.mark.parametrize("timestamp", [0, -5, 12.5, True, "yesterday", "", None, [], 10**30, "0001-01-01"])
-def test_a_time_that_is_none_is_left_to_the_ledger(timestamp: Any) -> None:
-    """C11: it makes no event impossible."""
+def test_an_invalid_time_is_replaced_by_the_ledgers_clock(timestamp: Any) -> None:
+    """C11: it does not prevent the event."""
     (draft,) = ActObserveDecoder().feed(act(timestamp=timestamp))
     assert draft.event.at == 0
 
 
-def test_what_it_took_is_kept_where_no_times_tell_it() -> None:
-    """S1.2: the message is kept whole beside what was taken from it."""
+def test_a_duration_without_times_is_stored_as_raw() -> None:
+    """S1.2: the full message is stored in addition to its events."""
     message = observe("x", execution_id=E1, duration_ms=12)
     assert [raw.body for raw in Reading().feed(act(execution_id=E1), message).log(ev.Raw)] == [message]
 
@@ -178,8 +180,8 @@ def test_what_it_took_is_kept_where_no_times_tell_it() -> None:
 
 
 @given(st.permutations(range(4)), st.permutations(range(4)))
-def test_ids_pair_across_any_interleaving(begun: list[int], ended: list[int]) -> None:
-    """S1.3: same tool, same arguments, any order of acts and of observes."""
+def test_acts_and_observes_pair_by_id_in_any_order(begun: list[int], ended: list[int]) -> None:
+    """S1.3: with the same tool and the same arguments."""
     messages = [act("Read", {"p": 1}, execution_id=f"e{number}") for number in begun]
     messages += [observe(number, execution_id=f"e{number}") for number in ended]
     reading = Reading().feed(*messages)
@@ -188,8 +190,8 @@ def test_ids_pair_across_any_interleaving(begun: list[int], ended: list[int]) ->
 
 
 @given(st.lists(st.sampled_from(["act A", "act B", "observe A", "observe B", "observe", "turn"]), max_size=16))
-def test_names_pair_in_order_within_a_turn(script: list[str]) -> None:
-    """S1.3: compared with the rule written down plainly; no observe is used twice and none is lost."""
+def test_events_without_ids_pair_by_tool_name_in_order(script: list[str]) -> None:
+    """S1.3: within a turn, compared with a simple reference implementation; each observe is used exactly once."""
     waiting: dict[str, list[int]] = {}
     expected: dict[int, int] = {}
     orphans: list[int] = []
@@ -217,8 +219,8 @@ def test_names_pair_in_order_within_a_turn(script: list[str]) -> None:
 
 
 @pytest.mark.parametrize("lacking", ["act", "observe"])
-def test_a_name_does_not_pair_where_one_of_both_has_an_id(lacking: str) -> None:
-    """S1.3: the act stays open, the observe is shown as itself."""
+def test_an_event_with_an_id_does_not_pair_by_tool_name(lacking: str) -> None:
+    """S1.3: the act stays open, and the observe is a separate call."""
     named = {"execution_id": E1}
     messages = [
         {**act(), **({} if lacking == "act" else named)},
@@ -228,15 +230,15 @@ def test_a_name_does_not_pair_where_one_of_both_has_an_id(lacking: str) -> None:
     assert [(call.status, call.output) for call in reading.calls] == [("running", None), ("completed", "x")]
 
 
-def test_an_orphan_is_shown_as_itself() -> None:
-    """S1.3: with its id and its tool, if it says so."""
+def test_an_observe_without_an_act_is_a_separate_call() -> None:
+    """S1.3: with its id and its tool, if present."""
     reading = Reading().feed(observe("x", "Grep", execution_id=E1), observe("y"))
     assert [(call.tool_name, call.output) for call in reading.calls] == [("Grep", "x"), (None, "y")]
     assert reading.calls[0].tool_call_id == E1
 
 
 def test_a_repeated_act_is_one_call() -> None:
-    """S1.3: while it runs, and when everything is sent once more after the end."""
+    """S1.3: during the call, and if all messages are sent again after its end."""
     messages = [act("Bash", {"c": 1}, execution_id=E1, call_id="c1"), observe("x", execution_id=E1)]
     reading = Reading().feed(messages[0], *messages, *messages)
     assert reading.call.output == "x"
@@ -244,8 +246,8 @@ def test_a_repeated_act_is_one_call() -> None:
     assert reading.verdicts[-2:] == ["duplicate", "duplicate"]
 
 
-def test_an_execution_id_never_opens_a_second_call() -> None:
-    """After the end, with other arguments, in a later turn, after a turn that was cancelled: it is late."""
+def test_a_reused_execution_id_never_opens_a_second_call() -> None:
+    """After the end, with other arguments, in a later turn or after a cancelled turn, the event is late."""
     reading = Reading().feed(user(), act("Bash", 1, execution_id=E1), observe("x", execution_id=E1))
     reading.feed(act("Bash", 2, execution_id=E1), user(), act("Bash", 1, execution_id=E1))
     assert (reading.call.raw_input, reading.call.status) == (1, "completed")
@@ -254,29 +256,29 @@ def test_an_execution_id_never_opens_a_second_call() -> None:
     assert reading.verdicts.count("late") == 3
 
 
-def test_an_act_after_its_observe_belongs_to_it() -> None:
-    """S1.3: out of order, by either id, it makes no second call."""
+def test_an_act_that_arrives_after_its_observe_is_the_same_call() -> None:
+    """S1.3: by either id."""
     for named in ({"execution_id": E1}, {"call_id": "c1"}):
         reading = Reading().feed(observe("x", "Bash", **named), act("Bash", 1, **named))
         assert (reading.call.status, reading.call.output, bool(reading.call.late)) == ("completed", "x", True)
 
 
-def test_a_call_that_waits_begins_when_an_act_says_so() -> None:
-    """Queued, then running, with one id."""
+def test_a_queued_call_starts_with_a_running_act() -> None:
+    """Both acts have the same id."""
     reading = Reading().feed(act(execution_id=E1, status="pending"))
     assert reading.call.status == "queued"
     assert reading.feed(act(execution_id=E1, status="running")).call.status == "running"
     assert reading.feed(act("Bash", {"more": 1}, execution_id=E1, status="running")).call.raw_input == {"more": 1}
 
 
-def test_a_call_that_ended_while_it_waited_does_not_begin() -> None:
-    """C4: the act that says it runs comes late."""
+def test_a_call_that_ended_while_queued_does_not_start() -> None:
+    """C4: an act with status running after the end is late."""
     reading = Reading().feed(act(execution_id=E1, status="pending"), observe(execution_id=E1, status="denied"))
     assert (reading.feed(act(execution_id=E1)).call.status, bool(reading.call.late)) == ("denied", True)
 
 
-def test_the_models_id_finds_the_call_beside_the_execution_id() -> None:
-    """S1.1: both are aliases, in namespaces of their own."""
+def test_a_call_is_found_by_model_id_and_by_execution_id() -> None:
+    """S1.1: both are aliases, each in its own namespace."""
     (draft,) = ActObserveDecoder().feed(act(execution_id="1", call_id="1"))
     assert isinstance(draft.event, ev.CallStarted)
     assert draft.event.aliases == (Alias("act-observe", "1"), Alias("act-observe.call", "1"))
@@ -285,39 +287,39 @@ def test_the_models_id_finds_the_call_beside_the_execution_id() -> None:
     assert reading.outputs == ["a", "b"]
 
 
-def test_producers_of_different_age_meet_in_the_models_id() -> None:
-    """S1.4: the act knows no execution id, its observe does; and the other way round."""
+def test_old_and_new_producers_are_paired_by_the_models_id() -> None:
+    """S1.4: only the act or only the observe has an execution id."""
     reading = Reading().feed(act(call_id="c1"), observe("x", execution_id=E1, call_id="c1"))
     reading.feed(act(execution_id=E2, call_id="c2"), observe("y", call_id="c2"))
     assert reading.outputs == ["x", "y"]
 
 
-def test_a_second_execution_of_one_model_call_is_another_call() -> None:
-    """A retry keeps the model's id and has an execution id of its own."""
+def test_a_retry_with_a_new_execution_id_is_another_call() -> None:
+    """Both have the same model id."""
     reading = Reading().feed(act(execution_id=E1, call_id="c1"), act(execution_id=E2, call_id="c1"))
     reading.feed(observe("second", execution_id=E2, call_id="c1"), observe("first", execution_id=E1, call_id="c1"))
     assert reading.outputs == ["first", "second"]
 
 
 @pytest.mark.parametrize("between", [[], [user()]])
-def test_an_observe_by_the_models_id_is_of_the_newest_execution_that_had_it(between: list[Any]) -> None:
-    """C2, C5: the call before it has its result, and the newest does not wait for ever."""
+def test_an_observe_by_model_id_ends_the_newest_execution(between: list[Any]) -> None:
+    """C2, C5: the earlier call keeps its result, and the newest one does not stay open."""
     first = [user(), act(execution_id=E1, call_id="c1"), observe("first", call_id="c1")]
     again = [act(execution_id=E2, call_id="c1"), observe("second", call_id="c1")]
     assert Reading().feed(*first, *between, *again).outputs == ["first", "second"]
     assert Reading().feed(*first, *between, again[0], *again).outputs == ["first", "second"]
 
 
-def test_an_act_by_the_models_id_alone_is_another_call_when_the_execution_that_had_it_is_over() -> None:
-    """C2: in the next turn, or after the end."""
+def test_an_act_by_model_id_after_the_execution_ended_is_a_new_call() -> None:
+    """C2: in the same turn or in the next one."""
     first = [user(), act(given=1, execution_id=E1, call_id="c1"), observe("first", execution_id=E1)]
     again = [act(given=2, call_id="c1"), observe("second", call_id="c1")]
     for talk in ([*first, *again], [*first, user(), *again]):
         assert Reading().feed(*talk).outputs == ["first", "second"]
 
 
-def test_the_models_id_means_another_call_in_the_next_turn() -> None:
-    """C2: where there is no execution id, and though the first call is still open."""
+def test_a_model_id_reused_in_the_next_turn_is_another_call() -> None:
+    """C2: without an execution id, even while the first call is open."""
     reading = Reading().feed(user(), act("Bash", 1, call_id="c1"), user(), act("Bash", 1, call_id="c1"))
     assert len(reading.calls) == 2
     assert reading.feed(observe("x", call_id="c1")).outputs == [None, "x"]
@@ -328,8 +330,8 @@ def test_the_models_id_means_another_call_in_the_next_turn() -> None:
 # Turns and texts
 
 
-def test_a_prompt_begins_a_turn_and_ends_the_one_before() -> None:
-    """A conversation that knows no other end of a turn."""
+def test_a_prompt_begins_a_turn_and_ends_the_previous_turn() -> None:
+    """Some conversations have no other end of a turn."""
     reading = Reading().feed(user("one"), act(execution_id=E1), user("two")).close()
     assert [entry.content for entry in reading.entries(Message)] == ["one", "two"]
     assert [event.reason for event in reading.log(ev.TurnEnded)] == ["end_turn", "eof"]
@@ -343,21 +345,21 @@ def test_a_prompt_begins_a_turn_and_ends_the_one_before() -> None:
         ({"type": "cancelled"}, "cancelled", "cancelled"),
     ],
 )
-def test_how_the_turn_ends_is_how_its_calls_end(ending: Any, reason: str, status: str) -> None:
-    """C5: after `complete` a result still counts, after the others none will come."""
+def test_the_end_of_a_turn_decides_how_its_open_calls_end(ending: Any, reason: str, status: str) -> None:
+    """C5: after `complete` a result still counts; after the other ends it is late."""
     reading = Reading().feed(user(), act(execution_id=E1), ending)
     assert [event.reason for event in reading.log(ev.TurnEnded)] == [reason]
     assert reading.call.status == status
 
 
 def test_acts_without_a_prompt_begin_no_turn() -> None:
-    """S1.4: and none is ended that the caller began."""
+    """S1.4: and they do not end a turn that the caller began."""
     reading = Reading().feed(act(), observe("x", "Bash"), {"type": "complete"}).close()
     assert not reading.log(ev.TurnStarted) and not reading.log(ev.TurnEnded)
 
 
-def test_a_text_that_comes_in_pieces_and_whole_is_said_once() -> None:
-    """So is a thought; what comes only whole is shown as well."""
+def test_a_text_sent_in_chunks_and_in_full_is_shown_once() -> None:
+    """So is a thought; a text that is only sent in full is shown too."""
     reading = Reading().feed(
         {"type": "thought_delta", "delta": "Hm"},
         {"type": "thought_delta", "delta": "m."},
@@ -376,15 +378,15 @@ def test_a_text_that_comes_in_pieces_and_whole_is_said_once() -> None:
 # Old and odd producers
 
 
-def test_what_else_a_text_brings_is_kept() -> None:
-    """S1.4: members that are not known, in every kind of message that has a text."""
+def test_unknown_fields_of_text_messages_are_stored_as_raw() -> None:
+    """S1.4: in every kind of message with a text."""
     kinds = ("text_start", "text_delta", "text_end", "assistant_message", "thought", "thought_delta")
     messages = [{"type": kind, "content": "a", "delta": "a", "full_text": "a", "model": "m-1"} for kind in kinds]
     assert Reading().feed(*messages).raws == messages
 
 
-def test_no_text_is_kept_in_memory_to_know_it_again() -> None:
-    """C12: a source that repeats all of its text in every piece does not make the decoder hold all of them."""
+def test_the_decoder_does_not_hold_full_texts_in_memory() -> None:
+    """C12: also for a source that repeats the full text in every chunk."""
     decoder = ActObserveDecoder(chunks="cumulative")
     tracemalloc.start()
     for size in range(10_000, 10_200):
@@ -396,8 +398,8 @@ def test_no_text_is_kept_in_memory_to_know_it_again() -> None:
     assert isinstance(ended.event, ev.MessageEnded)
 
 
-def test_unknown_members_are_ignored_and_kept() -> None:
-    """S1.4: the call is what it would be without them, and the message is there whole."""
+def test_unknown_fields_do_not_change_the_call_and_are_stored() -> None:
+    """S1.4: the call is the same as without them, and the full message is stored."""
     message = act("Read", {"p": 1}, execution_id=E1, risk={"level": "low"})
     reading = Reading().feed(message)
     plain = Reading().feed(act("Read", {"p": 1}, execution_id=E1))
@@ -409,8 +411,8 @@ def test_unknown_members_are_ignored_and_kept() -> None:
 @pytest.mark.parametrize(
     "message", [None, 5, "act", [], {}, {"type": "status"}, {"type": ["act"]}, {"data": {"type": 1}}, {"type": "error"}]
 )
-def test_what_is_not_understood_is_kept_whole(message: Any) -> None:
-    """C11: one `raw`, and nothing else."""
+def test_a_message_of_unknown_kind_gives_one_raw_event(message: Any) -> None:
+    """C11: and no other event."""
     (draft,) = ActObserveDecoder().feed(message)
     assert draft.event == ev.Raw(format="act-observe", body=message)
 
@@ -425,7 +427,7 @@ def test_what_is_not_understood_is_kept_whole(message: Any) -> None:
         {"type": "act", "tool_name": "x", "status": "dreaming"},
     ],
 )
-def test_a_member_that_cannot_be_read_is_kept_and_does_no_harm(message: Any) -> None:
+def test_an_invalid_field_is_stored_and_the_others_are_read(message: Any) -> None:
     """C11: the rest of the message counts."""
     first, second = ActObserveDecoder().feed(message)
     assert isinstance(first.event, ev.CallStarted | ev.CallCompleted)
@@ -433,8 +435,8 @@ def test_a_member_that_cannot_be_read_is_kept_and_does_no_harm(message: Any) -> 
 
 
 @pytest.mark.anyio
-async def test_a_recording_is_imported_and_found_by_both_ids(db: str) -> None:
-    """S1.1, S1.4 through a store: either id leads to the call, and a second import changes nothing."""
+async def test_an_imported_call_is_found_by_both_ids(db: str) -> None:
+    """S1.1, S1.4: in a store; a second import changes nothing."""
     messages = [user(), act("Read", {}, tool_execution_id=E1, call_id="c1"), observe("x", execution_id=E1)]
     lines = [codec.encode(message) for message in messages]
     async with sound_ledger(db) as ledger:

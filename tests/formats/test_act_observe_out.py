@@ -144,8 +144,8 @@ def test_every_execution_is_observed_once(script: list[Event]) -> None:
 
 
 @given(scripts())
-def test_the_timeline_is_that_of_its_entries(script: list[Event]) -> None:
-    """A page of a long timeline is made from its entries alone."""
+def test_a_timeline_page_is_made_from_its_entries_alone(script: list[Event]) -> None:
+    """So a page of a long timeline needs no other entries."""
     entries = write_script(script).state.snapshot().entries
     assert timeline(entries) == [item for entry in entries for item in timeline([entry])]
 
@@ -170,8 +170,8 @@ def about(cls: type[ev.CallEvent], **fields: Any) -> ev.CallEvent:
     return cls(aliases=CALL, **fields)
 
 
-def test_an_act_begins_when_the_call_runs() -> None:
-    """One act, even where the call was proposed, asked about and changed before: nothing was done until then."""
+def test_the_act_is_sent_when_the_call_starts() -> None:
+    """One act, also if the call was proposed, changed and approved before."""
     approved = [READ, about(ev.ApprovalRequested), ev.ApprovalGranted(approval="#0", input={"path": "b"})]
     stream = streamed(*approved, about(ev.CallStarted), about(ev.CallCompleted, output="text"), ev.TurnEnded())
     assert [event["type"] for event in stream] == ["act", "observe", "complete"]
@@ -180,15 +180,15 @@ def test_an_act_begins_when_the_call_runs() -> None:
     assert stream[1]["duration_ms"] == stream[1]["timestamp"] - stream[0]["timestamp"] > 0
 
 
-def test_an_act_that_changes_comes_again() -> None:
-    """S1.3: with the same id, so that a reader has one act and knows what is done now."""
+def test_a_changed_act_is_sent_again_with_its_id() -> None:
+    """S1.3: so a reader has one act with the current values."""
     stream = streamed(about(ev.CallStarted), about(ev.CallProgress, tool_name="read"), about(ev.CallProgress, text="x"))
     assert [(event["type"], event["tool_name"]) for event in stream] == [("act", "unknown"), ("act", "read")]
     assert len({event["execution_id"] for event in stream}) == 1
 
 
-def test_an_act_that_changes_only_its_kind_of_value_comes_again_too() -> None:
-    """1 and true are equal to Python and not to a reader."""
+def test_an_act_whose_argument_type_changes_is_sent_again() -> None:
+    """1 and true are equal in Python but not in JSON."""
     stream = streamed(
         about(ev.CallStarted, input=1), about(ev.CallProgress, input=True), about(ev.CallProgress, input=1.0)
     )
@@ -196,8 +196,8 @@ def test_an_act_that_changes_only_its_kind_of_value_comes_again_too() -> None:
 
 
 @pytest.mark.parametrize("cls", ev.TERMINAL)
-def test_every_way_out_is_observed(cls: type[ev.CallEnd]) -> None:
-    """S1.2: with the same id, `is_error` by the one table, and an error that says why."""
+def test_every_end_state_gives_an_observe(cls: type[ev.CallEnd]) -> None:
+    """S1.2: with the same id, `is_error` from the state table, and an error with the reason."""
     stream = streamed(READ, about(ev.CallStarted), about(cls, reason="because"))
     state = write_script([ev.TurnStarted(), READ, about(ev.CallStarted), about(cls, reason="because")]).state
     (call,) = (entry for entry in state.entries.values() if isinstance(entry, ToolCall))
@@ -206,22 +206,22 @@ def test_every_way_out_is_observed(cls: type[ev.CallEnd]) -> None:
     assert stream[-1]["result"] == ("" if call.status == "completed" else {"error": "because"})
 
 
-def test_a_refusal_is_observed_too() -> None:
-    """S1.2: a call that a person refused has an act, and an observe with the reason."""
+def test_a_denied_call_has_an_act_and_an_observe() -> None:
+    """S1.2: the observe has the reason."""
     stream = streamed(READ, about(ev.ApprovalRequested), ev.ApprovalRefused(approval="#0", reason="never"))
     assert [event["type"] for event in stream] == ["act", "observe"]
     assert stream[1]["result"] == {"error": "never"}
 
 
-def test_what_was_printed_before_a_failure_is_kept() -> None:
-    """Beside the error."""
+def test_output_before_a_failure_is_in_the_observe() -> None:
+    """In addition to the error."""
     failed = about(ev.CallFailed, error={"code": 7})
     stream = streamed(about(ev.CallStarted), about(ev.CallProgress, text="half of it"), failed)
     assert stream[-1]["result"] == {"error": '{"code":7}', "output": "half of it"}
 
 
-def test_what_was_shown_is_the_result_where_there_is_no_other() -> None:
-    """Before what was printed, as in every other format; a reference to a terminal is no result."""
+def test_content_is_the_result_if_there_is_no_output() -> None:
+    """Before printed text, as in every other format; a reference to a terminal is not a result."""
     block = {"type": "content", "content": {"type": "text", "text": "3 files"}}
     terminal = {"type": "terminal", "terminalId": "1"}
     printed = about(ev.CallProgress, text="a b c")
@@ -231,15 +231,15 @@ def test_what_was_shown_is_the_result_where_there_is_no_other() -> None:
     assert streamed(about(ev.CallCompleted, content=[terminal]))[-1]["result"] == ""
 
 
-def test_arguments_that_only_came_in_pieces_are_shown() -> None:
-    """As what they are together once the call has ended."""
+def test_arguments_streamed_in_chunks_are_shown() -> None:
+    """As the joined value, after the call has ended."""
     for text, expected in (('{"a": 1}', {"a": 1}), ('{"a": ', '{"a": ')):
         stream = streamed(about(ev.CallInputDelta, text=text), about(ev.CallCompleted, output=1))
         assert stream[0]["tool_input"] == expected
 
 
-def test_a_detached_call_shows_its_pieces_once_it_has_ended() -> None:
-    """It is observed at once, and more may come: stream and timeline wait alike."""
+def test_a_detached_call_shows_streamed_arguments_after_its_end() -> None:
+    """Its observe is sent immediately, and chunks may follow: stream and timeline agree."""
     detached = ev.CallProposed(aliases=CALL, tool_name="read", scope="detached")
     pieces = [about(ev.CallInputDelta, text='{"a":'), about(ev.CallInputDelta, text="1}"), about(ev.CallProgress)]
     log = write_script([ev.TurnStarted(), detached, *pieces, about(ev.CallCompleted), ev.TurnEnded()]).log
@@ -247,8 +247,8 @@ def test_a_detached_call_shows_its_pieces_once_it_has_ended() -> None:
     assert [timeline(stream_checks.folded(log[:seq]))[0]["toolInput"] for seq in (4, 6)] == [None, {"a": 1}]
 
 
-def test_an_output_that_was_cut_says_so() -> None:
-    """With the size of the whole, live and in the timeline."""
+def test_a_truncated_output_has_its_full_size() -> None:
+    """In the stream and in the timeline."""
     blob = Blob("sha", 5_000_000)
     call = ToolCall(id=1, call_id="e", tool_call_id="t", status="completed", output="start", truncated=True, blob=blob)
     _, observe = timeline([call])
@@ -262,8 +262,8 @@ def test_a_tool_is_unknown_only_without_a_name() -> None:
     assert [item["toolName"] for item in timeline(calls)] == ["read", "unknown", "unknown"]
 
 
-def test_what_is_said_stands_in_the_timeline() -> None:
-    """Texts and thoughts, in their pieces and whole, beside what was done."""
+def test_texts_and_thoughts_are_in_the_timeline() -> None:
+    """In chunks and in full, in order with the calls."""
     texts = [ev.MessageUser(text="go", message_id="m"), ev.ThoughtDelta(text="hm. "), ev.MessageDelta(text="Well. ")]
     stream = streamed(*texts, ev.MessageDelta(text="Done."), ev.TurnEnded(reason="cancelled"))
     assert [event["type"] for event in stream] == [
@@ -281,8 +281,8 @@ def test_what_is_said_stands_in_the_timeline() -> None:
     assert stream[-2]["full_text"] == "Well. Done."
 
 
-def test_what_is_written_is_read_back() -> None:
-    """The decoder of the format makes the same timeline of a stream, but for where things stand."""
+def test_decoding_a_stream_gives_the_same_timeline() -> None:
+    """Except for positions."""
     done = [READ, about(ev.CallStarted), about(ev.CallFailed, error="gone")]
     script = [ev.MessageUser(text="go"), ev.ThoughtDelta(text="hm. "), ev.MessageDelta(text="Well. "), *done]
     decoder = ActObserveDecoder()
@@ -301,8 +301,8 @@ def _only(item: Item, names: tuple[str, ...]) -> Item:
 # Beginnings and ends
 
 
-def test_a_text_in_new_words_asks_for_a_restart() -> None:
-    """While it is being written; every feed asks again until the turn was replayed."""
+def test_a_replaced_text_requests_a_restart() -> None:
+    """While the text is streamed; every later event requests it again until the turn is replayed."""
     log = scenarios.events("cumulative_text")
     encoder = open_stream()
     answers = [encoder.feed(event) for event in log]
@@ -311,8 +311,8 @@ def test_a_text_in_new_words_asks_for_a_restart() -> None:
     assert not [event for event in encoder.opening() if event["type"] == "restart"]
 
 
-def test_news_after_the_end_ask_for_a_restart() -> None:
-    """A detached call has its answer at once; a change of it after the end of the stream needs a new stream."""
+def test_a_change_after_the_end_of_the_stream_requests_a_restart() -> None:
+    """A detached call is answered immediately; a change after the end of the stream needs a new stream."""
     detached = structs.replace(READ, scope="detached")
     log = write_script([ev.TurnStarted(), detached, ev.TurnEnded(), about(ev.CallProgress, tool_name="write")]).log
     encoder = open_stream()
@@ -333,14 +333,14 @@ def test_news_after_the_end_ask_for_a_restart() -> None:
         ("eof", "error"),
     ],
 )
-def test_a_stream_says_how_its_turn_ended(reason: str, kind: str) -> None:
+def test_a_stream_ends_with_the_stop_reason_of_its_turn(reason: str, kind: str) -> None:
     """Once, at the end."""
     stream = streamed(ev.MessageUser(text="go"), ev.TurnEnded(reason=reason))
     assert [event["type"] for event in stream] == ["user_message", kind]
 
 
-def test_a_stream_waits_for_the_last_call() -> None:
-    """The turn is over, its call is not: the end comes when that has ended."""
+def test_a_stream_ends_after_the_last_call_of_its_turn() -> None:
+    """Also if the turn ended before the call."""
     encoder = open_stream()
     log = write_script([ev.TurnStarted(), READ, about(ev.CallStarted), ev.TurnEnded(), about(ev.CallCompleted)]).log
     for event in log[:-1]:
@@ -351,15 +351,15 @@ def test_a_stream_waits_for_the_last_call() -> None:
     assert encoder.close("late") == []
 
 
-def test_a_stream_that_is_cut_off_says_why() -> None:
-    """And no more."""
+def test_a_closed_stream_has_the_reason() -> None:
+    """And no further event."""
     encoder = open_stream()
     assert encoder.close("the server stops") == [{"type": "error", "message": "the server stops"}]
     assert encoder.finished
 
 
-def test_the_registry_knows_the_stream() -> None:
-    """Server-sent events, by the names that the list of formats has."""
+def test_the_registry_has_the_stream_encoder() -> None:
+    """Server-sent events, by the name in the list of formats."""
     stream = registry.streaming("act-observe")
     assert stream.events and stream.headers["content-type"] == "text/event-stream"
     assert stream.frame({"type": "complete"}) == b'data: {"type":"complete"}\n\n'

@@ -100,8 +100,8 @@ KEPT = {
 
 
 @pytest.mark.parametrize("kind", sorted({*READ, *KEPT}))
-def test_every_kind_of_event_is_read_or_kept(kind: str) -> None:
-    """C11: what says nothing about texts and calls is in the log, whole, and shows nowhere."""
+def test_every_kind_of_event_is_decoded_or_stored_as_raw(kind: str) -> None:
+    """C11: an event that is not about texts or calls is only in the log."""
     event = {"type": kind, "rawEvent": {"for": "debugging"}, **READ.get(kind, {"value": 1})}
     events = drafted(RUN, CALL[0], event)
     kept = ev.Raw(format=FORMAT, body=event)
@@ -109,14 +109,14 @@ def test_every_kind_of_event_is_read_or_kept(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(READ))
-def test_what_an_event_says_beyond_its_meaning_is_kept(kind: str) -> None:
-    """C11: an unknown field may matter to a reader."""
+def test_unknown_fields_of_an_event_are_stored_as_raw(kind: str) -> None:
+    """C11: a reader may need them."""
     event = {"type": kind, **READ[kind], "fromTheFuture": 1}
     assert ev.Raw(format=FORMAT, body=event) in drafted(RUN, CALL[0], event)
 
 
-def test_an_event_has_its_own_time() -> None:
-    """Milliseconds, as every producer writes them; what cannot be a time is none."""
+def test_event_times_are_milliseconds_of_the_producer() -> None:
+    """An invalid time is ignored."""
     event = {"type": "TEXT_MESSAGE_CONTENT", "messageId": "m", "delta": "x"}
     times = [1_761_000_000_000, 1_761_000_000, -5, 1.5, "now", None, 2**60, True]
     assert [drafted({**event, "timestamp": at})[0].at for at in times] == [times[0], *[0] * 7]
@@ -129,8 +129,8 @@ HELD = [INTERRUPT, {"type": "success", "pendingToolCallIds": ["c"]}, {"type": "s
 
 
 @pytest.mark.parametrize("outcome", HELD)
-def test_a_run_that_leaves_a_call_to_answer_leaves_its_turn_open(outcome: Any) -> None:
-    """S2.7: whether it says so, or a call simply has no result: the next run continues the turn."""
+def test_a_run_with_an_unanswered_call_leaves_its_turn_open(outcome: Any) -> None:
+    """S2.7: with an interrupt or with a call without a result; the next run continues the turn."""
     end = {"type": "RUN_FINISHED", "threadId": "t", "runId": "r", **({"outcome": outcome} if outcome else {})}
     assert not [event for event in drafted(RUN, *CALL, end) if isinstance(event, ev.TurnEnded)]
     assert drafted(RUN, *CALL, end, {**RUN, "runId": "r2"}) == []
@@ -149,18 +149,18 @@ def test_a_run_that_leaves_a_call_to_answer_leaves_its_turn_open(outcome: Any) -
     ],
 )
 def test_every_end_of_a_run_ends_its_turn(end: Any, reason: str, detail: str) -> None:
-    """But for a run that waits for an answer."""
+    """Except for a run that waits for an answer."""
     assert drafted(RUN, end) == [ev.TurnEnded(reason=reason, detail=detail)]
     assert drafted(RUN, end, {**RUN, "runId": "r2"}) == [ev.TurnStarted()]
 
 
-def test_a_cancelled_run_waits_for_nobody() -> None:
-    """C5: its calls end with it, answered or not."""
+def test_a_cancelled_run_ends_its_unanswered_calls() -> None:
+    """C5: they end as cancelled."""
     state = read([RUN, *CALL, {"type": "RUN_FINISHED", "runId": "r", "outcome": {"type": "cancelled"}}])
     assert [entry.status for entry in state.entries.values() if isinstance(entry, ToolCall)] == ["cancelled"]
 
 
-def test_the_end_of_the_line_ends_the_turn() -> None:
+def test_the_end_of_the_stream_ends_the_turn() -> None:
     """S2.12, C5."""
     decoder = registry.decoder(FORMAT)
     decoder.feed(RUN)
@@ -173,8 +173,8 @@ QUICK = Settings(synchronous="NORMAL", reaper_interval=3600, turn_grace=0.0, rea
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ["approved", "client_approval", "frontend_tool", "client_frontend_tool"])
-async def test_a_call_waits_for_the_input_of_the_next_run(name: str) -> None:
-    """S2.7: no reaper closes it before the client has answered, however long that takes."""
+async def test_an_interrupted_call_waits_for_the_next_run(name: str) -> None:
+    """S2.7: the reaper does not end it before the client has answered."""
     lines = case(name)
     answer = [at for at, line in enumerate(lines) if "type" not in line][1]
     decoder = registry.decoder(FORMAT)
@@ -215,8 +215,8 @@ async def test_a_call_waits_for_the_input_of_the_next_run(name: str) -> None:
         ({"status": "cancelled"}, ev.ApprovalWithdrawn()),
     ],
 )
-def test_an_answer_stands_in_the_payload(entry: Any, answer: ev.ApprovalAnswer) -> None:
-    """S2.7: yes, no with its reason, other arguments, or no answer."""
+def test_the_answer_is_read_from_the_resume_payload(entry: Any, answer: ev.ApprovalAnswer) -> None:
+    """S2.7: approval, denial with a reason, edited arguments, or no answer."""
     finished = {"type": "RUN_FINISHED", "runId": "r", "outcome": INTERRUPT}
     body = {"threadId": "t", "runId": "r2", "messages": [], "resume": [{"interruptId": "i", **entry}]}
     (event,) = drafted(RUN, *CALL, finished, body)
@@ -225,15 +225,15 @@ def test_an_answer_stands_in_the_payload(entry: Any, answer: ev.ApprovalAnswer) 
     assert getattr(event, "input", None) == getattr(answer, "input", None)
 
 
-def test_an_interrupt_that_is_about_no_call_is_kept() -> None:
-    """Only a call can be approved; what else is asked for stays in the log, and holds the turn too."""
+def test_an_interrupt_without_a_call_is_stored_as_raw() -> None:
+    """Only calls can be approved; the interrupt still keeps the turn open."""
     finished = {"type": "RUN_FINISHED", "runId": "r", "outcome": {"type": "interrupt", "interrupts": [{"id": "i"}]}}
     assert drafted(RUN, finished) == [ev.Raw(format=FORMAT, body=finished)]
     assert drafted(RUN, finished, {**RUN, "runId": "r2"}) == []
 
 
-def test_whoever_did_not_see_the_question_can_record_the_answer() -> None:
-    """S2.7: the interrupt's id leads to the call, also in another process."""
+def test_an_answer_is_matched_without_its_request_in_memory() -> None:
+    """S2.7: the id of the interrupt leads to the call, also in another process."""
     lines, memory = case("client_approval"), MemoryLedger(redact=False)
     second = [at for at, line in enumerate(lines) if "type" not in line][1]
     read(lines[:second], memory)
@@ -249,8 +249,8 @@ RUNS = ["weather", "parallel", "failing", "approved", "denied", "frontend_tool",
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_that_is_cut_and_replayed_tells_nothing_twice(name: str) -> None:
-    """C7: wherever the line broke, the session is the same."""
+def test_an_interrupted_and_replayed_run_duplicates_nothing(name: str) -> None:
+    """C7: for any position of the interruption the session is the same."""
     lines = case(name)
     whole = view(read(lines))
     begin = max(at for at, line in enumerate(lines) if line.get("type") == "RUN_STARTED")
@@ -259,8 +259,8 @@ def test_a_run_that_is_cut_and_replayed_tells_nothing_twice(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*RUNS, "client_frontend_tool"])
-def test_each_run_may_be_read_by_itself(name: str) -> None:
-    """S2.11: a server that keeps nothing between two requests records what one that listens all the time does."""
+def test_each_run_can_be_decoded_separately(name: str) -> None:
+    """S2.11: a stateless server records the same as one with a permanent decoder."""
     lines, memory = case(name), MemoryLedger(redact=False)
     runs: list[list[Any]] = []
     for line in lines:
@@ -272,8 +272,8 @@ def test_each_run_may_be_read_by_itself(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_snapshot_of_what_was_streamed_tells_nothing(name: str) -> None:
-    """The agent's own list of the messages adds no entry to those that its events made."""
+def test_a_messages_snapshot_after_the_stream_adds_no_entry(name: str) -> None:
+    """Its messages are those of the streamed events."""
     lines = case(name)
     bodies = [line for line in lines if "type" not in line and line.get("messages")]
     last = max(at for at, line in enumerate(lines) if line.get("type") in ("RUN_FINISHED", "RUN_ERROR"))
@@ -281,16 +281,16 @@ def test_a_snapshot_of_what_was_streamed_tells_nothing(name: str) -> None:
     assert view(read([*lines[:last], *snapshots, *lines[last:]])) == view(read(lines))
 
 
-def test_a_list_of_messages_alone_tells_the_conversation() -> None:
-    """S2.11: without a stream the list is all there is; each call is one event, with its result."""
+def test_a_messages_snapshot_alone_gives_the_conversation() -> None:
+    """S2.11: without a stream; each call is one event with its result."""
     messages = next(line["messages"] for line in reversed(case("weather")) if "type" not in line)
     entries = [entry[:-2] for entry in view(read([RUN, {"type": "MESSAGES_SNAPSHOT", "messages": messages}]))]
     assert [entry[0] for entry in entries] == ["Message", "Thought", "Message", "ToolCall", "Message", "Message"]
     assert entries[3][1:5] == ["completed", "weather", {"city": "Paris"}, '{"sky":"rain"}']
 
 
-def test_inputs_keep_their_tools_once() -> None:
-    """What a run is given beside the conversation is in the log when it is new, without the conversation."""
+def test_the_tools_of_run_inputs_are_stored_once() -> None:
+    """Other fields of an input are stored if they changed, without the conversation."""
     lines = case("client_frontend_tool")
     decoder = registry.decoder(FORMAT)
     kept = [draft.event for line in lines for draft in decoder.feed(line) if isinstance(draft.event, ev.Raw)]
@@ -299,8 +299,8 @@ def test_inputs_keep_their_tools_once() -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_long_conversation_is_not_told_over_and_over(named: bool) -> None:
-    """C12: every input carries the whole history; the log grows by what is new."""
+def test_a_repeated_history_adds_only_new_messages(named: bool) -> None:
+    """C12: every request has the full history; the log grows by the new messages."""
 
     def size(turns: int) -> int:
         memory, decoder, messages = MemoryLedger(redact=False), registry.decoder(FORMAT), list[Any]()
@@ -320,8 +320,8 @@ def test_a_long_conversation_is_not_told_over_and_over(named: bool) -> None:
     assert size(40) - size(20) == 2 * (size(20) - size(10))
 
 
-def test_arguments_are_not_kept_when_their_turn_is_over() -> None:
-    """A conversation may last for days; what it said is in the log."""
+def test_the_decoder_drops_arguments_after_their_turn() -> None:
+    """A conversation may last for days, and the log has the arguments."""
     decoder = registry.decoder(FORMAT)
 
     def turn(number: int) -> None:
@@ -342,8 +342,8 @@ def test_arguments_are_not_kept_when_their_turn_is_over() -> None:
     assert kept < 50 * 10_000
 
 
-def test_an_end_of_arguments_that_comes_turns_later_takes_nothing_away() -> None:
-    """C4, C10: it says nothing that is not known, and is kept as it came."""
+def test_a_late_end_of_arguments_changes_nothing() -> None:
+    """C4, C10: an end that arrives turns later is stored as raw."""
     args = {"type": "TOOL_CALL_ARGS", "toolCallId": "c", "delta": '{"a":1}'}
     finished = {"type": "RUN_FINISHED", "runId": "r", "outcome": {"type": "success"}}
     prompt = {"runId": "r2", "messages": [{"id": "u", "role": "user", "content": "x"}]}
@@ -352,8 +352,8 @@ def test_an_end_of_arguments_that_comes_turns_later_takes_nothing_away() -> None
 
 
 @pytest.mark.parametrize("parents", [(None, None), ("m1", "m2")])
-def test_an_id_that_comes_again_unanswered_has_its_own_arguments(parents: tuple[str | None, str | None]) -> None:
-    """C2: some producers count their ids from the start in every round."""
+def test_a_reused_id_of_an_open_call_has_its_own_arguments(parents: tuple[str | None, str | None]) -> None:
+    """C2: some producers number their calls from the start in every round."""
     events: list[Any] = [RUN]
     for number, parent in enumerate(parents):
         args = {"type": "TOOL_CALL_ARGS", "toolCallId": "c", "delta": f'{{"n":{number}}}'}
@@ -365,8 +365,8 @@ def test_an_id_that_comes_again_unanswered_has_its_own_arguments(parents: tuple[
 # Chunks
 
 
-def test_chunks_read_as_the_events_they_stand_for() -> None:
-    """The shorthand: begun by its first chunk, ended by the next event."""
+def test_chunk_events_read_like_start_content_and_end_events() -> None:
+    """The first chunk starts the message or call, and the next other event ends it."""
     long = case("parallel")
     short: list[Any] = []
     for event in long:
@@ -381,8 +381,8 @@ def test_chunks_read_as_the_events_they_stand_for() -> None:
 
 
 @given(st.data())
-def test_texts_and_arguments_may_be_split_anywhere(data: st.DataObject) -> None:
-    """S2.4: deltas, however long each is."""
+def test_texts_and_arguments_can_be_split_at_any_position(data: st.DataObject) -> None:
+    """S2.4: chunks are deltas of any length."""
     lines = case("weather")
     split: list[Any] = []
     for line in lines:
@@ -398,16 +398,16 @@ def test_texts_and_arguments_may_be_split_anywhere(data: st.DataObject) -> None:
     ("arguments", "read_as"),
     [("", {}), (" ", {}), ("{}", {}), ('{"a":1}', {"a": 1}), ("[1]", [1]), ('{"a":', '{"a":'), ("null", None)],
 )
-def test_arguments_are_json_or_the_text_itself(arguments: str, read_as: Any) -> None:
-    """C11: what does not parse is kept as it is, and the call continues."""
+def test_arguments_that_are_not_json_stay_text(arguments: str, read_as: Any) -> None:
+    """C11: and the call continues."""
     piece = {"type": "TOOL_CALL_ARGS", "toolCallId": "c", "delta": arguments}
     (event,) = drafted(RUN, CALL[0], piece, CALL[1])
     assert isinstance(event, ev.CallInput) and event.input == read_as
 
 
 @given(st.lists(format_cases.garbage | st.sampled_from(format_cases.messages_of(FORMAT)), max_size=8))
-def test_any_value_is_read_without_a_word(messages: list[Any]) -> None:
-    """C11: also texts that are no Unicode, which only a caller in Python can bring."""
+def test_any_value_is_accepted(messages: list[Any]) -> None:
+    """C11: also strings with lone surrogates, which only a Python caller can pass."""
     decoder = registry.decoder(FORMAT)
     for message in messages:
         decoder.feed(message)

@@ -156,8 +156,8 @@ def blocks(entries: list[Entry]) -> list[list[Entry]]:
 
 
 @given(scripts())
-def test_a_history_is_that_of_its_turns(script: list[Event]) -> None:
-    """S4.5: pages of whole turns hold every message once, and no call without its result."""
+def test_a_history_is_made_turn_by_turn(script: list[Event]) -> None:
+    """S4.5: pages of complete turns have every message once, and no call without its result."""
     entries = write_script(script).state.snapshot().entries
     assert history(entries) == [message for block in blocks(entries) for message in history(block)]
 
@@ -187,13 +187,13 @@ RESTARTS = {
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
-def test_a_stream_restarts_only_where_nothing_else_is_left(name: str) -> None:
-    """What the protocol can say is said on the open connection; a restart is seen by the application, and costs it."""
+def test_a_stream_restarts_only_if_the_protocol_requires_it(name: str) -> None:
+    """Other changes are sent on the open connection, since an application notices a restart."""
     assert stream_checks.restarts("ag-ui", scenarios.events(name)) == RESTARTS.get(name, [])
 
 
-def test_after_a_restart_only_a_replay_goes_on() -> None:
-    """Until the turn was replayed every event asks for it, also of an encoder that begins in the middle."""
+def test_every_event_requests_the_restart_until_a_replay() -> None:
+    """Also with an encoder that starts in the middle of the turn."""
     log = scenarios.events("approval_granted")
     encoder, late = open_stream(), open_stream(folded(log[:5]))
     restarts = [isinstance(encoder.feed(event), Restart) for event in log]
@@ -203,8 +203,8 @@ def test_after_a_restart_only_a_replay_goes_on() -> None:
     assert encoder.finished and encoder.feed(structs.replace(log[0], turn="t2", seq=11)) == []
 
 
-def test_the_farewell_of_a_restart_is_an_end_that_the_client_reads(client: Client) -> None:
-    """An error with a code asks the application to reconnect, and the messages do not show it."""
+def test_a_restart_ends_the_run_with_an_error_code(client: Client) -> None:
+    """The code tells the application to reconnect, and the messages do not show it."""
     log = write_script([ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="a"), ev.MessageDelta(text="Hi.")]).log
     encoder = open_stream(folded(log))
     seen = encoder.opening()
@@ -230,10 +230,10 @@ def test_the_farewell_of_a_restart_is_an_end_that_the_client_reads(client: Clien
     ],
     ids=lambda value: json.dumps(value) if isinstance(value, dict | str) else None,
 )
-def test_arguments_that_came_in_pieces_stand_if_they_mean_the_same(
+def test_streamed_arguments_with_equal_json_need_no_restart(
     client: Client, pieces: list[str], whole: Any, restarts: list[str]
 ) -> None:
-    """C10: models write JSON with spaces where others have none; that is no reason to begin again."""
+    """C10: streamed and final arguments may differ in white space."""
     drafts: list[Event] = [ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="t")]
     drafts += [ev.CallInputDelta(aliases=ONE, text=piece) for piece in pieces]
     log = write_script([*drafts, ev.CallInput(aliases=ONE, input=whole), ev.CallCompleted(aliases=ONE)]).log
@@ -241,8 +241,8 @@ def test_arguments_that_came_in_pieces_stand_if_they_mean_the_same(
     prove(client, log, places(log))
 
 
-def test_arguments_are_sent_once_they_are_known() -> None:
-    """Agents announce a call before they know its arguments; an empty object in the beginning says nothing yet."""
+def test_arguments_are_sent_when_they_are_complete() -> None:
+    """Agents announce a call before its arguments; an initial empty object is not sent yet."""
     log = write_script(
         [
             ev.TurnStarted(),
@@ -258,8 +258,8 @@ def test_arguments_are_sent_once_they_are_known() -> None:
     assert arguments == {"one": '{"path":"a"}', "two": "{}"}
 
 
-def test_arguments_told_again_in_another_order_are_the_same(client: Client) -> None:
-    """C10: an agent that repeats what it said has said nothing new, and a call's arguments end once."""
+def test_repeated_arguments_in_another_key_order_send_nothing(client: Client) -> None:
+    """C10: they are equal, and the arguments of a call end once."""
     log = write_script(
         [
             ev.TurnStarted(),
@@ -271,16 +271,16 @@ def test_arguments_told_again_in_another_order_are_the_same(client: Client) -> N
     prove(client, log, places(log))
 
 
-def test_pieces_that_follow_whole_arguments_are_not_added_to_them(client: Client) -> None:
-    """An empty object may be all that came or nothing yet; a client that has it cannot be given another one."""
+def test_argument_chunks_after_complete_arguments_need_a_restart(client: Client) -> None:
+    """A client that has received an empty object cannot replace it."""
     drafts = [ev.CallInputDelta(aliases=ONE, text="{}"), ev.CallInput(aliases=ONE, input={})]
     log = write_script([ev.TurnStarted(), *drafts, ev.CallInputDelta(aliases=ONE, text='{"a": 1}')]).log
     assert stream_checks.restarts("ag-ui", log) == [REPLACED]
     prove(client, log, places(log))
 
 
-def test_who_comes_while_a_request_is_open_is_told_the_same_as_who_was_there(client: Client) -> None:
-    """Arguments that an approver saw stay complete after the answer, for all readers of a stream."""
+def test_a_reader_that_joins_during_a_request_reads_the_same(client: Client) -> None:
+    """The arguments in a request stay complete after the answer, for every reader of the stream."""
     log = write_script(
         [
             ev.TurnStarted(),
@@ -297,8 +297,8 @@ def test_who_comes_while_a_request_is_open_is_told_the_same_as_who_was_there(cli
     prove(client, log, places(log))
 
 
-def test_a_replay_tells_results_where_they_came() -> None:
-    """Who reads a turn again sees it in the order in which it happened."""
+def test_a_replay_has_results_in_their_original_order() -> None:
+    """A reader of a replayed turn receives events in the order in which they happened."""
     log = scenarios.events("parallel_calls")
     live, again = whole_stream(log), open_stream(folded(log)).opening()
     types = ("TEXT_MESSAGE_START", "TOOL_CALL_START", "TOOL_CALL_RESULT")
@@ -323,8 +323,8 @@ def whole_stream(log: Sequence[Event], turn: str = "t1") -> list[Chunk]:
     return chunks
 
 
-def test_a_stream_without_a_named_turn_takes_the_open_one_or_the_last_or_the_first_to_come() -> None:
-    """Without a turn name the stream covers the open turn, or else the last one."""
+def test_a_stream_without_a_turn_id_takes_the_open_or_last_turn() -> None:
+    """Or the first turn, if the session has none yet."""
     log = scenarios.events("two_turns")
     assert open_stream(folded(log[:10])).turn.name == "second"
     assert open_stream(folded(log[:7])).turn.name == "first"
@@ -333,7 +333,7 @@ def test_a_stream_without_a_named_turn_takes_the_open_one_or_the_last_or_the_fir
     assert waiting.feed(log[0]) == [{"type": "RUN_STARTED", "threadId": "", "runId": "first"}]
 
 
-def test_a_run_is_named_after_its_turn_and_its_session() -> None:
+def test_run_and_thread_ids_are_those_of_turn_and_session() -> None:
     """A client tells runs and threads apart by the names that the ledger has for turns and sessions."""
     state = SessionFold("thread-1")
     state.fold(scenarios.events("text_only"))
@@ -342,8 +342,8 @@ def test_a_run_is_named_after_its_turn_and_its_session() -> None:
     assert (last["threadId"], last["runId"]) == ("thread-1", "t1")
 
 
-def test_a_stream_finishes_when_the_last_call_of_its_turn_has() -> None:
-    """C5: a call that outlives the end of its turn for a moment is still shown; then the stream says how it went."""
+def test_a_stream_finishes_after_the_last_call_of_its_turn() -> None:
+    """C5: a call may end shortly after its turn; the stream shows its result and then ends."""
     log = scenarios.events("two_turns")
     encoder = open_stream()
     answers = [encoder.feed(event) for event in log[:6]]
@@ -364,7 +364,7 @@ def test_a_stream_finishes_when_the_last_call_of_its_turn_has() -> None:
         ("eof", "error"),
     ],
 )
-def test_the_client_reads_how_the_turn_ended(client: Client, reason: str, outcome: str) -> None:
+def test_the_client_reads_the_end_of_the_turn(client: Client, reason: str, outcome: str) -> None:
     """Every way a turn ends has an outcome that the client knows, and nothing is left for it to answer."""
     drafts = [ev.TurnStarted(), ev.MessageDelta(text="Hi."), ev.CallStarted(aliases=ONE), ev.CallLost(aliases=ONE)]
     log = write_script([*drafts, ev.TurnEnded(reason=reason, detail="a fuse blew")]).log
@@ -374,16 +374,16 @@ def test_the_client_reads_how_the_turn_ended(client: Client, reason: str, outcom
     assert outcome != "error" or chunks[-1]["message"] == "a fuse blew"
 
 
-def test_an_empty_turn_makes_no_message(client: Client) -> None:
-    """Nothing was said, so nothing is shown, streamed or stored; and yet there was a run."""
+def test_an_empty_turn_gives_no_message(client: Client) -> None:
+    """Neither in the stream nor in the history."""
     log = write_script([ev.TurnStarted(), ev.TurnEnded()]).log
     (answer,) = client.ask([{"id": 0, "chunks": whole_stream(log)}])
     assert (answer["message"], answer["outcome"], answer["error"]) == ([], "success", None)
     assert history(folded(log)) == []
 
 
-def test_a_stream_that_is_closed_early_says_why(client: Client) -> None:
-    """A server that stops tells its clients, and what they saw stays."""
+def test_a_stream_closed_by_the_server_has_the_reason(client: Client) -> None:
+    """Messages that the client has received stay unchanged."""
     encoder = open_stream(folded(scenarios.events("parallel_calls")[:8]))
     seen = encoder.opening()
     last = encoder.close("the server stops")
@@ -392,8 +392,8 @@ def test_a_stream_that_is_closed_early_says_why(client: Client) -> None:
     assert after["error"] is None and after["message"] == bare["message"]
 
 
-def test_a_stream_grows_with_what_is_said(scale: int) -> None:
-    """C12: twice the chunks make twice the stream; output still being written is not sent over and over."""
+def test_the_stream_grows_linearly_with_its_chunks(scale: int) -> None:
+    """C12: output that is still streamed is not sent repeatedly."""
 
     def size(count: int) -> int:
         log = write_script(
@@ -423,8 +423,8 @@ ASKED: list[Event] = [
 ]
 
 
-def test_a_request_ends_the_run_and_the_client_waits_for_its_answer(client: Client) -> None:
-    """S2.7: that is how an application learns of it: by what, about which call, with which choices, until when."""
+def test_an_approval_request_ends_the_run_with_an_interrupt(client: Client) -> None:
+    """S2.7: the interrupt has the call, the options and the expiry."""
     memory = write_script(ASKED)
     (answer,) = client.ask([{"id": 0, "chunks": whole_stream(memory.log)}])
     (waits,) = answer["interrupts"]
@@ -436,8 +436,8 @@ def test_a_request_ends_the_run_and_the_client_waits_for_its_answer(client: Clie
     assert waits["responseSchema"]["required"] == ["approved"]
 
 
-def test_after_the_answer_the_turn_goes_on_where_it_is_read_again() -> None:
-    """The connection that ended with the request is over; the next one continues the run."""
+def test_after_the_answer_the_turn_continues_on_a_new_connection() -> None:
+    """The connection that ended with the request is closed."""
     memory = write_script([*ASKED, ev.ApprovalGranted(aliases=ONE)])
     before, after = open_stream(folded(memory.log[:3])), open_stream(folded(memory.log))
     assert before.opening()[-1]["type"] == "RUN_FINISHED" and before.finished
@@ -447,8 +447,8 @@ def test_after_the_answer_the_turn_goes_on_where_it_is_read_again() -> None:
     assert not isinstance(answer, Restart) and [chunk["type"] for chunk in answer] == ["TOOL_CALL_RESULT"]
 
 
-def test_a_run_goes_on_while_another_call_does_and_then_names_all_that_wait(client: Client) -> None:
-    """A result does not wait for the approval of another call; a custom event names the waiting call."""
+def test_a_run_continues_until_only_waiting_calls_are_left(client: Client) -> None:
+    """A custom event has the waiting call; the interrupt at the end has all of them."""
     log = write_script(
         [
             *ASKED[:1],
@@ -469,8 +469,8 @@ def test_a_run_goes_on_while_another_call_does_and_then_names_all_that_wait(clie
     assert waiting == ["one", "three"]
 
 
-def test_a_request_is_told_though_a_text_was_never_ended(client: Client) -> None:
-    """Many agents end no text; a run that waited for that would never ask for the approval."""
+def test_a_request_is_sent_although_a_text_is_still_open(client: Client) -> None:
+    """Many agents never end their texts."""
     other = [ev.CallStarted(aliases=TWO, tool_name="read", input={"n": 1}), ev.CallProposed(aliases=ONE)]
     text = [ev.ThoughtDelta(text="Hm."), ev.MessageDelta(text="One moment"), ev.CallCompleted(aliases=TWO)]
     log = write_script([*ASKED[:1], *other, *ASKED[2:], *text, ev.MessageDelta(text=", please")]).log
@@ -486,8 +486,8 @@ def test_a_request_is_told_though_a_text_was_never_ended(client: Client) -> None
 
 
 @pytest.mark.parametrize("at", [-1, 0, 10**15 + 1, 10**300])
-def test_a_time_that_no_calendar_has_is_no_deadline(client: Client, at: int) -> None:
-    """C11: an odd number in a request does not take the stream down."""
+def test_an_expiry_out_of_range_is_left_out(client: Client, at: int) -> None:
+    """C11: it does not break the stream."""
     state = write_script(ASKED).state
     state.requests[next(iter(state.requests))].expires_at = at
     (answer,) = client.ask([{"id": 0, "chunks": open_stream(state).opening()}])
@@ -525,8 +525,8 @@ def served(body: bytes, piece: int = 7) -> Generator[str]:
 
 
 @pytest.mark.parametrize("name", ["parallel_calls", "hostile_strings", "thoughts_and_text", "approval_pending"])
-def test_the_clients_own_transport_reads_the_stream(client: Client, name: str) -> None:
-    """S4.7: framed and sent over a socket, with the remarks that a server may put between, it is still the history."""
+def test_the_official_http_client_reads_the_stream(client: Client, name: str) -> None:
+    """S4.7: over a socket, with comments between the frames, the result equals the history."""
     state = folded(scenarios.events(name))
     frames = [STREAM.frame(chunk) for chunk in open_stream(state).opening()]
     with served(b": still here\n\n".join(frames) + STREAM.done) as url:
@@ -536,8 +536,8 @@ def test_the_clients_own_transport_reads_the_stream(client: Client, name: str) -
     assert answer["message"] == of_turn(json.loads(codec.encode(history(state))), "t1")
 
 
-def test_no_frame_is_larger_than_the_client_takes(client: Client) -> None:
-    """C11: it gives up on 10 MiB; long texts come in pieces, and a long result is cut and says so."""
+def test_no_frame_exceeds_the_clients_limit(client: Client) -> None:
+    """C11: 10 MiB; long texts are split, and a long result is truncated with a note."""
     long = "\x01" * 1_800_000
     log = write_script(
         [
@@ -559,8 +559,8 @@ def test_no_frame_is_larger_than_the_client_takes(client: Client) -> None:
     assert max(len(STREAM.frame(chunk)) for chunk in (*chunks, *open_stream(folded(log)).opening())) < 10 * 2**20
 
 
-def test_frames_end_their_lines_as_the_client_wants() -> None:
-    """One frame a chunk, each one line for any text, LF only, and no marker for the end."""
+def test_every_frame_is_one_line_ended_by_lf() -> None:
+    """One frame for each chunk, for any text, and no end marker."""
     chunks = open_stream(folded(scenarios.events("hostile_strings"))).opening()
     frames = b"".join(map(STREAM.frame, chunks)).split(b"\n\n")
     assert frames.pop() == b"" and STREAM.done == b""
@@ -590,7 +590,7 @@ STATES: dict[str, list[Event]] = {
 
 
 @pytest.mark.parametrize("state", STATE_NAMES)
-def test_every_state_has_its_word_and_keeps_its_own(client: Client, state: str) -> None:
+def test_every_state_has_its_name_and_the_original_in_metadata(client: Client, state: str) -> None:
     """C13: a call is open, interrupted or has a result, as the one table says; which of the ends, the metadata says."""
     memory = write_script([ev.TurnStarted(), *STATES[state]])
     call, *results = history(memory.state)
@@ -613,14 +613,14 @@ def test_every_state_has_its_word_and_keeps_its_own(client: Client, state: str) 
     ("output", "content"),
     [("text", "text"), ({"a": [1]}, '{"a":[1]}'), ([], "[]"), (0, "0"), (False, "false"), (None, "(no output)")],
 )
-def test_a_result_is_a_text(output: Any, content: str) -> None:
-    """The protocol has no other; other outputs are sent as JSON."""
+def test_a_result_is_sent_as_text(output: Any, content: str) -> None:
+    """Outputs of other types are sent as JSON text."""
     *_, result = messages_of(ev.CallCompleted(aliases=ONE, tool_name="t", output=output))
     assert result["content"] == content
 
 
-def test_arguments_that_never_came_to_an_end_are_still_json(client: Client) -> None:
-    """A call that ended within its arguments has as much of them as was streamed, as a text."""
+def test_incomplete_arguments_of_an_ended_call_are_a_json_string(client: Client) -> None:
+    """A call that ended before its arguments has the streamed part as text."""
     log = write_script(
         [ev.TurnStarted(), ev.CallInputDelta(aliases=ONE, text='{"path": "a'), ev.CallLost(aliases=ONE)]
     ).log
@@ -629,8 +629,8 @@ def test_arguments_that_never_came_to_an_end_are_still_json(client: Client) -> N
     prove(client, log, places(log))
 
 
-def test_numbers_that_the_client_would_round_are_told_as_texts(client: Client) -> None:
-    """In arguments and results they are text; elsewhere JavaScript would show another number."""
+def test_numbers_beyond_javascript_precision_are_sent_as_text(client: Client) -> None:
+    """In arguments and results; JavaScript would round them."""
     log = write_script(
         [
             ev.TurnStarted(),
@@ -645,8 +645,8 @@ def test_numbers_that_the_client_would_round_are_told_as_texts(client: Client) -
     assert result["content"].startswith(str(2**60)) and result["metadata"]["callslip"]["exitStatus"] == str(2**60)
 
 
-def test_a_call_stands_in_the_message_of_its_round_with_its_results_behind_it() -> None:
-    """A model finds each result behind the message with its call, also if other messages came before the result."""
+def test_a_result_follows_the_message_with_its_call() -> None:
+    """Calls of a round are in one message, also if other messages arrived before the result."""
     messages = messages_of(
         ev.ThoughtDelta(text="Hm."),
         ev.MessageDelta(text="Let me see."),
@@ -674,24 +674,24 @@ def test_a_call_stands_in_the_message_of_its_round_with_its_results_behind_it() 
     ]
 
 
-def test_what_a_person_says_within_a_turn_ends_the_round(client: Client) -> None:
-    """The call that follows belongs to no message from before, streamed or stored."""
+def test_a_user_message_within_a_turn_ends_the_round(client: Client) -> None:
+    """A later call is in a new message, in the stream and in the history."""
     prompt = ev.MessageUser(text="And?")
     log = write_script([ev.TurnStarted(), ev.CallStarted(aliases=ONE), prompt, ev.CallStarted(aliases=TWO)]).log
     assert [message["id"] for message in history(folded(log))] == ["turn-t1-2", "msg-3", "turn-t1-4"]
     prove(client, log, places(log))
 
 
-def test_a_detached_call_has_its_answer_at_once() -> None:
-    """S3.1: it outlives the turn, so the turn does not wait for it."""
+def test_a_detached_call_is_answered_immediately() -> None:
+    """S3.1: it can outlive the turn, so the turn does not wait for it."""
     log = scenarios.events("detached_call")
     call = next(entry for entry in folded(log).entries.values() if isinstance(entry, ToolCall))
     (result,) = [m for m in history(folded(log)) if m["role"] == "tool" and m["toolCallId"] == call.tool_call_id]
     assert json.loads(result["content"]) == {"status": "queued", "correlation_id": call.call_id}
 
 
-def test_plans_and_modes_are_for_people_to_see(client: Client) -> None:
-    """S2.10: they keep their place, and the client sends them to no model."""
+def test_plans_and_modes_are_shown_but_not_sent_to_the_model(client: Client) -> None:
+    """S2.10: they keep their position."""
     state = folded(scenarios.events("plan_mode_commands"))
     shown = [message["activityType"] for message in history(state) if message["role"] == "activity"]
     assert {"plan", "mode"} <= set(shown)
@@ -721,16 +721,16 @@ def test_plans_and_modes_are_for_people_to_see(client: Client) -> None:
         ("odd", None),
     ],
 )
-def test_what_a_person_sent_comes_with_its_files(client: Client, block: Any, part: Any) -> None:
-    """The client accepts a prompt of any form: readable files become parts next to the text."""
+def test_files_of_a_user_message_are_parts_of_it(client: Client, block: Any, part: Any) -> None:
+    """The client accepts any prompt: readable files become parts next to the text."""
     messages = messages_of(ev.MessageUser(text="hi", content=[block]))
     assert messages[0]["content"] == ([{"type": "text", "text": "hi"}, part] if part else "hi")
     (answer,) = client.ask([{"id": 0, "history": messages}])
     assert answer["error"] is None and answer["sent"] == messages
 
 
-def test_our_own_stream_reads_back_as_what_happened() -> None:
-    """A recording of our stream has the same calls with the same ends."""
+def test_decoding_our_stream_gives_the_same_calls() -> None:
+    """With the same ends."""
     decoder, drafts = registry.decoder("ag-ui"), list[Event]()
     log = write_script([event for name in ("failed", "denied", "lost") for event in _renamed(STATES[name], name)]).log
     log = write_script([ev.TurnStarted(), *(structs.replace(event, seq=0, verdict="applied") for event in log)]).log

@@ -116,11 +116,9 @@ LOST: dict[str, dict[str, str]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", scenarios.NAMES)
-def test_what_we_stream_reads_as_what_it_was(name: str, way: str) -> None:
-    """C13: every call with its state, arguments, output and reason, every text; but for what the format cannot carry.
-
-    Left out of the comparison: ids, which texts are still being written, and where steps begin. A replay tells results
-    with their calls, so that a text written meanwhile seems to come after them.
+def test_decoding_our_streams_gives_the_same_calls_and_texts(name: str, way: str) -> None:
+    """C13: with state, arguments, output and reason. Not compared: ids, whether texts are still streamed, and where
+    steps begin. A replay has results next to their calls, so a text written in between follows them.
     """
     log = scenarios.events(name)
     stored = history(folded(log))
@@ -140,8 +138,8 @@ def is_carried(log: Sequence[Event]) -> bool:
 
 @pytest.mark.parametrize("way", ["replayed", "stored"])
 @given(script=scripts())
-def test_any_log_of_ours_reads_as_what_it_was(way: str, script: list[Event]) -> None:
-    """C4, C11: any events in any order: its streams and messages bring the same calls and texts."""
+def test_decoding_the_stream_of_any_log_gives_the_same_calls(way: str, script: list[Event]) -> None:
+    """C4, C11: for any events in any order, from streams and from messages."""
     log = write_script([ev.TurnStarted(), *script], redact=False).log
     assume(is_carried(log))
     stored = [message for message in history(folded(log)) if way == "stored" or message["id"].startswith("turn-")]
@@ -162,8 +160,8 @@ def chunks_of(name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_all_majors_tell_the_same_of_the_same(name: str) -> None:
-    """The same prompts, model and tools under each major: the same entries, but for words of the library's own."""
+def test_all_major_versions_give_the_same_entries(name: str) -> None:
+    """For the same prompts, model and tools, except for texts of the library."""
     seen = [view(read(case(f"{major}/{name}"), major)) for major in MAJORS]
     if name == "failing":  # What is wrong with the arguments each major says in its own words.
         seen = [[entry[:6] for entry in entries] for entries in seen]
@@ -180,8 +178,8 @@ def client(node: str) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("name", ["weather", "parallel", "failing", "preliminary", "approved", "denied"])
-def test_the_message_that_the_client_makes_of_a_stream_reads_as_the_stream(client: Client, name: str) -> None:
-    """S4.7: stored by the real client and read whole, a message says what its chunks said one by one."""
+def test_a_stored_message_of_the_client_reads_like_its_stream(client: Client, name: str) -> None:
+    """S4.7: the real client builds the message from the chunks."""
     chunks = chunks_of(f"ui-v6/{name}")
     last = max(at for at, chunk in enumerate(chunks) if chunk["type"] == "finish")
     first = max(at for at, chunk in enumerate(chunks[:last]) if chunk["type"] == "start")
@@ -193,8 +191,8 @@ def test_the_message_that_the_client_makes_of_a_stream_reads_as_the_stream(clien
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_stream_that_is_cut_and_replayed_tells_nothing_twice(name: str) -> None:
-    """C7: a client that comes back is sent everything again; wherever the line broke, the session is the same."""
+def test_an_interrupted_and_replayed_stream_duplicates_nothing(name: str) -> None:
+    """C7: a client that reconnects receives everything again; for any interruption the session is the same."""
     lines = case(name)
     whole = view(read(lines, format_cases.format_of(name)))
     starts = [at for at, line in enumerate(lines) if isinstance(line, dict) and line.get("type") == "start"]
@@ -205,8 +203,8 @@ def test_a_stream_that_is_cut_and_replayed_tells_nothing_twice(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", TALKS)
-def test_each_post_may_be_read_by_itself(name: str) -> None:
-    """S2.11: a server that keeps nothing between two requests records what one that listens all the time does."""
+def test_each_post_can_be_decoded_separately(name: str) -> None:
+    """S2.11: a stateless server records the same as one with a permanent decoder."""
     lines, format = case(name), format_cases.format_of(name)
     memory = MemoryLedger(redact=False)
     requests: list[list[Any]] = []
@@ -220,7 +218,7 @@ def test_each_post_may_be_read_by_itself(name: str) -> None:
 
 
 @given(st.data())
-def test_texts_and_arguments_may_be_split_anywhere(data: st.DataObject) -> None:
+def test_texts_and_arguments_can_be_split_at_any_position(data: st.DataObject) -> None:
     """S2.4: chunks are deltas, however long each is."""
     lines = case("ui-v6/weather")
     split: list[Any] = []
@@ -235,7 +233,7 @@ def test_texts_and_arguments_may_be_split_anywhere(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_long_conversation_is_not_told_over_and_over(named: bool) -> None:
+def test_a_repeated_history_adds_only_new_messages(named: bool) -> None:
     """C12: every post carries the whole history; the log grows by what is new. Servers may keep messages without id."""
 
     def size(turns: int) -> int:
@@ -261,8 +259,8 @@ QUICK = Settings(synchronous="NORMAL", reaper_interval=3600, turn_grace=0.0, rea
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("name", "state"), [("approved", "completed"), ("denied", "denied")])
-async def test_a_request_waits_past_the_end_of_its_stream(name: str, state: str) -> None:
-    """S2.7: `finish` leaves the turn open, so that no reaper closes the call before the client has answered."""
+async def test_an_approval_request_keeps_the_turn_open_after_finish(name: str, state: str) -> None:
+    """S2.7: so the reaper does not end the call before the client has answered."""
     lines = case(f"ui-v6/{name}")
     answer = next(at for at, line in enumerate(lines) if at and isinstance(line, dict) and "messages" in line)
     decoder = registry.decoder("ui-v6")
@@ -281,8 +279,8 @@ async def test_a_request_waits_past_the_end_of_its_stream(name: str, state: str)
         assert row is not None and not row.turn
 
 
-def test_a_request_is_put_in_words() -> None:
-    """S2.7: the protocol knows yes and no; the user sees options, its own ones if it brings some."""
+def test_an_approval_request_has_options() -> None:
+    """S2.7: the protocol has only yes and no; the user sees options, or those that the request brings."""
     requests = [
         entry for entry in read(case("ui-v6/approvals")).entries.values() if isinstance(entry, PermissionRequest)
     ]
@@ -291,8 +289,8 @@ def test_a_request_is_put_in_words() -> None:
 
 
 @pytest.mark.parametrize("reason", ["error", "interrupted"])
-def test_a_stream_that_ends_badly_holds_no_turn(reason: str) -> None:
-    """C5: there will be no answer."""
+def test_a_failed_stream_ends_calls_that_wait_for_approval(reason: str) -> None:
+    """C5: no answer can follow."""
     lines = [line for line in case("ui-v6/approved") if isinstance(line, dict)][:8]
     state = read([*lines, {"type": "finish", "finishReason": reason}])
     (call,) = [entry for entry in state.entries.values() if isinstance(entry, ToolCall)]
@@ -319,7 +317,7 @@ def test_a_stream_that_ends_badly_holds_no_turn(reason: str) -> None:
     ],
 )
 def test_every_end_of_a_stream_ends_its_turn(last: Any, reason: str, detail: str) -> None:
-    """The reasons are the ledger's; one that it has no word for keeps its own."""
+    """With the reason of the ledger; an unknown reason is stored unchanged."""
     decoder = registry.decoder("ui-v6")
     begun = [draft.event for draft in decoder.feed({"type": "start"})]
     ended = [draft.event for draft in decoder.feed(last)]
@@ -328,8 +326,8 @@ def test_every_end_of_a_stream_ends_its_turn(last: Any, reason: str, detail: str
     assert decoder.close("eof") == []
 
 
-def test_the_end_of_the_line_ends_what_is_open() -> None:
-    """S2.12: the turn, or a text outside of turns."""
+def test_the_end_of_input_ends_open_turns_and_texts() -> None:
+    """S2.12: also a text outside of turns."""
     decoder = registry.decoder("ui-v7")
     decoder.feed({"type": "start"})
     assert decoder.close("cancelled") == [Draft(ev.TurnEnded(reason="cancelled"))]
@@ -338,7 +336,7 @@ def test_the_end_of_the_line_ends_what_is_open() -> None:
 
 
 def test_texts_may_be_declared_cumulative() -> None:
-    """S2.4: what the caller knows of its source holds."""
+    """S2.4: the caller's policy is used."""
     decoder = registry.decoder("ui-v6", chunks="cumulative")
     (draft,) = [*decoder.feed({"type": "text-delta", "id": "t", "delta": "I"})]
     assert isinstance(draft.event, ev.MessageDelta) and draft.event.chunks == "cumulative"
@@ -348,7 +346,7 @@ def test_texts_may_be_declared_cumulative() -> None:
     st.sampled_from(MAJORS),
     st.lists(format_cases.garbage | st.sampled_from(format_cases.messages_of("ui-v6")), max_size=8),
 )
-def test_any_value_is_read_without_a_word(format: str, messages: list[Any]) -> None:
+def test_any_value_is_accepted(format: str, messages: list[Any]) -> None:
     """C11: also texts that are no Unicode, which only a caller in Python can bring."""
     decoder = registry.decoder(format)
     for message in messages:

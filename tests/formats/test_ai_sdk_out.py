@@ -104,7 +104,7 @@ def check_pages(history: Any, state: SessionFold) -> None:
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
-def test_a_history_is_the_histories_of_its_turns(history: Any, name: str) -> None:
+def test_a_history_is_the_concatenation_of_its_turns(history: Any, name: str) -> None:
     """S4.7: a page of messages can be made from its own turns alone, after every event of every scenario."""
     state = SessionFold()
     for event in scenarios.events(name):
@@ -113,16 +113,16 @@ def test_a_history_is_the_histories_of_its_turns(history: Any, name: str) -> Non
 
 
 @given(scripts())
-def test_any_history_is_the_histories_of_its_turns(history: Any, script: list[Event]) -> None:
-    """S4.7: wherever requests, answers and ends come, in their own turn or in a later one."""
+def test_any_history_is_the_concatenation_of_its_turns(history: Any, script: list[Event]) -> None:
+    """S4.7: requests, answers and ends may be in the turn of their call or in a later one."""
     state = SessionFold()
     for event in write_script([ev.TurnStarted(), *script]).log:
         state.apply(event)
         check_pages(history, state)
 
 
-def test_a_request_in_another_turn_tells_the_message_only_that_it_waits(law: Law, major: str) -> None:
-    """The question and the answer are entries of the other turn; the call's own message does not change with them."""
+def test_a_request_in_a_later_turn_only_marks_the_call_as_waiting(law: Law, major: str) -> None:
+    """Request and answer are entries of the later turn and do not change the message of the call."""
     drafts = [
         ev.CallStarted(aliases=ONE, tool_name="bash", input={}),
         ev.TurnEnded(),
@@ -157,7 +157,7 @@ RESTARTS = {"v5": TEXTS | LATER, "v6": SINCE_V6 | {name: [CLOSED] for name in AN
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
-def test_a_stream_restarts_only_where_nothing_else_is_left(major: str, name: str) -> None:
+def test_a_stream_restarts_only_if_the_protocol_requires_it(major: str, name: str) -> None:
     """What a major can say is said on the open connection; a restart is seen by the application, and costs it."""
     assert stream_checks.restarts(f"ui-{major}", scenarios.events(name)) == RESTARTS[major].get(name, [])
 
@@ -180,10 +180,10 @@ CALLED, ASKED_FOR, TOLD = "tool-input-available", "tool-approval-request", "tool
         ),
     ],
 )
-def test_version_7_hears_the_answer_on_the_open_connection(
+def test_version_7_sends_the_answer_on_the_open_stream(
     name: str, chunks: list[list[str]], approval: dict[str, Any]
 ) -> None:
-    """One stream has request, answer and end; the part keeps the request, the answer and who gave it."""
+    """One stream has request, answer and end; the part keeps the request, the answer and its author."""
     log = scenarios.events(name)
     encoder = registry.streaming("ui-v7").encoder(None, "")
     all_types = [[chunk["type"] for chunk in fed(encoder, event)] for event in log]
@@ -202,7 +202,7 @@ def fed(encoder: Any, event: Event) -> list[Any]:
     return answer
 
 
-def test_after_a_restart_only_a_replay_goes_on(stream: Streaming) -> None:
+def test_every_event_requests_the_restart_until_a_replay(stream: Streaming) -> None:
     """Until the turn was replayed every event asks for it, also of an encoder that begins in the middle."""
     log = scenarios.events("cumulative_text")
     encoder, late = stream.encoder(None, ""), stream.encoder(folded(log[:4]), "")
@@ -213,8 +213,8 @@ def test_after_a_restart_only_a_replay_goes_on(stream: Streaming) -> None:
     assert encoder.finished and encoder.feed(structs.replace(log[0], turn="other", seq=len(log) + 1)) == []
 
 
-def test_the_farewell_of_a_restart_leaves_no_trace(client: Client, stream: Streaming) -> None:
-    """An application can be told to come back without the message showing it."""
+def test_the_last_chunk_before_a_restart_changes_no_message(client: Client, stream: Streaming) -> None:
+    """The chunk asks the application to reconnect."""
     log = scenarios.events("cumulative_text")
     encoder = stream.encoder(None, "")
     answers = [encoder.feed(event) for event in log]
@@ -229,7 +229,7 @@ def test_the_farewell_of_a_restart_leaves_no_trace(client: Client, stream: Strea
 # How a stream begins and ends
 
 
-def test_a_stream_without_a_named_turn_takes_the_open_one_or_the_last_or_the_first_to_come(stream: Streaming) -> None:
+def test_a_stream_without_a_turn_id_takes_the_open_or_last_turn(stream: Streaming) -> None:
     """Without a turn name the stream covers the open turn, or else the last one."""
     log = scenarios.events("two_turns")
     first = {"type": "start", "messageId": "turn-first"}
@@ -240,7 +240,7 @@ def test_a_stream_without_a_named_turn_takes_the_open_one_or_the_last_or_the_fir
     assert next(chunk for event in log[:4] for chunk in fed(waiting, event)) == first
 
 
-def test_a_stream_finishes_when_the_last_call_of_its_turn_has(stream: Streaming) -> None:
+def test_a_stream_finishes_after_the_last_call_of_its_turn(stream: Streaming) -> None:
     """C5: a call that outlives the end of its turn for a moment is still shown; then the stream says how it went."""
     log = scenarios.events("two_turns")
     encoder = stream.encoder(None, "")
@@ -260,7 +260,7 @@ def test_a_stream_finishes_when_the_last_call_of_its_turn_has(stream: Streaming)
         ("eof", "error"),
     ],
 )
-def test_the_client_reads_how_the_turn_ended(law: Law, major: str, reason: str, word: str) -> None:
+def test_the_client_reads_the_end_of_the_turn(law: Law, major: str, reason: str, word: str) -> None:
     """Every way a turn ends has a word that the client knows; early releases of version 5 know none."""
     log = write_script([ev.TurnStarted(), ev.MessageDelta(text="Hi."), ev.TurnEnded(reason=reason)]).log
     chunks = law.connections(log, "t1")[0].chunks
@@ -268,7 +268,7 @@ def test_the_client_reads_how_the_turn_ended(law: Law, major: str, reason: str, 
     assert law.client.ask([{"id": 0, "chunks": chunks}])[0]["error"] is None
 
 
-def test_an_empty_turn_makes_no_message(law: Law) -> None:
+def test_an_empty_turn_gives_no_message(law: Law) -> None:
     """Nothing was said, so nothing is shown, streamed or stored."""
     log = write_script([ev.TurnStarted(), ev.TurnEnded()]).log
     chunks = law.connections(log, "t1")[0].chunks
@@ -277,8 +277,8 @@ def test_an_empty_turn_makes_no_message(law: Law) -> None:
     assert law.history(folded(log)) == []
 
 
-def test_a_stream_that_is_closed_early_says_so(client: Client, stream: Streaming, major: str) -> None:
-    """A server that stops tells its clients, and what they saw stays."""
+def test_a_stream_closed_by_the_server_ends_with_an_abort(client: Client, stream: Streaming, major: str) -> None:
+    """Messages that the client has received stay unchanged."""
     encoder = stream.encoder(folded(scenarios.events("parallel_calls")[:8]), "")
     seen = encoder.opening()
     last = encoder.close("the server stops")
@@ -294,7 +294,7 @@ def body_of(stream: Streaming, name: str) -> tuple[list[Any], bytes]:
 
 
 def test_a_stream_is_server_sent_events(stream: Streaming) -> None:
-    """One frame a chunk, each one line for any text, and the client's marker for the end."""
+    """One frame for each chunk, each one line for any text, and the end marker of the client."""
     chunks, body = body_of(stream, "hostile_strings")
     frames = body.split(b"\n\n")
     assert frames[-2:] == [b"data: [DONE]", b""]
@@ -330,7 +330,7 @@ def test_a_stream_can_be_read_from_a_socket(client: Client, stream: Streaming, h
     assert bad["message"] is None and bad["error"].startswith("401")
 
 
-def test_a_stream_grows_with_what_is_said(law: Law, stream: Streaming, scale: int) -> None:
+def test_the_stream_grows_linearly_with_its_chunks(law: Law, stream: Streaming, scale: int) -> None:
     """C12: twice the chunks make twice the stream; output still being written is not sent over and over."""
 
     def size(count: int) -> int:
@@ -358,8 +358,8 @@ def test_a_stream_grows_with_what_is_said(law: Law, stream: Streaming, scale: in
         [ev.ApprovalRequested(aliases=(Alias("t", "one"),)), ev.ApprovalGranted(aliases=(Alias("t", "one"),))],
     ],
 )
-def test_arguments_that_come_after_the_question_are_told_once(law: Law, before: list[Event]) -> None:
-    """Arguments are not sent again with every delta in any state of a call, and are right when complete."""
+def test_arguments_after_the_request_are_sent_once(law: Law, before: list[Event]) -> None:
+    """They are not sent again with every delta, in any state of a call, and are right when complete."""
     pieces = ['{"a": "', *["piece "] * 200, '}"', "}", " ", "\u00a0", "}"]
     log = write_script(
         [ev.TurnStarted(), *before, *(ev.CallInputDelta(aliases=ONE, text=piece) for piece in pieces)]
@@ -370,7 +370,7 @@ def test_arguments_that_come_after_the_question_are_told_once(law: Law, before: 
 
 
 def test_ten_thousand_chunks_stream_as_their_history(law: Law) -> None:
-    """C12: a long turn is read to its end by the client, and right on the way."""
+    """C12: the client's message equals the history at the end and in between."""
     drafts: list[Event] = [ev.TurnStarted()]
     for number in range(20):
         alias = (Alias("t", str(number)),)
@@ -390,10 +390,8 @@ def test_ten_thousand_chunks_stream_as_their_history(law: Law) -> None:
 @pytest.mark.parametrize(
     "went", [[ev.ApprovalRequested(), ev.ApprovalGranted()], [ev.CallStarted(), ev.CallRequeued()]]
 )
-def test_a_call_that_went_on_without_arguments_does_not_go_back_to_being_written(
-    history: Any, went: list[Event]
-) -> None:
-    """A call that was approved or started without arguments has the state of a queued call."""
+def test_a_call_started_without_arguments_does_not_become_streaming(history: Any, went: list[Event]) -> None:
+    """An approved or started call without arguments has the state of a queued call."""
     part = part_of_call(history, ev.CallProposed(aliases=ONE), *(structs.replace(one, aliases=ONE) for one in went))
     assert (part["state"], part["input"]) in [("input-available", {}), ("approval-responded", {})]
 
@@ -431,7 +429,7 @@ STATES: dict[str, list[Event]] = {
 
 
 @pytest.mark.parametrize("state", STATE_NAMES)
-def test_every_state_has_its_word_and_keeps_its_own(history: Any, major: str, state: str) -> None:
+def test_every_state_has_its_name_and_the_original_in_metadata(history: Any, major: str, state: str) -> None:
     """The state comes from one table; what a major has no state for is in the metadata of the part."""
     part = part_of_call(history, *STATES[state])
     assert part["state"] == getattr(STATE_NAMES[state], major)
@@ -456,7 +454,7 @@ GRANTED = [*ASKED, ANSWER]
         ([*ASKED, ev.CallDenied(aliases=ONE)], ["output-error"] * 3),
     ],
 )
-def test_a_granted_request_stays_with_its_call_on_version_7(
+def test_version_7_keeps_the_granted_approval_on_the_part(
     client: Client, history: Any, major: str, drafts: list[Event], words: list[str]
 ) -> None:
     """Version 7 keeps the answer on the part, in states that it accepts together with it; the others show none."""
@@ -483,8 +481,8 @@ def test_a_granted_request_stays_with_its_call_on_version_7(
         (ev.CallLost(reason="eof"), "The outcome of the tool call is unknown: eof"),
     ],
 )
-def test_a_call_without_output_tells_the_model_why(history: Any, end: ev.CallEnd, text: str) -> None:
-    """C5: a sentence that a model can act on, with what had come out by then."""
+def test_a_call_without_output_has_a_reason_for_the_model(history: Any, end: ev.CallEnd, text: str) -> None:
+    """C5: a sentence that a model can act on, with the output so far."""
     (part,) = parts_of(history, ev.CallStarted(aliases=ONE, input={}), structs.replace(end, aliases=ONE))
     assert part["errorText"] == text
 
@@ -500,22 +498,22 @@ def test_a_call_without_output_tells_the_model_why(history: Any, end: ev.CallEnd
         (ev.CallCompleted(), "printed\n"),
     ],
 )
-def test_the_output_is_the_best_that_was_told(history: Any, end: ev.CallEnd, output: Any) -> None:
-    """The output itself, else what was shown of it, else what was printed."""
+def test_the_output_is_the_result_or_content_or_printed_text(history: Any, end: ev.CallEnd, output: Any) -> None:
+    """The first of them that exists."""
     printed = ev.CallProgress(aliases=ONE, text="printed\n")
     (part,) = parts_of(history, ev.CallStarted(aliases=ONE), printed, structs.replace(end, aliases=ONE))
     assert part["output"] == output
 
 
-def test_output_still_being_written_is_no_output_yet(history: Any) -> None:
-    """C13: a running call has the word of a running call, and no model takes half an output for the result."""
+def test_streamed_output_of_a_running_call_is_not_its_output(history: Any) -> None:
+    """C13: the call has the state of a running call, so no model takes partial output for the result."""
     half = ev.CallProgress(aliases=ONE, text="one\n", content=[{"type": "text", "text": "one"}])
     (part,) = parts_of(history, ev.CallStarted(aliases=ONE, input={}), half)
     assert part["state"] == "input-available" and "output" not in part
 
 
-def test_arguments_in_pieces_are_text_until_they_are_whole(history: Any, major: str) -> None:
-    """The client guesses at nothing: version 5, which could only guess, shows them when they are whole."""
+def test_streamed_arguments_are_text_until_they_are_complete(history: Any, major: str) -> None:
+    """The client does not guess: version 5, which would, receives them when they are complete."""
     piece = ev.CallInputDelta(aliases=ONE, text="[1, ")
     (part,) = parts_of(history, ev.CallProposed(aliases=ONE, tool_name="bash"), piece)
     assert part["state"] == "input-streaming"
@@ -533,8 +531,8 @@ QUESTION = {
 }
 
 
-def test_a_request_shows_its_options_in_the_words_of_whoever_asks(history: Any, major: str) -> None:
-    """S2.7: the client can offer exactly what the agent offers; version 5 finds it beside the call."""
+def test_a_request_shows_the_options_of_the_agent(history: Any, major: str) -> None:
+    """S2.7: the client can offer the same options; version 5 finds them in a data part."""
     last = history(folded(scenarios.events("approval_pending")))[-1]["parts"][-1]
     identity = "appr_000000000001"
     if major == "v5":
@@ -544,8 +542,8 @@ def test_a_request_shows_its_options_in_the_words_of_whoever_asks(history: Any, 
         assert last["approval"] == {"id": identity, "descriptor": QUESTION}
 
 
-def test_version_5_shows_the_answer_in_the_place_of_the_request() -> None:
-    """A data part with the id of one that is there replaces it."""
+def test_version_5_replaces_the_request_by_its_answer() -> None:
+    """A data part with the id of an existing one replaces it."""
     drafts = [*ASKED, ev.ApprovalRefused(aliases=ONE, option="no", by="ann", reason="not today")]
     call, request = parts_of(registry.encoder("ui-v5"), *drafts)
     assert call["errorText"] == "The tool call was denied: not today"
@@ -553,8 +551,8 @@ def test_version_5_shows_the_answer_in_the_place_of_the_request() -> None:
     assert data.items() <= request["data"].items()
 
 
-def test_a_detached_call_stands_as_queued_for_ever(history: Any) -> None:
-    """S3.1: its answer to the model was its correlation id; how it went is asked for elsewhere."""
+def test_a_detached_call_stays_queued_in_its_message(history: Any) -> None:
+    """S3.1: its answer to the model is its correlation id; its result is queried separately."""
     log = scenarios.events("detached_call")
     (call,) = [entry for entry in folded(log).entries.values() if isinstance(entry, ToolCall)]
     part = history(folded(log))[1]["parts"][1]
@@ -562,14 +560,14 @@ def test_a_detached_call_stands_as_queued_for_ever(history: Any) -> None:
     assert part["output"] == {"status": "queued", "correlation_id": call.call_id}
 
 
-def test_late_news_of_an_ended_call_reach_nobody(history: Any) -> None:
-    """C4: the message that was shown when the call ended is the message for good."""
+def test_late_events_do_not_change_the_message_of_an_ended_call(history: Any) -> None:
+    """C4: the message that was sent when the call ended is final."""
     log = scenarios.events("late_result")
     at_end, now = history(folded(log[:4])), history(folded(log))
     assert now[1]["parts"][1] == at_end[1]["parts"][1]
 
 
-def test_output_too_large_for_the_log_says_so(history: Any, major: str) -> None:
+def test_output_stored_as_a_blob_has_a_preview_and_its_size(history: Any, major: str) -> None:
     """S2.8: a preview, how large the whole is, and where it is kept."""
     small = structs.replace(scenarios.QUIET, inline_limit=100, preview=10)
     drafts = [ev.TurnStarted(), ev.CallStarted(aliases=ONE), ev.CallCompleted(aliases=ONE, output="x" * 1000)]
@@ -583,7 +581,7 @@ def test_output_too_large_for_the_log_says_so(history: Any, major: str) -> None:
 
 
 def test_text_after_results_begins_a_step(history: Any) -> None:
-    """The model reads a text after the results it was written after; one written meanwhile stays beside the call."""
+    """A text written after results follows them for the model; one written before stays next to the call."""
     kinds = [part["type"] for part in history(folded(scenarios.events("parallel_calls")))[-1]["parts"]]
     step, text, tool, thought = "step-start", "text", "dynamic-tool", "reasoning"
     assert kinds == [step, text, tool, tool, tool, thought, text, tool, step, text]
@@ -604,8 +602,8 @@ def test_messages_are_one_per_turn_and_one_between_turns(history: Any) -> None:
     ]
 
 
-def test_attachments_of_a_user_are_files_or_kept_as_they_are(history: Any) -> None:
-    """What the client can show it shows; the rest is there and reaches no model."""
+def test_user_attachments_are_files_or_data_parts(history: Any) -> None:
+    """Files that the client can show are files; other attachments are stored and not sent to a model."""
     assert history(folded(scenarios.events("plan_mode_commands")))[0]["parts"] == [
         {"type": "text", "text": "Plan it."},
         {"type": "file", "mediaType": "image/png", "url": "data:image/png;base64,iVBORw0KGgo="},
@@ -614,8 +612,8 @@ def test_attachments_of_a_user_are_files_or_kept_as_they_are(history: Any) -> No
 
 
 @pytest.mark.parametrize("name", ["parallel_calls", "two_turns", "approval_granted", "streamed_arguments"])
-def test_stored_entries_make_the_same_messages(history: Any, name: str) -> None:
-    """C9: a history read from a checkpoint is the one that is folded from the log."""
+def test_entries_from_a_checkpoint_give_the_same_messages(history: Any, name: str) -> None:
+    """C9: as entries that are folded from the log."""
 
     async def read() -> tuple[list[Message], list[Message]]:
         async with await open_ledger("sqlite:///:memory:", scenarios.QUIET) as ledger:
@@ -664,8 +662,8 @@ def hazards(value: Any) -> Iterator[Any]:
 
 
 @given(JSON)
-def test_any_value_can_be_read_in_javascript(client: Client, value: Any) -> None:
-    """C11: nothing ends the client's stream or is rounded by it, nothing is lost, and what is harmless stays."""
+def test_any_value_is_readable_in_javascript(client: Client, value: Any) -> None:
+    """C11: no value ends the client's stream, is rounded or is lost."""
     result = readable(value)
     assert shape(result) == shape(value)
     assert result == value if not list(hazards(value)) else not list(hazards(result))

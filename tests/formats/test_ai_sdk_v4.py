@@ -97,12 +97,12 @@ RESTARTS: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
-def test_a_stream_restarts_only_where_nothing_else_is_left(name: str) -> None:
+def test_a_stream_restarts_only_if_the_protocol_requires_it(name: str) -> None:
     """What version 4 can say is said on the open connection; a restart is seen by the application, and costs it."""
     assert stream_checks.restarts("vercel-v4", scenarios.events(name)) == RESTARTS.get(name, [])
 
 
-def test_after_a_restart_only_a_replay_goes_on() -> None:
+def test_every_event_requests_the_restart_until_a_replay() -> None:
     """Until the turn was replayed every event asks for it, also of an encoder that begins in the middle."""
     log = scenarios.events("approval_granted")
     encoder, late = open_stream(), open_stream(folded(log[:5]))
@@ -113,8 +113,8 @@ def test_after_a_restart_only_a_replay_goes_on() -> None:
     assert encoder.finished and encoder.feed(structs.replace(log[0], turn="t2", seq=11)) == []
 
 
-def test_the_farewell_of_a_restart_leaves_no_trace(client: Client) -> None:
-    """An application can be told to come back without the message showing it; where there is none, none is made."""
+def test_the_last_chunk_before_a_restart_changes_no_message(client: Client) -> None:
+    """The chunk asks the application to reconnect; without a message it creates none."""
     log = scenarios.events("approval_granted")
     encoder = open_stream()
     answers = [encoder.feed(event) for event in log[:6]]
@@ -136,7 +136,7 @@ def chunks_of(log: Sequence[Event]) -> list[Any]:
     return [chunk for event in log for chunk in encoder.feed(event)]
 
 
-def test_a_stream_finishes_when_the_last_call_of_its_turn_has() -> None:
+def test_a_stream_finishes_after_the_last_call_of_its_turn() -> None:
     """C5: a call that outlives the end of its turn for a moment is still shown; then the stream says how it went."""
     log = scenarios.events("two_turns")
     encoder = open_stream()
@@ -156,14 +156,14 @@ def test_a_stream_finishes_when_the_last_call_of_its_turn_has() -> None:
         ("eof", "error"),
     ],
 )
-def test_the_client_reads_how_the_turn_ended(client: Client, reason: str, word: str) -> None:
+def test_the_client_reads_the_end_of_the_turn(client: Client, reason: str, word: str) -> None:
     """Every way a turn ends has a word that the client knows."""
     log = write_script([ev.TurnStarted(), ev.MessageDelta(text="Hi."), ev.TurnEnded(reason=reason)]).log
     (answer,) = client.ask([{"id": 0, "chunks": chunks_of(log)}])
     assert (answer["error"], answer["finish"]) == (None, word)
 
 
-def test_an_empty_turn_makes_no_message(client: Client) -> None:
+def test_an_empty_turn_gives_no_message(client: Client) -> None:
     """Nothing was said, so nothing is shown, streamed or stored."""
     log = write_script([ev.TurnStarted(), ev.TurnEnded()]).log
     chunks = chunks_of(log)
@@ -172,7 +172,7 @@ def test_an_empty_turn_makes_no_message(client: Client) -> None:
     assert history(folded(log)) == []
 
 
-def test_a_stream_that_is_closed_early_says_why(client: Client) -> None:
+def test_a_stream_closed_by_the_server_has_the_reason(client: Client) -> None:
     """A server that stops tells its clients, and what they saw stays."""
     encoder = open_stream(folded(scenarios.events("parallel_calls")[:8]))
     seen = encoder.opening()
@@ -182,16 +182,16 @@ def test_a_stream_that_is_closed_early_says_why(client: Client) -> None:
     assert after["error"] == "the server stops" and after["message"] == bare["message"]
 
 
-def test_a_client_that_may_take_steps_does_not_go_on_after_the_answer(client: Client) -> None:
-    """The client looks for calls in the last step: without its `step-start` an answered turn would be sent again."""
+def test_a_multi_step_client_does_not_resend_an_answered_turn(client: Client) -> None:
+    """The client looks for calls in the last step; without a `step-start` it would send the turn again."""
     log = write_script([ev.TurnStarted(), PROPOSED, DONE, ev.MessageDelta(text="Done."), ev.TurnEnded()]).log
     called, answered = client.ask([{"id": 0, "chunks": chunks_of(part)} for part in (log[:-2], log)])
     assert [part["type"] for part in answered["message"]["parts"]][-2:] == ["step-start", "text"]
     assert (called["again"], answered["again"]) == (True, False)
 
 
-def test_a_call_never_shows_as_running_after_its_result() -> None:
-    """S4.7: no chunk that names a call comes after the one with its result, in any scenario."""
+def test_no_chunk_about_a_call_follows_its_result() -> None:
+    """S4.7: in any scenario."""
     for name in scenarios.NAMES:
         encoder, ended = open_stream(), set[str]()
         for event in scenarios.events(name):
@@ -212,8 +212,8 @@ def test_a_detached_call_changes_in_place(client: Client, law: Law) -> None:
     assert [code for code, _ in chunks_of(log)] == ["f", "b", "9", "a", "8", "e", "f", "0", "a"]
 
 
-def test_what_changes_a_turn_that_was_told_to_its_end_asks_for_a_replay() -> None:
-    """A detached call outlives its turn's stream: how it ends changes nothing in it, other arguments do."""
+def test_a_change_of_a_finished_turn_requests_a_replay() -> None:
+    """A detached call outlives the stream of its turn: its end changes nothing there, edited arguments do."""
     pieces = ev.CallInputDelta(aliases=ONE, text='{"a": 1}')
     turn = [ev.TurnStarted(), ev.CallProposed(aliases=ONE, scope="detached"), pieces, ev.TurnEnded()]
     answers: list[Any] = []
@@ -226,7 +226,7 @@ def test_what_changes_a_turn_that_was_told_to_its_end_asks_for_a_replay() -> Non
 
 
 @pytest.mark.parametrize("answer", [ev.ApprovalGranted(aliases=ONE), ev.ApprovalRefused(aliases=ONE)])
-def test_a_request_of_a_later_turn_is_not_looked_at(law: Law, answer: Event) -> None:
+def test_a_request_in_a_later_turn_does_not_change_the_message(law: Law, answer: Event) -> None:
     """A call whose request came after its turn shows only what is in its own turn."""
     between = [ev.TurnEnded(), ev.TurnStarted()]
     log = write_script([ev.TurnStarted(), PROPOSED, *between, ASKED[1], answer, DONE, ev.TurnEnded()]).log
@@ -285,7 +285,7 @@ def test_the_client_reads_the_stream_from_a_socket(client: Client, name: str) ->
 
 
 def test_a_chunk_is_one_line() -> None:
-    """The client splits any text at line feeds only."""
+    """The client splits the stream at line feeds only."""
     chunks = chunks_of(scenarios.events("hostile_strings"))
     lines = lines_of(chunks).split(b"\n")
     assert lines.pop() == b""
@@ -293,7 +293,7 @@ def test_a_chunk_is_one_line() -> None:
     assert not STREAM.events and registry.streaming("vercel-v4") is STREAM
 
 
-def test_a_stream_grows_with_what_is_said(scale: int) -> None:
+def test_the_stream_grows_linearly_with_its_chunks(scale: int) -> None:
     """C12: twice the chunks make twice the stream; arguments and output still being written are not sent at all."""
 
     def size(count: int) -> int:
@@ -345,8 +345,8 @@ def without_steps(message: Message) -> list[Any]:
 
 
 @pytest.mark.anyio
-async def test_the_weather_in_paris_is_one_message_through_the_ledger() -> None:
-    """S4.8: text, call, text; what a page shows of rows is the same with a ledger between and without one."""
+async def test_rows_imported_into_a_ledger_give_the_same_messages() -> None:
+    """S4.8: text, call, text; the messages are the same with and without a ledger."""
     answer, question = await through_a_ledger(weather())
     bare_answer, bare_question = format_messages_to_vercel(weather(), {})
     assert [part["type"] for part in without_steps(answer)] == ["text", "tool-invocation", "text"]
@@ -365,7 +365,7 @@ async def test_the_weather_in_paris_is_one_message_through_the_ledger() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("validated", [True, False, None])
-async def test_what_a_person_said_to_a_call_is_told_as_from_rows(validated: bool | None) -> None:
+async def test_annotations_equal_those_of_the_imported_rows(validated: bool | None) -> None:
     """S4.2, S4.3: the annotations of calls are those of the rows that they were imported from."""
     rows = [
         row(1, "USER", {"content": "Go."}),
@@ -406,8 +406,8 @@ def told_of(*drafts: Event, turn: bool = True) -> tuple[dict[str, Any], list[Any
 
 
 @pytest.mark.parametrize("state", STATE_NAMES)
-def test_every_state_has_its_word(state: str) -> None:
-    """C13, S4.2: the words come from the one table; a call that ended has its annotation, and one that is asked for."""
+def test_every_state_has_its_name(state: str) -> None:
+    """C13, S4.2: from the state table; a call has an annotation if it ended or waits for approval."""
     call, notes = told_of(*STATES[state])
     assert call["state"] == STATE_NAMES[state].v4
     assert ("result" in call) == (STATE_NAMES[state].v4 == "result")
@@ -418,8 +418,8 @@ def test_every_state_has_its_word(state: str) -> None:
 
 
 @pytest.mark.parametrize("state", STATE_NAMES)
-def test_outside_of_turns_every_call_has_its_annotation(state: str) -> None:
-    """S4.2: what is never streamed has no need to wait."""
+def test_every_call_outside_of_turns_has_an_annotation(state: str) -> None:
+    """S4.2: it is not streamed, so the annotation need not wait for the end."""
     _, (note,) = told_of(*STATES[state], turn=False)
     assert note["isComplete"] == STATE_NAMES[state].complete
 
@@ -437,7 +437,7 @@ def test_outside_of_turns_every_call_has_its_annotation(state: str) -> None:
         ([*ASKED, ASKED[1], ev.ApprovalGranted(aliases=ONE), DONE], "accepted"),
     ],
 )
-def test_validated_is_what_a_person_said(drafts: list[Event], validated: str) -> None:
+def test_validated_is_the_decision_of_the_user(drafts: list[Event], validated: str) -> None:
     """Accepted, rejected, pending, or not required."""
     _, (note,) = told_of(*drafts)
     assert note["validated"] == validated
@@ -456,7 +456,7 @@ def test_validated_is_what_a_person_said(drafts: list[Event], validated: str) ->
         (ev.CallCancelled(reason="stopped"), {"error": "This call was cancelled: stopped\nprinted\n"}),
     ],
 )
-def test_a_result_is_the_output_or_why_there_is_none(end: ev.CallEnd, result: Any) -> None:
+def test_a_result_is_the_output_or_the_reason(end: ev.CallEnd, result: Any) -> None:
     """C5: a value for the page, or a sentence that a model can act on."""
     printed = ev.CallProgress(aliases=ONE, text="printed\n")
     call, _ = told_of(ev.CallStarted(aliases=ONE), printed, structs.replace(end, aliases=ONE))
@@ -476,26 +476,26 @@ def test_a_result_is_the_output_or_why_there_is_none(end: ev.CallEnd, result: An
     ],
 )
 def test_arguments_are_always_an_object(drafts: list[Event], args: Any) -> None:
-    """C11: the client ends its stream at any other; arguments that are not whole are shown when no more can come."""
+    """C11: other values end the client's stream; incomplete arguments are shown when no more can follow."""
     assert told_of(*drafts)[0]["args"] == args
 
 
-def test_a_call_whose_arguments_are_still_written_is_a_partial_one() -> None:
-    """The page shows that it comes and where, without a guess at what half of its arguments mean."""
+def test_a_call_with_streaming_arguments_is_partial() -> None:
+    """The page shows the call at its position, without parsing incomplete arguments."""
     call, notes = told_of(ev.CallProposed(aliases=ONE, tool_name="bash"), ev.CallInputDelta(aliases=ONE, text='{"a'))
     assert call == {"state": "partial-call", "step": 0, "toolCallId": "one", "toolName": "bash"}
     assert notes == []
 
 
 @pytest.mark.parametrize("went", [ASKED[1:], [ev.CallStarted(aliases=ONE), ev.CallRequeued(aliases=ONE)]])
-def test_a_call_that_went_on_without_arguments_is_partial_no_more(went: list[Event]) -> None:
+def test_a_call_started_without_arguments_is_not_partial(went: list[Event]) -> None:
     """A call that was approved or started does not return to the partial state."""
     answer = [ev.ApprovalGranted(aliases=ONE)] if went == ASKED[1:] else []
     call, _ = told_of(ev.CallProposed(aliases=ONE, tool_name="bash"), *went, *answer)
     assert (call["state"], call["args"]) == ("call", {})
 
 
-def test_a_detached_call_stands_as_queued_for_ever() -> None:
+def test_a_detached_call_stays_queued_in_its_message() -> None:
     """S3.1: its answer to the model was its correlation id; how it went is asked for elsewhere."""
     log = scenarios.events("detached_call")
     (entry,) = [entry for entry in folded(log).entries.values() if isinstance(entry, ToolCall)]
@@ -506,7 +506,7 @@ def test_a_detached_call_stands_as_queued_for_ever() -> None:
 
 
 @pytest.mark.anyio
-async def test_output_too_large_for_the_log_says_so() -> None:
+async def test_output_stored_as_a_blob_has_a_preview_and_its_size() -> None:
     """The result is a preview; the annotation has the full size and the blob."""
     small = structs.replace(scenarios.QUIET, inline_limit=100, preview=10)
     end = ev.CallCompleted(aliases=ONE, output="x" * 1000, exit_status=3)
@@ -517,7 +517,7 @@ async def test_output_too_large_for_the_log_says_so() -> None:
     assert (note["truncated"], note["size"], note["exitStatus"]) == (True, 1000, 3) and note["blob"]
 
 
-def test_messages_come_newest_first_one_a_turn() -> None:
+def test_messages_are_newest_first_with_one_message_per_turn() -> None:
     """S4.1, S4.4: ids are those of entries and turns, so they are the same on every read."""
     messages = history(folded(scenarios.events("two_turns")))
     assert [(message["id"], message["role"]) for message in messages] == [
@@ -533,8 +533,8 @@ def test_messages_come_newest_first_one_a_turn() -> None:
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
-def test_a_history_is_that_of_its_blocks(name: str) -> None:
-    """The newest block first; no message needs another block."""
+def test_a_history_is_made_block_by_block(name: str) -> None:
+    """The newest block is first; no message needs another block."""
     log = scenarios.events(name)
     for count in range(len(log) + 1) if len(log) < 200 else (len(log),):
         entries = folded(log[:count]).snapshot().entries
@@ -542,7 +542,7 @@ def test_a_history_is_that_of_its_blocks(name: str) -> None:
 
 
 @given(scripts())
-def test_any_history_is_that_of_its_blocks(script: list[Event]) -> None:
+def test_any_history_is_made_block_by_block(script: list[Event]) -> None:
     """For any texts and calls, in turns and between them."""
     snapshot = write_script(script).state.snapshot()
     apart = [structs.replace(snapshot, entries=block) for block in split_blocks(snapshot.entries)[::-1]]
@@ -550,8 +550,8 @@ def test_any_history_is_that_of_its_blocks(script: list[Event]) -> None:
     assert history(snapshot.entries) == [message for block in apart for message in history(block.entries)]
 
 
-def test_a_message_is_complete_when_its_turn_is_over() -> None:
-    """S4.2: a pause in a turn is not its end."""
+def test_a_message_is_complete_when_its_turn_has_ended() -> None:
+    """S4.2: not during a pause of the turn."""
     log = write_script([ev.TurnStarted(), *STATES["completed"], ev.TurnEnded()]).log
     (going,), (over,) = history(folded(log[:-1])), history(folded(log))
     assert [note for note in going["annotations"] if "messageId" in note] == []
@@ -568,8 +568,8 @@ FILES = [
 ]
 
 
-def test_files_of_a_person_are_attachments(client: Client) -> None:
-    """What the client takes it is given; one broken file would make it refuse the whole history."""
+def test_files_of_a_user_are_attachments(client: Client) -> None:
+    """Only those that the client accepts; an invalid file would make it refuse the full history."""
     log = write_script([ev.MessageUser(text="See.", content=FILES)]).log
     (message,) = history(folded(log))
     assert message["experimental_attachments"] == [
@@ -580,14 +580,14 @@ def test_files_of_a_person_are_attachments(client: Client) -> None:
 
 
 @pytest.mark.parametrize(("at", "shown"), [(1, "1970-01-01T00:00:00.001Z"), (2**53 - 1, None)])
-def test_a_time_is_told_as_javascript_writes_it(at: int, shown: str | None) -> None:
-    """C11: a time that no calendar has is none."""
+def test_times_are_in_javascript_iso_format(at: int, shown: str | None) -> None:
+    """C11: a time out of range is left out."""
     assert history([Spoken(id=1, at=at, role="user", content="Hi.")])[0]["createdAt"] == shown
 
 
 @pytest.mark.parametrize("name", ["parallel_calls", "two_turns", "approval_pending", "streamed_arguments"])
 @pytest.mark.anyio
-async def test_stored_entries_make_the_same_messages(name: str) -> None:
+async def test_entries_from_a_checkpoint_give_the_same_messages(name: str) -> None:
     """C9: a history read from a checkpoint is the one that is folded from the log."""
     async with await open_ledger("sqlite:///:memory:", scenarios.QUIET) as ledger:
         for draft in scenarios.drafts(name):
@@ -612,7 +612,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_any_result_is_read_as_it_is_meant(client: Client, value: Any) -> None:
+def test_any_result_is_read_unchanged_by_the_client(client: Client, value: Any) -> None:
     """C11: no number is rounded and no key becomes a prototype on the way."""
     chunks = [["b", {"toolCallId": "1", "toolName": "x"}], ["9", {"toolCallId": "1", "toolName": "x", "args": {}}]]
     (answer,) = client.ask([{"id": 0, "chunks": [*chunks, ["a", {"toolCallId": "1", "result": readable(value)}]]}])

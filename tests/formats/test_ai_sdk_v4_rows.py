@@ -67,8 +67,8 @@ def notes(messages: list[Any], key: str) -> dict[str, Any]:
 # Messages
 
 
-def test_the_weather_in_paris_is_one_assistant_message() -> None:
-    """S4.8: text, call, text, in one message, and the question after it, since the newest comes first."""
+def test_text_call_and_text_are_one_assistant_message() -> None:
+    """S4.8: the question follows it, since the newest message is first."""
     answer, question = format_messages_to_vercel(weather()[::-1], {})
     assert answer == {
         "id": "m4",
@@ -120,8 +120,8 @@ SAID = [
 
 @pytest.mark.parametrize(("content", "result"), SAID)
 @pytest.mark.parametrize("text", [True, False])
-def test_a_result_is_read_in_every_spelling(content: Any, result: Any, text: bool) -> None:
-    """S4.1: either id, content before result, else empty; a content column of text or of JSON."""
+def test_every_spelling_of_a_result_is_read(content: Any, result: Any, text: bool) -> None:
+    """S4.1: either id; content before result, or else empty; a content column of text or of JSON."""
     rows = [*weather()[:1], row(2, "AI_TOOL", {}, [call("c")]), row(3, "TOOL", content)]
     if not text:
         rows[2]["content"] = content
@@ -149,7 +149,7 @@ def spelled(rows: list[dict[str, Any]], names: dict[str, str]) -> list[dict[str,
 
 
 @pytest.mark.parametrize("names", SPELLINGS)
-def test_columns_are_read_in_every_spelling(names: dict[str, str]) -> None:
+def test_every_spelling_of_a_column_is_read(names: dict[str, str]) -> None:
     """S4.1: camelCase, snake_case, and the words of the backend's own API."""
     rows = spelled(weather(), names)
     lower = [{**row, "entity": row["entity"].lower()} for row in rows]
@@ -162,8 +162,8 @@ class Entity(Enum):
     AI_MESSAGE = "ai_message"
 
 
-def test_rows_may_hold_what_a_database_driver_gives() -> None:
-    """Enumerations, UUIDs and times as objects become the texts that JSON has for them."""
+def test_rows_can_have_values_of_database_drivers() -> None:
+    """Enumerations, UUIDs and time objects are converted to JSON text."""
     identity = UUID(int=7)
     rows = [
         {"message_id": identity, "entity": Entity.USER, "content": "Hi", "creation_date": NOON.replace(tzinfo=None)},
@@ -175,8 +175,8 @@ def test_rows_may_hold_what_a_database_driver_gives() -> None:
     assert json.loads(json.dumps([answer, question])) == [answer, question]
 
 
-def test_reasoning_stands_before_text_and_everything_has_its_note() -> None:
-    """S4.2: also in a round of calls; the details are what the client sends back to a model."""
+def test_reasoning_precedes_text_and_each_part_has_an_annotation() -> None:
+    """S4.2: also in a round of calls; the client sends the details back to a model."""
     content = {"content": "Looking", "reasoning": "Which city?"}
     rows = [
         row(1, "USER", {"content": "Weather?"}, isComplete=False),
@@ -213,8 +213,8 @@ VALIDATED = [
 
 
 @pytest.mark.parametrize(("stored", "required", "free"), VALIDATED)
-def test_a_call_shows_what_a_person_said_of_it(stored: Any, required: str, free: str) -> None:
-    """S4.3: what is stored counts; without it, whether the tool requires an answer, by a mapping or a function."""
+def test_a_call_has_the_decision_of_the_user(stored: Any, required: str, free: str) -> None:
+    """S4.3: the stored decision, or else whether the tool requires approval, by a mapping or a function."""
     rows = [row(1, "AI_TOOL", {}, [call("c", stored)])]
     for needs, shown in (({"get_weather": True}, required), ({"other": True}, free), (None, free)):
         found = format_messages_to_vercel(rows, needs)
@@ -224,8 +224,8 @@ def test_a_call_shows_what_a_person_said_of_it(stored: Any, required: str, free:
             assert format_messages_to_vercel(rows, lambda tool, needs=needs: needs.get(tool, False)) == found
 
 
-def test_calls_that_nothing_closes_get_a_placeholder() -> None:
-    """S4.4: with the time of the USER row that follows, else of the last row."""
+def test_calls_without_a_result_get_a_placeholder() -> None:
+    """S4.4: with the time of the next USER row, or else of the last row."""
     rows = [
         *weather()[:3],
         row(7, "USER", {"content": "Never mind"}),
@@ -242,8 +242,8 @@ def test_calls_that_nothing_closes_get_a_placeholder() -> None:
     assert first["id"] != last["id"] and UUID(first["id"]) and UUID(last["id"])
 
 
-def test_the_id_of_a_placeholder_is_the_same_on_every_read() -> None:
-    """S4.4: with any rows after it, and on any page."""
+def test_the_id_of_a_placeholder_is_stable() -> None:
+    """S4.4: for any rows after it and on any page."""
     rows = weather()[:2]
     (read, _), (again, _) = format_messages_to_vercel(rows), format_messages_to_vercel(weather()[:3])
     (alone,) = format_messages_to_vercel(rows[1:])
@@ -255,15 +255,15 @@ def test_the_id_of_a_placeholder_is_the_same_on_every_read() -> None:
     assert other["id"] != read["id"]
 
 
-def test_a_call_stays_a_call_until_its_result_is_there() -> None:
-    """S4.7: `call` without a result while it runs, `result` after."""
+def test_a_call_is_in_state_call_until_its_result() -> None:
+    """S4.7: then in state `result`."""
     before, after = (invocations(format_messages_to_vercel(weather()[:n]))[0] for n in (2, 3))
     assert before["state"] == "call" and "result" not in before
     assert after["state"] == "result" and {**before, "state": "result", "result": '{"temp": 20}'} == after
 
 
-def test_steps_count_the_rounds_of_calls_in_a_message() -> None:
-    """So that the client can part them again for a model; a round without calls is none."""
+def test_the_step_of_a_call_is_its_round_in_the_message() -> None:
+    """The client separates rounds by it for a model; a round without calls does not count."""
     rows = [
         row(1, "AI_TOOL", {}, [call("a"), call("b")]),
         row(2, "AI_TOOL", {"content": "hm"}),
@@ -280,8 +280,8 @@ def test_steps_count_the_rounds_of_calls_in_a_message() -> None:
 # Bad input
 
 
-def test_malformed_arguments_spoil_one_call_only() -> None:
-    """C11: they stay the text they are; none at all are no arguments."""
+def test_malformed_arguments_affect_only_their_call() -> None:
+    """C11: they stay text; missing ones are an empty object."""
     arguments = ['{"city": ', "{}", "", "NaN", "[" * 200_000, '{"n": 1e5}', "\ud800"]
     calls = [call(str(number), args=args) for number, args in enumerate(arguments)]
     rows = [*weather(), row(5, "AI_TOOL", {}, calls)]
@@ -292,8 +292,8 @@ def test_malformed_arguments_spoil_one_call_only() -> None:
     assert json.loads(vercel_json(json.dumps(rows))) == format_messages_to_vercel(rows)
 
 
-def test_arguments_that_are_no_json_are_shown_as_far_as_they_can_be() -> None:
-    """A value inside itself, or of a type that JSON has not."""
+def test_arguments_that_are_not_json_are_converted() -> None:
+    """A value that contains itself, or of a type that JSON lacks."""
     inside: dict[str, Any] = {"set": {1}, 2: b"x"}
     inside["self"] = inside
     rows = [row(1, "AI_TOOL", {}, [{"id": "a", "name": "f", "arguments": inside}])]
@@ -302,14 +302,14 @@ def test_arguments_that_are_no_json_are_shown_as_far_as_they_can_be() -> None:
 
 
 @pytest.mark.parametrize("odd", [None, 3, "text", [], {}, {"entity": "SYSTEM"}, {"entity": ["USER"]}, {"entity": None}])
-def test_what_is_no_row_is_in_no_message(odd: Any) -> None:
-    """Values that are no objects, and unknown kinds, leave the others as they are."""
+def test_values_that_are_not_rows_are_ignored(odd: Any) -> None:
+    """Values that are not objects, and unknown kinds; other rows are not affected."""
     rows = [*weather()[:2], odd, *weather()[2:]]
     assert format_messages_to_vercel(rows) == format_messages_to_vercel(weather())
     assert json.loads(vercel_json(json.dumps(rows))) == format_messages_to_vercel(weather())
 
 
-def test_rows_and_calls_without_ids_have_ids_of_their_own() -> None:
+def test_rows_and_calls_without_ids_get_stable_ids() -> None:
     """C2: the same on every read, and different for equal rows."""
     rows: list[dict[str, Any]] = [
         {"entity": "USER", "content": "Hi"},
@@ -325,8 +325,8 @@ def test_rows_and_calls_without_ids_have_ids_of_their_own() -> None:
     assert format_messages_to_vercel(rows) == messages == json.loads(vercel_json(json.dumps(rows)))
 
 
-def test_the_first_result_counts() -> None:
-    """C4: a second one, and a call's end after the message was closed, change nothing that was settled."""
+def test_the_first_result_of_a_call_counts() -> None:
+    """C4: neither a second result nor one after the end of the message changes it."""
     rows = [
         *weather(),
         row(5, "TOOL", {"tool_call_id": "call_123", "content": "other"}, isComplete=False),
@@ -336,8 +336,8 @@ def test_the_first_result_counts() -> None:
     assert format_messages_to_vercel(rows) == format_messages_to_vercel(weather())
 
 
-def test_a_result_finds_its_call_before_it_and_after_the_answer() -> None:
-    """S4.1: one that is too early, and one that follows the message or the next question."""
+def test_early_and_late_results_find_their_call() -> None:
+    """S4.1: a result before its call, and one after the message or the next question."""
     rows = [
         row(1, "USER", {"content": "Go"}),
         row(2, "TOOL", {"tool_call_id": "early", "content": 1}),
@@ -350,8 +350,8 @@ def test_a_result_finds_its_call_before_it_and_after_the_answer() -> None:
     assert [invocation["result"] for invocation in invocations(format_messages_to_vercel(rows))] == [1, 2, 3]
 
 
-def test_ids_that_start_anew_with_every_turn_are_new_calls() -> None:
-    """C2: a result is of the newest call of its id, and never of one in a later turn."""
+def test_foreign_ids_reused_in_a_later_turn_are_new_calls() -> None:
+    """C2: a result belongs to the newest call with its id, and never to one in a later turn."""
     rows = [
         row(1, "AI_TOOL", {}, [call("0")]),
         row(2, "USER", {"content": "stop"}),
@@ -365,7 +365,7 @@ def test_ids_that_start_anew_with_every_turn_are_new_calls() -> None:
 
 
 @pytest.mark.parametrize("order", [(2, 3), (3, 2)])
-def test_a_reason_too_long_to_show_is_kept_whole(order: tuple[int, int]) -> None:
+def test_a_reason_over_the_limit_is_stored_in_full(order: tuple[int, int]) -> None:
     """Once, whether the row that gives it follows its call or precedes it."""
     before, after = order
     why = row(after, "TOOL", {"tool_call_id": "a", "content": "no " * 5000})
@@ -375,8 +375,8 @@ def test_a_reason_too_long_to_show_is_kept_whole(order: tuple[int, int]) -> None
     assert [event.body for event in fed if isinstance(event, ev.Raw)] == [why]
 
 
-def test_an_early_result_is_of_the_call_in_its_own_turn() -> None:
-    """C2: although an open call of an earlier turn has the same id; in messages and in the session alike."""
+def test_an_early_result_belongs_to_the_call_of_its_turn() -> None:
+    """C2: also if an open call of an earlier turn has the same id; in messages and in the session."""
     rows = [
         row(1, "USER", {"content": "one"}),
         row(2, "AI_TOOL", {}, [call("0")]),
@@ -390,8 +390,8 @@ def test_an_early_result_is_of_the_call_in_its_own_turn() -> None:
     assert [entry.output for entry in entries] == [None, "second"]
 
 
-def test_rows_that_two_pages_share_are_there_once() -> None:
-    """Only what is equal is the same: rows that share nothing but an id both stay."""
+def test_rows_on_two_pages_are_shown_once() -> None:
+    """Only equal rows are merged; rows that only share an id are not."""
     rows = weather()
     assert format_messages_to_vercel(rows + copy.deepcopy(rows[1:])) == format_messages_to_vercel(rows)
     assert json.loads(vercel_json(json.dumps(rows + rows[1:]))) == format_messages_to_vercel(rows)
@@ -407,8 +407,8 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("evidence", ORDERS)
-def test_which_row_is_the_oldest_is_told_by_times_numbers_or_calls(evidence: str) -> None:
-    """S4.1: either order in gives the newest first out."""
+def test_row_order_is_found_by_times_ids_or_calls(evidence: str) -> None:
+    """S4.1: the result is newest first for either order of the input."""
     rows = [
         {**row, **ORDERS[evidence], "id": 10 + n if evidence == "numbers" else row["id"]}
         for n, row in enumerate(weather())
@@ -419,8 +419,8 @@ def test_which_row_is_the_oldest_is_told_by_times_numbers_or_calls(evidence: str
     assert len(forward[0]["parts"]) == 3
 
 
-def test_rows_of_the_same_time_are_ordered_by_ids_that_count() -> None:
-    """In any order."""
+def test_rows_of_the_same_time_are_ordered_by_numeric_ids() -> None:
+    """For any order of the input."""
     rows = [{**row, "id": 10 + n, "creationDate": time(1)} for n, row in enumerate(weather())]
     wanted = format_messages_to_vercel(rows)
     for seed in range(10):
@@ -435,8 +435,8 @@ def test_rows_without_times_are_ordered_by_call_and_result() -> None:
     assert len(message["parts"]) == 3
 
 
-def test_a_row_without_a_time_stays_with_its_neighbours() -> None:
-    """Among rows that have one, whichever end they begin at."""
+def test_a_row_without_a_time_stays_next_to_its_neighbours() -> None:
+    """In either order of the input."""
     rows = [
         row(n, "USER", {"content": str(n)}, **({"creationDate": None} if n in (0, 2, 3, 5) else {})) for n in range(7)
     ]
@@ -455,8 +455,8 @@ def test_times_of_any_form_are_compared_as_times() -> None:
 
 
 @pytest.mark.parametrize("wrapped", [lambda rows: rows, lambda rows: {"rows": rows}, lambda rows: {"results": rows}])
-def test_json_may_be_a_list_a_document_or_lines(wrapped: Any) -> None:
-    """All give the same; bytes that are no JSON are refused."""
+def test_a_list_a_document_and_json_lines_are_accepted(wrapped: Any) -> None:
+    """All give the same messages; bytes that are not JSON are refused."""
     wanted = format_messages_to_vercel(weather())
     lines = "\n".join(json.dumps(row, indent=None) for row in weather())
     assert json.loads(vercel_json(json.dumps(wrapped(weather())).encode())) == wanted
@@ -482,8 +482,8 @@ def test_json_may_be_a_list_a_document_or_lines(wrapped: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("as_text", [True, False])
-def test_what_is_said_is_always_one_text(content: Any, text: str, as_text: bool) -> None:
-    """Of blocks their texts, of anything else its JSON: the client shows `content` as it is."""
+def test_content_is_always_one_text(content: Any, text: str, as_text: bool) -> None:
+    """The texts of blocks, and the JSON of other values, since the client shows `content` unchanged."""
     message = {"role": "assistant", "content": content}
     rows = [*weather()[:3], {**row(4, "AI_MESSAGE", message), "content": json.dumps(message) if as_text else message}]
     found = format_messages_to_vercel(rows)
@@ -493,8 +493,8 @@ def test_what_is_said_is_always_one_text(content: Any, text: str, as_text: bool)
 
 @pytest.mark.parametrize("names", [{}, SNAKE])
 @pytest.mark.parametrize("text", [True, False])
-def test_arguments_and_results_are_passed_on_unread(names: dict[str, str], text: bool) -> None:
-    """A long thread costs little: their bytes are those that came, spaces and all, in both usual spellings."""
+def test_arguments_and_results_are_passed_without_parsing(names: dict[str, str], text: bool) -> None:
+    """So a long thread is fast: bytes are unchanged, including white space, in both usual spellings."""
     loose = '{"city" :  "Paris"}'
     rows = weather()
     rows[1] = row(2, "AI_TOOL", {"role": "assistant", "content": ""}, [call("call_123", args=loose)])
@@ -603,8 +603,8 @@ def describe(part: Any) -> Any:
 
 
 @given(plans(), st.randoms(use_true_random=False))
-def test_messages_tell_what_happened(plan: list[Turn], pick: random.Random) -> None:
-    """S4.1: every text once and in its place, every call exactly once, every result in its call."""
+def test_messages_have_every_text_call_and_result_once(plan: list[Turn], pick: random.Random) -> None:
+    """S4.1: each text in its position and each result in its call."""
     messages = format_messages_to_vercel(rows_of(plan, pick), {})
     assert [(message["role"], [describe(part) for part in message["parts"]]) for message in messages] == shown(plan)
     calls = {call.id: call.validated for turn in plan for one in turn.rounds for call in one.calls}
@@ -616,8 +616,8 @@ def test_messages_tell_what_happened(plan: list[Turn], pick: random.Random) -> N
 
 
 @given(plans(), st.randoms(use_true_random=False), st.sampled_from(SPELLINGS))
-def test_the_order_of_rows_is_that_of_their_times(plan: list[Turn], pick: random.Random, names: dict[str, str]) -> None:
-    """S4.1, S4.9: rows in any order give the same messages, from values as from JSON, and stay as they were."""
+def test_rows_in_any_order_give_the_same_messages(plan: list[Turn], pick: random.Random, names: dict[str, str]) -> None:
+    """S4.1, S4.9: rows are sorted by time, as values and as JSON, and the input is not changed."""
     rows = spelled(rows_of(plan, pick), names)
     wanted = canonical(format_messages_to_vercel(rows, {"get_weather": True}))
     mixed = pick.sample(rows, len(rows))
@@ -630,8 +630,8 @@ def test_the_order_of_rows_is_that_of_their_times(plan: list[Turn], pick: random
 
 
 @given(format_cases.streams("rows"))
-def test_anything_gives_messages(rows: list[Any]) -> None:
-    """C11: damaged rows too; what is given stays as it was, and no message shares a value with it."""
+def test_any_input_gives_messages(rows: list[Any]) -> None:
+    """C11: also damaged rows; the input is not changed, and no message shares a value with it."""
     before = copy.deepcopy(rows)
     messages = format_messages_to_vercel(rows)
     assert rows == before
@@ -680,11 +680,10 @@ class Reading:
 
 
 @given(plans(), st.randoms(use_true_random=False), st.integers(1, 5))
-def test_a_thread_reads_the_same_from_either_end(plan: list[Turn], pick: random.Random, page: int) -> None:
-    """A file that begins with the newest row gives the session of one that begins with the oldest.
-
-    So do pages, newest first, and one document with all rows in any order.
-    """
+def test_oldest_first_and_newest_first_files_give_the_same_session(
+    plan: list[Turn], pick: random.Random, page: int
+) -> None:
+    """So do pages, newest first, and one document with all rows in any order."""
     rows = rows_of(plan, pick)
     wanted = Reading().feed(*rows).close()
     newest = rows[::-1]
@@ -694,8 +693,8 @@ def test_a_thread_reads_the_same_from_either_end(plan: list[Turn], pick: random.
 
 
 @given(plans(), st.randoms(use_true_random=False))
-def test_a_session_has_the_calls_that_the_messages_have(plan: list[Turn], pick: random.Random) -> None:
-    """C3: by id, with their arguments and results; what a person rejected has no result, but a reason."""
+def test_session_and_messages_have_the_same_calls(plan: list[Turn], pick: random.Random) -> None:
+    """C3: by id, with arguments and results; a rejected call has a reason and no result."""
     rows = rows_of(plan, pick)
     reading = Reading().feed(*rows).close()
     found = {entry.tool_call_id: entry for entry in reading.entries(ToolCall)}
@@ -716,8 +715,8 @@ def test_a_session_has_the_calls_that_the_messages_have(plan: list[Turn], pick: 
             assert entry.output == messages[name].get("result")
 
 
-def test_rows_are_told_as_they_come_once_the_way_is_known() -> None:
-    """The first waits for the second; from there on nothing waits."""
+def test_rows_are_decoded_immediately_once_their_order_is_known() -> None:
+    """Only the first row waits for the second one."""
     decoder = RowsDecoder()
     drafts = [decoder.feed(row) for row in weather()]
     assert [bool(found) for found in drafts] == [False, True, True, True]
@@ -738,7 +737,7 @@ def test_rows_are_told_as_they_come_once_the_way_is_known() -> None:
 
 
 def test_a_user_row_begins_a_turn_and_an_ai_message_ends_it() -> None:
-    """Broken off by the user, it ends as cancelled, and so do its calls (C5)."""
+    """C5: a turn that the user interrupts ends as cancelled, and so do its calls."""
     broken = row(3, "AI_MESSAGE", {"content": "The wea"}, isComplete=False)
     reading = Reading().feed(*weather()[:2], broken)
     assert [event.reason for event in reading.log(ev.TurnEnded)] == ["cancelled"]
@@ -746,8 +745,8 @@ def test_a_user_row_begins_a_turn_and_an_ai_message_ends_it() -> None:
     assert not [entry for entry in reading.entries(Message) if entry.streaming]
 
 
-def test_what_a_person_said_of_a_call_is_recorded_as_an_answer() -> None:
-    """S4.3, S4.6: accepted, rejected with the reason that the model reads, rejected without, and not asked."""
+def test_the_decision_of_the_user_is_recorded_as_an_answer() -> None:
+    """S4.3, S4.6: accepted, rejected with or without a reason for the model, and not required."""
     calls = [call("yes", True), call("no", False), call("never", False), call("free")]
     reading = Reading().feed(
         weather()[0],
@@ -774,7 +773,7 @@ def test_what_a_person_said_of_a_call_is_recorded_as_an_answer() -> None:
     }
 
 
-def test_an_id_that_comes_again_in_the_next_round_is_another_call() -> None:
+def test_an_id_reused_in_the_next_round_is_another_call() -> None:
     """C2: even while the first is open."""
     reading = Reading().feed(weather()[0], row(2, "AI_TOOL", {}, [call("0")]), row(3, "AI_TOOL", {}, [call("0")]))
     assert [(entry.iteration, entry.status) for entry in reading.entries(ToolCall)] == [(0, "queued"), (1, "queued")]
@@ -788,20 +787,20 @@ def test_a_rejected_call_waits_for_a_reason_until_the_next_round() -> None:
     assert [entry.status for entry in reading.entries(ToolCall)] == ["denied", "queued"]
 
 
-def test_a_call_that_waits_for_a_person_waits_in_the_session() -> None:
-    """S4.3: where the row itself says so."""
+def test_a_row_that_waits_for_approval_is_a_waiting_call() -> None:
+    """S4.3: if the row itself has that state."""
     reading = Reading().feed(weather()[0], row(2, "AI_TOOL", {}, [call("c", "pending"), call("d")]))
     assert [entry.status for entry in reading.entries(ToolCall)] == ["awaiting_approval", "queued"]
 
 
-def test_a_tool_that_was_stopped_is_cancelled() -> None:
-    """C5: its row is not complete; what it had to say is kept."""
+def test_an_incomplete_tool_row_is_a_cancelled_call() -> None:
+    """C5: its output is stored."""
     stopped = row(3, "TOOL", {"tool_call_id": "call_123", "content": "Aborted."}, isComplete=False)
     (entry,) = Reading().feed(*weather()[:2], stopped).entries(ToolCall)
     assert (entry.status, entry.output) == ("cancelled", "Aborted.")
 
 
-def test_a_row_that_is_there_twice_is_kept_and_says_nothing() -> None:
+def test_a_repeated_row_is_stored_and_shown_once() -> None:
     """Neither a text nor a call is shown again."""
     once, twice = Reading().feed(*weather()), Reading().feed(*(row for row in weather() for _ in range(2)))
     assert [entry.id for entry in twice.entries()] != []
@@ -809,7 +808,7 @@ def test_a_row_that_is_there_twice_is_kept_and_says_nothing() -> None:
     assert [event.body["id"] for event in twice.log(ev.Raw)] == ["m1", "m2", "m3", "m4"]
 
 
-def test_what_is_not_taken_over_is_kept_whole() -> None:
+def test_unknown_content_is_stored_as_raw() -> None:
     """Unknown columns, parts of a content, and values that are no rows."""
     rows = [{**row, "model": "m"} if n == 0 else row for n, row in enumerate(weather())]
     rows[3] = row(4, "AI_MESSAGE", {"content": "Done", "sender": "Agent"})
@@ -819,8 +818,8 @@ def test_what_is_not_taken_over_is_kept_whole() -> None:
 
 
 @pytest.mark.parametrize("lines", [lambda rows: rows, lambda rows: rows[::-1], lambda rows: [rows]])
-def test_a_row_that_is_too_large_spoils_none_of_the_others(lines: Any) -> None:
-    """C11: one that is drafted together with others is kept raw, for if it were refused they all would be."""
+def test_a_row_over_the_size_limit_does_not_affect_others(lines: Any) -> None:
+    """C11: among other rows it is stored as raw, since a refusal would refuse all of them."""
     rows = weather()
     rows[0] = row(1, "USER", {"content": "x" * MAX_ROW_BYTES})
     rows[2] = row(3, "TOOL", {"tool_call_id": "call_123", "content": "y" * MAX_ROW_BYTES})
@@ -831,16 +830,16 @@ def test_a_row_that_is_too_large_spoils_none_of_the_others(lines: Any) -> None:
     assert {ev.CallProposed, ev.CallCompleted, ev.MessageDelta} < set(kinds) and ev.MessageUser not in kinds
 
 
-def test_a_large_row_that_stands_alone_is_told() -> None:
-    """Whether it is too large is then for the ledger to say, and only it would be refused."""
+def test_a_single_large_row_is_decoded() -> None:
+    """The ledger checks its size, and a refusal affects no other row."""
     decoder = RowsDecoder()
     large = row(5, "USER", {"content": "x" * MAX_ROW_BYTES})
     drafts = [decoder.feed(line) for line in (*weather(), large)][-1]
     assert [type(draft.event) for draft in drafts] == [ev.TurnStarted, ev.MessageUser]
 
 
-def test_threads_of_one_table_are_conversations_of_their_own() -> None:
-    """Rows of two threads may stand mixed, one a line or in one document."""
+def test_threads_of_one_table_are_separate_conversations() -> None:
+    """Their rows may be mixed, as lines or in one document."""
     one = [{**row, "threadId": "t-1"} for row in weather()]
     other = [{**row, "threadId": "t-2"} for row in weather()]
     mixed = [row for pair in zip(one, other, strict=True) for row in pair]

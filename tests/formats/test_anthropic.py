@@ -102,8 +102,8 @@ def streams_of(case: str) -> list[list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("case", ORACLE)
-def test_a_stream_reads_as_the_sdk_reads_it(case: str) -> None:
-    """Texts, thoughts, ids, names and arguments of every answer."""
+def test_the_decoder_reads_a_stream_like_the_sdk(case: str) -> None:
+    """Texts, thoughts, ids, names and arguments of every response are the same."""
     streams = streams_of(case)
     assert streams
     for stream in streams:
@@ -122,8 +122,8 @@ def test_a_stream_reads_as_the_sdk_reads_it(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", [*ORACLE, "bad_arguments"])
-def test_an_sdks_event_reads_as_what_it_was_read_from(case: str) -> None:
-    """An event that is dumped says null where the wire said nothing."""
+def test_sdk_event_objects_give_the_same_entries_as_their_json(case: str) -> None:
+    """A dumped object has null for absent fields."""
     kept_as_it_came = ev.Raw | ev.SessionInfo | ev.CallEnd
     for stream in streams_of(case):
         dumped = [as_sdk(event).model_dump(mode="json", warnings=False) for event in stream]
@@ -137,8 +137,8 @@ def test_an_sdks_event_reads_as_what_it_was_read_from(case: str) -> None:
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=4), st.integers(), max_size=3), min_size=1, max_size=3), st.data())
-def test_wherever_a_stream_is_cut_it_says_the_same(given_inputs: list[Any], data: st.DataObject) -> None:
-    """Arguments and texts in any pieces, as the whole message says it."""
+def test_any_split_of_a_stream_gives_the_same_entries(given_inputs: list[Any], data: st.DataObject) -> None:
+    """Arguments and texts in chunks of any size give the same as the full message."""
     stream, blocks = [begin()], list[Any]()
     for index, value in enumerate(given_inputs):
         arguments = json.dumps(value)
@@ -158,15 +158,15 @@ def test_wherever_a_stream_is_cut_it_says_the_same(given_inputs: list[Any], data
     assert facts[0] == facts[1] and len(facts[0]) == len(given_inputs)
 
 
-def test_texts_come_as_deltas_unless_the_caller_knows_better() -> None:
+def test_texts_are_deltas_unless_the_caller_declares_otherwise() -> None:
     """S2.4: providers send deltas."""
     stream = [begin(), start(0, text("")), delta(0, type="text_delta", text="ha")]
     assert [event.chunks for event in drafted(stream)] == ["delta"]
     assert [event.chunks for event in drafted(stream, chunks="cumulative")] == ["cumulative"]
 
 
-def test_calls_in_one_place_are_as_many_calls() -> None:
-    """A server that gives all blocks one index still sends them one after the other."""
+def test_calls_with_the_same_block_index_are_separate_calls() -> None:
+    """Some servers send every block with the same index, one after the other."""
     stream = [begin()]
     for name in "abc":
         stream += [start(0, call(name)), delta(0, type="input_json_delta", partial_json=f'{{"of":"{name}"}}'), stop(0)]
@@ -174,8 +174,8 @@ def test_calls_in_one_place_are_as_many_calls() -> None:
     assert [(c.raw_input, c.index) for c in found] == [({"of": name}, index) for index, name in enumerate("abc")]
 
 
-def test_blocks_of_text_that_citations_part_are_one_text() -> None:
-    """A call between them parts it."""
+def test_text_blocks_split_by_citations_are_one_text() -> None:
+    """A call between them splits the text."""
     parts = [
         start(0, text("a")),
         stop(0),
@@ -192,15 +192,15 @@ def test_blocks_of_text_that_citations_part_are_one_text() -> None:
 # Identity and results
 
 
-def test_an_id_that_comes_in_every_answer_is_a_new_call_each_time() -> None:
-    """C2, C3: also when the calls are equal to the letter, and their results too."""
+def test_an_id_reused_in_every_response_is_a_new_call_each_time() -> None:
+    """C2, C3: also for equal calls with equal results."""
     memory = decode_messages("anthropic", [USER, *[whole(call("toolu_0")), results(("toolu_0", "ok"))] * 3])
     assert [(c.status, c.iteration) for c in list_calls(memory)] == [("completed", n) for n in range(3)]
 
 
 @pytest.mark.parametrize("identity", ["", None, "same"])
-def test_calls_without_ids_of_their_own_get_their_results_in_order(identity: Any) -> None:
-    """Two equal calls of one answer, two results."""
+def test_results_of_calls_without_ids_are_matched_in_order(identity: Any) -> None:
+    """Two equal calls of one response, two results."""
     messages = [USER, whole(call(identity), call(identity)), results((identity, "first"), (identity, "second"))]
     assert [c.output for c in list_calls(decode_messages("anthropic", messages))] == ["first", "second"]
 
@@ -215,8 +215,8 @@ def test_calls_without_ids_of_their_own_get_their_results_in_order(identity: Any
         ([text("a"), {"type": "image"}], [text("a"), {"type": "image"}]),
     ],
 )
-def test_a_result_is_its_text_or_else_its_blocks(content: Any, output: Any) -> None:
-    """With `is_error` it is what went wrong."""
+def test_a_result_is_its_text_or_its_blocks(content: Any, output: Any) -> None:
+    """With `is_error` it is the error."""
     messages = [USER, whole(call("toolu_1"))]
     (good,) = list_calls(decode_messages("anthropic", [*messages, results(("toolu_1", content))]))
     assert (good.status, good.output) == ("completed", output)
@@ -225,8 +225,8 @@ def test_a_result_is_its_text_or_else_its_blocks(content: Any, output: Any) -> N
 
 
 @pytest.mark.parametrize("kind", ["server_tool_use", "mcp_tool_use"])
-def test_tools_that_the_provider_runs_are_running_until_their_result(kind: str) -> None:
-    """And the client is not asked for it, so that the turn ends with the answer."""
+def test_provider_tools_are_running_until_their_result(kind: str) -> None:
+    """The client need not send their result, so the turn ends with the response."""
     block = {**call("srv_1", "search"), "type": kind}
     running = [USER, begin(), start(0, block), stop(0)]
     assert [c.status for c in list_calls(decode_messages("anthropic", running))] == ["running"]
@@ -236,8 +236,8 @@ def test_tools_that_the_provider_runs_are_running_until_their_result(kind: str) 
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_results_of_the_provider_go_to_its_calls_in_order(named: bool) -> None:
-    """C2, C3: also where two calls have one id, or none; a call that we are to run takes none of them."""
+def test_provider_results_are_matched_to_provider_calls_in_order(named: bool) -> None:
+    """C2, C3: also with equal or missing ids; calls of the client receive none of them."""
     named_by = {"id": "srv_1"} if named else {}
     answers_to = {"tool_use_id": "srv_1"} if named else {}
     blocks: list[Any] = [{"type": "tool_use", "id": "toolu_1", "name": "ls", "input": {}}]
@@ -252,8 +252,8 @@ def test_results_of_the_provider_go_to_its_calls_in_order(named: bool) -> None:
     ]
 
 
-def test_a_pause_is_not_the_end_of_the_turn() -> None:
-    """What the provider was running continues in its next answer, and is the same call."""
+def test_pause_turn_does_not_end_the_turn() -> None:
+    """A provider call continues in the next response as the same call."""
     block = {**call("srv_1", "search"), "type": "server_tool_use"}
     result = {"type": "web_search_tool_result", "tool_use_id": "srv_1", "content": []}
     paused = [USER, begin(), start(0, block), stop(0), *end("pause_turn")]
@@ -276,8 +276,8 @@ def test_a_pause_is_not_the_end_of_the_turn() -> None:
         ("new_word", "new_word"),
     ],
 )
-def test_a_turn_ends_with_the_answer_that_asks_for_nothing(stop_reason: str, reason: str) -> None:
-    """In the words of the ledger, streamed or whole."""
+def test_a_turn_ends_with_a_response_without_calls(stop_reason: str, reason: str) -> None:
+    """With a stop reason of the ledger, for streams and full responses."""
     for answer in (
         [begin(), start(0, text("Yes.")), stop(0), *end(stop_reason)],
         [whole(text("Yes."), reason=stop_reason)],
@@ -285,15 +285,15 @@ def test_a_turn_ends_with_the_answer_that_asks_for_nothing(stop_reason: str, rea
         assert [event.reason for event in of(ev.TurnEnded, drafted([USER, *answer]))] == [reason]
 
 
-def test_why_the_model_declined_is_told_with_the_end_of_the_turn() -> None:
-    """The provider explains it."""
+def test_the_explanation_of_a_refusal_is_the_detail_of_the_turn() -> None:
+    """The provider sends the explanation."""
     details = {"type": "refusal", "category": "bio", "explanation": "It may do harm."}
     (ended,) = of(ev.TurnEnded, drafted([USER, begin(), *end("refusal", stop_details=details)]))
     assert (ended.reason, ended.detail) == ("refusal", "It may do harm.")
 
 
-def test_results_begin_no_turn_and_words_beside_them_neither() -> None:
-    """A person's message does, if it brings no result."""
+def test_a_user_message_with_results_begins_no_turn() -> None:
+    """Also if it has text; a user message without results begins one."""
     called = [USER, whole(call("toolu_1"))]
     both = {"role": "user", "content": [*results(("toolu_1", "ok"))["content"], text("Hurry.")]}
     events = drafted([*called, both])
@@ -304,8 +304,8 @@ def test_results_begin_no_turn_and_words_beside_them_neither() -> None:
 
 @pytest.mark.parametrize(("reason", "state"), [("eof", "lost"), ("error", "lost"), ("cancelled", "cancelled")])
 @pytest.mark.parametrize("prompt", [[USER], []])
-def test_a_stream_that_breaks_off_ends_what_is_not_whole(prompt: list[Any], reason: str, state: str) -> None:
-    """C5: with or without a turn of ours; a call that is whole outside of one may still be run."""
+def test_an_interrupted_stream_ends_its_incomplete_calls(prompt: list[Any], reason: str, state: str) -> None:
+    """C5: with or without a turn of the decoder; a complete call outside of such a turn may still run."""
     stream = [begin(), start(0, call("whole")), stop(0), start(1, call("cut"))]
     stream.append(delta(1, type="input_json_delta", partial_json='{"a'))
     one, other = list_calls(decode_messages("anthropic", [*prompt, *stream], close=reason))
@@ -313,8 +313,8 @@ def test_a_stream_that_breaks_off_ends_what_is_not_whole(prompt: list[Any], reas
     assert one.raw_input == {} and one.status == (state if prompt else "queued")
 
 
-def test_an_error_in_the_stream_ends_the_turn_with_what_it_says() -> None:
-    """And the error is kept."""
+def test_an_error_event_ends_the_turn_with_its_message() -> None:
+    """The error is stored as raw too."""
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     events = drafted([USER, begin(), start(0, text("Ye")), error])
     assert [(event.reason, event.detail) for event in of(ev.TurnEnded, events)] == [("error", "Overloaded")]
@@ -324,8 +324,8 @@ def test_an_error_in_the_stream_ends_the_turn_with_what_it_says() -> None:
 # Requests
 
 
-def test_of_a_request_only_the_news_count() -> None:
-    """The end of a conversation that grows; the same request again after a failure brings nothing."""
+def test_only_new_messages_of_a_request_are_recorded() -> None:
+    """The last messages of a growing conversation; a repeated request after a failure adds nothing."""
     history = [USER, {"role": "assistant", "content": [call("toolu_1")]}, results(("toolu_1", "ok"))]
     decoder = AnthropicDecoder()
     for message in ({"model": "m", "messages": history[:1]}, whole(text("Let me."), call("toolu_1"))):
@@ -335,16 +335,16 @@ def test_of_a_request_only_the_news_count() -> None:
     assert not decoder.feed({"model": "m", "messages": history})
 
 
-def test_an_answer_told_in_another_shape_is_the_same_answer() -> None:
-    """As events, whole, and as the message that goes into the next request."""
+def test_a_response_in_another_form_is_the_same_response() -> None:
+    """As a stream, in full, and as a message in the next request."""
     stream = [begin(), start(0, text("Hi.")), stop(0), *end()]
     messages = [*stream, whole(text("Hi.")), {"role": "assistant", "content": "Hi."}]
     assert [entry.content for entry in list_entries(decode_messages("anthropic", messages))] == ["Hi."]
     assert len(list_entries(decode_messages("anthropic", [*stream, *stream]))) == 2
 
 
-def test_usage_is_told_once_an_answer() -> None:
-    """What came at the beginning, brought up to date at the end."""
+def test_usage_is_recorded_once_for_each_response() -> None:
+    """The values of the start, updated at the end."""
     first = {**begin(), "message": {"id": "m", "usage": {"input_tokens": 5, "output_tokens": 1}}}
     last = {
         "type": "message_delta",
@@ -372,12 +372,12 @@ def test_usage_is_told_once_an_answer() -> None:
         None,
     ],
 )
-def test_what_is_not_taken_over_is_kept_whole(message: Any) -> None:
+def test_unknown_content_is_stored_as_raw(message: Any) -> None:
     """Nothing is lost, and nothing raises (C11)."""
     assert [event.body for event in of(ev.Raw, drafted([message]))] == [message]
 
 
-def test_of_a_whole_answer_the_blocks_that_say_more_are_kept() -> None:
-    """A signature, say; the rest of the answer is in the log already."""
+def test_blocks_with_extra_fields_are_stored_as_raw() -> None:
+    """For example a signature; the rest of the response is in other events."""
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "Eq"}
     assert [event.body for event in of(ev.Raw, drafted([whole(thought, text("Yes."))]))] == [thought]

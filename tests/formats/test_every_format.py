@@ -61,7 +61,7 @@ def _is_time(key: str, value: Any) -> bool:
 
 
 def test_every_format_has_cases() -> None:
-    """And no golden stands there without its case."""
+    """And every golden file has its case."""
     lacking = set(READ) - {format_cases.format_of(case) for case in format_cases.CASES}
     assert not lacking
     goldens = {path.relative_to(format_cases.FOLDER) for path in format_cases.FOLDER.glob("*/*.entries.json")}
@@ -70,7 +70,7 @@ def test_every_format_has_cases() -> None:
 
 @anyio
 @pytest.mark.parametrize("case", format_cases.CASES)
-async def test_a_case_reads_as_its_golden_says(case: str) -> None:
+async def test_the_entries_of_a_case_match_its_golden_file(case: str) -> None:
     """The entries of every case, in full."""
     found = await entries_of(case)
     golden = format_cases.golden_path(case)
@@ -81,7 +81,7 @@ async def test_a_case_reads_as_its_golden_says(case: str) -> None:
 
 @anyio
 @pytest.mark.parametrize("case", format_cases.CASES)
-async def test_a_case_read_twice_changes_nothing(case: str) -> None:
+async def test_reading_a_case_twice_changes_nothing(case: str) -> None:
     """C7."""
     async with await opened() as ledger:
         first = await import_lines(ledger.log, "s", format_cases.format_of(case), format_cases.lines_of(case))
@@ -92,8 +92,8 @@ async def test_a_case_read_twice_changes_nothing(case: str) -> None:
 
 @anyio
 @pytest.mark.parametrize("case", format_cases.CASES)
-async def test_wherever_a_case_stops_every_call_has_ended(case: str, prefix_step: int) -> None:
-    """C5: every line in turn is the last one."""
+async def test_a_truncated_case_leaves_no_open_call(case: str, prefix_step: int) -> None:
+    """C5: each line in turn is the last one."""
     lines = format_cases.lines_of(case)
     async with await opened() as ledger:
         for cut in range(len(lines), -1, -prefix_step):
@@ -106,8 +106,8 @@ async def test_wherever_a_case_stops_every_call_has_ended(case: str, prefix_step
 
 @pytest.mark.parametrize("format", READ)
 @given(data=st.data())
-def test_nothing_that_comes_makes_a_session_unreadable(format: str, data: st.DataObject) -> None:
-    """C11: messages of the format whole, damaged, out of order and made up; none is lost, every call ends."""
+def test_no_message_makes_a_session_unreadable(format: str, data: st.DataObject) -> None:
+    """C11: valid, damaged, reordered and random messages; none is lost, and every call ends."""
     asyncio.run(check_readable(format, data.draw(format_cases.streams(format))))
 
 

@@ -123,22 +123,22 @@ def call(**fields: Any) -> ToolCall:
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
-def test_every_entry_of_every_scenario_shows(name: str) -> None:
+def test_every_entry_of_every_scenario_is_shown(name: str) -> None:
     """Every entry shows its content, in a page of known elements without active content."""
     state = stream_checks.folded(scenarios.events(name))
     _check(state.snapshot().entries, document(state))
 
 
 @pytest.mark.parametrize("name", stream_checks.CAPTURES)
-def test_every_entry_of_a_real_agent_shows(name: str) -> None:
-    """The same for what real agents sent."""
+def test_every_entry_of_a_capture_is_shown(name: str) -> None:
+    """The same for recorded traffic of real agents."""
     for log in stream_checks.captured(name):
         _check(stream_checks.folded(log).snapshot().entries, document(stream_checks.folded(log)))
 
 
 @given(scripts())
-def test_every_entry_of_any_session_shows(script: list[Event]) -> None:
-    """The same for anything that may happen."""
+def test_every_entry_of_any_session_is_shown(script: list[Event]) -> None:
+    """The same for any session."""
     state = write_script(script).state
     _check(state.snapshot().entries, document(state))
 
@@ -170,8 +170,8 @@ def _outcome(entry: ToolCall) -> list[str]:
     return [entry.title or "", *(COLOURS.sub("", value) for value in values if isinstance(value, str))]
 
 
-def test_a_call_says_how_it_stands() -> None:
-    """Sign and word of its state, title, tool, id, times, exit status, input, output, error and reason."""
+def test_a_call_shows_its_state_and_its_fields() -> None:
+    """Icon and name of its state, title, tool, id, times, exit status, input, output, error and reason."""
     times = {"at": NOON, "started_at": NOON, "ended_at": NOON + 1500}
     failed = {"status": "failed", "error": {"message": "it broke"}, "reason": "no disk", "exit_status": 3}
     shown = article(call(title="make", tool_name="shell", raw_input={"a": [1]}, output="half", **failed, **times))
@@ -180,14 +180,14 @@ def test_a_call_says_how_it_stands() -> None:
         assert text in shown, text
 
 
-def test_a_process_that_was_killed_says_by_what() -> None:
-    """Not as the object in the log."""
+def test_a_killed_process_shows_the_signal() -> None:
+    """By name, and not as the JSON object of the log."""
     assert "ended by signal SIGKILL" in article(call(exit_status={"signal": "SIGKILL"}))
     for odd in ({"exitCode": 3}, {"signal": None}, {"signal": 9}):
         assert "exit status {" in article(call(exit_status=odd))
 
 
-def test_every_state_has_a_sign_a_word_and_a_colour() -> None:
+def test_every_state_has_an_icon_a_name_and_a_colour() -> None:
     """The label is readable without colours, and every state has a colour."""
     assert set(CALL_STATES) == OPEN_STATES | TERMINAL_STATES
     for state in CALL_STATES:
@@ -197,15 +197,15 @@ def test_every_state_has_a_sign_a_word_and_a_colour() -> None:
     assert all(f".{state}" in STYLE for state in APPROVAL_STATES)
 
 
-def test_what_was_cut_and_what_came_late_is_expected_texts() -> None:
-    """In plain words, with the size of the whole."""
+def test_truncated_output_and_late_events_are_shown() -> None:
+    """With the full size."""
     shown = article(call(output="x", truncated=True, blob=Blob("h", 5_243_123), late=44))
     assert "Truncated. Full output: 5.2 MB (5,243,123 bytes)." in shown
     assert "Event 44 arrived after the call had ended" in shown
 
 
-def test_an_output_is_text_wherever_it_stands() -> None:
-    """A text, blocks of content, what was printed; anything else is JSON. Nothing is shown twice."""
+def test_output_of_every_kind_is_shown_as_text() -> None:
+    """Text, content blocks and printed output; other values as JSON. Nothing is shown twice."""
     block = {"type": "content", "content": {"type": "text", "text": "from a block"}}
     assert "from a block" in article(call(content=[block, {"type": "terminal", "terminalId": "x"}]))
     assert '"n": 1' in article(call(output={"n": 1}))
@@ -218,8 +218,8 @@ def test_an_output_is_text_wherever_it_stands() -> None:
     assert "from a block" in shown and '"raw": true' in shown and "Attached: image, image/png, about 3 bytes" in shown
 
 
-def test_a_change_of_a_file_shows_both_sides() -> None:
-    """What was taken out and put in, with a few lines around."""
+def test_a_file_diff_shows_removed_and_added_lines() -> None:
+    """With a few lines of context."""
     old = "".join(f"line {n}\n" for n in range(20))
     diff = {"type": "diff", "path": "a.py", "oldText": old, "newText": old.replace("line 9\n", "line nine\nand more\n")}
     shown = article(call(content=[diff]))
@@ -230,7 +230,7 @@ def test_a_change_of_a_file_shows_both_sides() -> None:
     assert "+ all new\n" in article(call(content=[fresh]))
 
 
-def test_an_answer_says_who_and_when() -> None:
+def test_an_answer_shows_author_time_option_and_reason() -> None:
     """And which option was chosen, and why."""
     options = [{"optionId": "y", "name": "Allow once"}, {"optionId": "n", "name": "Reject"}]
     request = PermissionRequest(id=3, request_id="a", call_id="exec_1", description="rm -rf /", options=options)
@@ -244,7 +244,7 @@ def test_an_answer_says_who_and_when() -> None:
     assert "Pending" in waiting and "Expires at 2023-11-14 22:13:20 UTC" in waiting
 
 
-def test_plans_modes_and_offers_show() -> None:
+def test_plans_modes_and_capabilities_are_shown() -> None:
     """Also with values of unexpected types."""
     steps = [{"content": "run", "status": "in_progress", "priority": "high"}, "bare", {"x": 1}, None]
     plan = article(Plan(id=1, entries=steps))
@@ -254,15 +254,15 @@ def test_plans_modes_and_offers_show() -> None:
     assert "1 mode" in offers and '"deep"' in offers
 
 
-def test_what_a_person_attached_is_named() -> None:
-    """The page shows texts only; that there was more is said."""
+def test_user_attachments_are_listed_by_type_and_size() -> None:
+    """The page shows texts only."""
     image = {"type": "image", "mimeType": "image/png", "data": "A" * 4000}
     shown = article(Message(id=1, role="user", content="see", blocks=[{"type": "text", "text": "see"}, image]))
     assert "Attached: image, image/png, about 3.0 KB" in shown and shown.count("see") == 1
 
 
-def test_the_head_sums_it_up() -> None:
-    """Name, times in UTC, calls by state."""
+def test_the_header_shows_name_times_and_call_counts() -> None:
+    """Times are in UTC, and calls are counted by state."""
     entries = [call(id=1, at=NOON), call(id=2, at=NOON + 90_000, status="failed"), call(id=3, at=NOON + 1)]
     head = Page(document(Snapshot("fix-login", 9, Info(title="Why?"), list(entries)))).texts["header"]
     assert "Why?" in head and "fix-login" in head and "as of event 9" in head
@@ -270,14 +270,14 @@ def test_the_head_sums_it_up() -> None:
     assert "3 calls" in head and "✓ 2 completed" in head and "✗ 1 failed" in head
 
 
-def test_times_that_no_calendar_has_are_left_out() -> None:
-    """A foreign clock may say anything."""
+def test_times_out_of_range_are_left_out() -> None:
+    """A foreign clock may send any number."""
     shown = page_of(call(at=10**18, started_at=-5, ended_at=10**17), Message(id=9, at=NOON, role="user", content="x"))
     assert "2023-11-14 22:13:20 UTC" in shown.texts["header"]
 
 
-def test_a_session_may_come_in_any_form() -> None:
-    """A state, a snapshot, or entries alone; and an empty one is a page, too."""
+def test_a_state_a_snapshot_and_entries_are_accepted() -> None:
+    """An empty session gives a page too."""
     state = stream_checks.folded(scenarios.events("two_turns"))
     page = document(state)
     assert document(state.snapshot()) == page
@@ -307,7 +307,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-def test_hostile_text_is_only_text_wherever_it_stands(value: str) -> None:
+def test_hostile_text_is_escaped_in_every_field(value: str) -> None:
     """Every field of every kind of entry, and the session's name and title."""
     entries = _hostile(value)
     snapshot = Snapshot(value, 1, Info(title=value), list(entries))
@@ -349,22 +349,22 @@ def _hostile(value: str) -> list[Entry]:
     ]
 
 
-def test_colours_of_a_terminal_are_left_out_and_the_rest_is_named() -> None:
-    """Colours change nothing but looks; what else a terminal would do is shown instead of done."""
+def test_terminal_colours_are_removed_and_controls_are_escaped() -> None:
+    """Other control sequences are shown as text."""
     page = page_of(call(output="\x1b[1;31mred\x1b[0m \x1b]52;c;eA==\x07"))
     assert 'red <span class="control">ESC</span>]52;c;eA==<span class="control">BEL</span>' in page.source
     assert '<span class="control">U+202E</span>' in page_of(call(title="\u202e")).source
 
 
-def test_foreign_text_cannot_turn_the_line_around_it() -> None:
-    """Right-to-left names stand apart within a line, and texts of their own find their own direction."""
+def test_right_to_left_text_does_not_affect_its_line() -> None:
+    """Names are isolated within a line, and longer texts have their own direction."""
     page = page_of(call(title="\u05e9\u05dc\u05d5\u05dd", output="\u05e9"))
     assert "<bdi>\u05e9\u05dc\u05d5\u05dd</bdi>" in page.source
     assert '<pre dir="auto">\u05e9</pre>' in page.source
 
 
-def test_the_file_allows_its_own_script_and_styles_and_nothing_else() -> None:
-    """Each by what it is; modules only from addresses that a script made; nothing can be asked for, anywhere."""
+def test_the_csp_allows_only_the_files_own_script_and_styles() -> None:
+    """By their hashes; modules only from blob URLs, and no requests."""
     page = Page(document(stream_checks.folded(scenarios.events("hostile_strings"))))
     policy = next(value for value in page.attributes["content"] if value and "default-src" in value)
     directives = dict(part.split(" ", 1) for part in policy.split("; "))
@@ -384,8 +384,8 @@ def _hash(text: str) -> str:
 # The page is in it
 
 
-def test_every_module_stands_behind_those_that_it_imports() -> None:
-    """So that each can be given the addresses of others; only what needs a server is left out."""
+def test_every_module_follows_the_modules_it_imports() -> None:
+    """So each receives the URLs of the others; modules that need a server are left out."""
     page = Page(document([]))
     known: set[str] = set()
     for name, pieces in json.loads(gzip.decompress(base64.b64decode(page.texts["modules"]))):
@@ -398,8 +398,8 @@ def test_every_module_stands_behind_those_that_it_imports() -> None:
     assert "Copyright (c) 2015-present Jason Miller" in page.texts["licences"]
 
 
-def test_what_every_file_has_is_small() -> None:
-    """A file is little larger than its session."""
+def test_the_fixed_part_of_a_file_is_small() -> None:
+    """A file is not much larger than its session."""
     assert len(document([])) < 300_000
 
 
@@ -407,8 +407,8 @@ def test_what_every_file_has_is_small() -> None:
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK])
-def test_every_text_can_be_read_on_its_ground(palette: dict[str, str]) -> None:
-    """A contrast of 4.5 at least, in light and dark."""
+def test_every_text_has_enough_contrast(palette: dict[str, str]) -> None:
+    """At least 4.5, in light and dark."""
     for ink in INKS:
         for ground in GROUNDS:
             assert _contrast(palette[ink], palette[ground]) >= 4.5, (ink, ground)
@@ -427,16 +427,16 @@ def _luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def test_every_class_has_a_look_and_both_palettes_have_every_colour() -> None:
-    """And the style names no colour that is not there."""
+def test_every_class_is_styled_and_every_colour_is_defined() -> None:
+    """In both themes."""
     assert LIGHT.keys() == DARK.keys()
     used = set(re.findall(r"var\(--([a-z]+)", STYLE)) - {"tone"}
     assert used == LIGHT.keys()
     assert "prefers-color-scheme:dark" in STYLE
 
 
-def test_a_tall_output_can_be_reached_by_keyboard() -> None:
-    """What scrolls can be focused."""
+def test_scrolling_output_can_be_focused_by_keyboard() -> None:
+    """Elements that scroll can be focused."""
     assert "tabindex" in page_of(call(output="line\n" * 100)).attributes
     assert "tabindex" not in page_of(call(output="line\n" * 3)).attributes
 
@@ -444,8 +444,8 @@ def test_a_tall_output_can_be_reached_by_keyboard() -> None:
 # It costs what it shows
 
 
-def test_the_page_grows_as_the_session_does() -> None:
-    """Twice the entries are twice the page, and a deeply nested value is no larger than its JSON by much."""
+def test_the_file_grows_linearly_with_the_session() -> None:
+    """A deeply nested value is not much larger than its JSON."""
     sizes = [len(document([call(id=n, output={"n": ["x"] * 20}) for n in range(count)])) for count in (0, 100, 200)]
     assert 1.9 < (sizes[2] - sizes[0]) / (sizes[1] - sizes[0]) < 2.1
     deep: Any = "x"
@@ -455,7 +455,7 @@ def test_the_page_grows_as_the_session_does() -> None:
     assert len(document([call(output=deep)])) - plain < 10 * len(codec.encode(deep))
 
 
-def test_the_registry_knows_the_page() -> None:
+def test_the_registry_has_the_html_format() -> None:
     """By the name in the list of formats."""
     assert registry.document("html") is document
     assert registry.find("html").media.startswith("text/html")

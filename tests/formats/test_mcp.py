@@ -80,15 +80,15 @@ async def log_of(ledger: LocalLedger, session: str = S) -> list[Any]:
 
 
 @given(st.lists(st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()), unique_by=repr))
-def test_ids_that_are_not_the_same_have_not_the_same_name(ids: list[Any]) -> None:
-    """1 is not "1", nor is it 1.0, and a text that looks like the name of another id is not that id."""
+def test_different_request_ids_have_different_foreign_ids(ids: list[Any]) -> None:
+    """1, 1.0 and "1" are different, and so is a text that looks like the foreign id of another request."""
     given_ids = [identity for identity in ids if identity != ""]
     names = [key_of(identity) for identity in given_ids]
     assert "" not in names and len(set(names)) == len({json.dumps(identity) for identity in given_ids})
 
 
-def test_an_id_means_a_request_of_its_own_direction() -> None:
-    """What the client answers to the server under the id of a call is no result, nor is a server's request a call."""
+def test_a_response_matches_requests_of_its_direction_only() -> None:
+    """A client's response to the server with the id of a call is no result, and a server's request is no call."""
     events = fed(
         c2s(call(1)),
         s2c(request(1, "sampling/createMessage", messages=[])),
@@ -113,8 +113,8 @@ def test_an_id_means_a_request_of_its_own_direction() -> None:
     ],
 )
 @pytest.mark.parametrize("first", ["call", "question"])
-def test_without_directions_an_answer_goes_to_the_request_that_it_suits(method: str, answer: Any, first: str) -> None:
-    """Bare messages: the two requests have one id, in either order, and so are the answers."""
+def test_without_directions_a_response_is_matched_by_its_fields(method: str, answer: Any, first: str) -> None:
+    """Bare messages: two requests with one id, in either order, and their responses."""
     requests = [call(1), request(1, method)]
     answers = [result(1, "the tool's"), {"jsonrpc": "2.0", "id": 1, "result": answer}]
     for order in (answers, answers[::-1]):
@@ -122,8 +122,8 @@ def test_without_directions_an_answer_goes_to_the_request_that_it_suits(method: 
         assert isinstance(end, ev.CallCompleted) and end.output == "the tool's"
 
 
-def test_an_answer_whose_id_is_of_another_type_is_taken_where_it_can_mean_nothing_else() -> None:
-    """As clients take it. While both are asked for, 7 is not "7"."""
+def test_a_response_id_of_another_type_matches_if_unambiguous() -> None:
+    """As clients do. While 7 and "7" are both pending they are different."""
     assert [end.aliases[0].id for end in ends(fed(c2s(call(7)), s2c(result("7"))))] == ["7"]
     assert [end.aliases[0].id for end in ends(fed(c2s(call("7")), s2c(result(7))))] == ['"7"']
     both = fed(c2s(call("7")), c2s(call(7)), s2c(result(7)), s2c(result("7")))
@@ -132,8 +132,8 @@ def test_an_answer_whose_id_is_of_another_type_is_taken_where_it_can_mean_nothin
 
 
 @anyio
-async def test_each_request_is_a_call_even_under_an_id_that_was_used() -> None:
-    """Byte for byte the same, after the first was answered or before: an id means the newest that bears it."""
+async def test_a_request_with_a_reused_id_is_another_call() -> None:
+    """Also with the same bytes, before or after the first response; an id belongs to the newest request."""
     async with await opened() as ledger:
         talk = [call(1), result(1, "first"), call(1), result(1, "second"), call(2), call(2), result(2, "newer")]
         await import_lines(ledger.log, S, "mcp", lines(*talk))
@@ -146,8 +146,8 @@ async def test_each_request_is_a_call_even_under_an_id_that_was_used() -> None:
 
 
 @anyio
-async def test_two_recordings_in_one_session_share_no_call() -> None:
-    """They were made at different times, and count alike."""
+async def test_calls_of_two_recordings_in_one_session_are_separate() -> None:
+    """Both number their requests from the start."""
     async with await opened() as ledger:
         for at in (10.0**9, 10.0**9 + 60):
             talk = lines(c2s(call(1), at), s2c(result(1), at + 1))
@@ -162,8 +162,8 @@ async def test_two_recordings_in_one_session_share_no_call() -> None:
 # Ends
 
 
-def test_a_cancellation_counts_once_and_only_before_the_answer() -> None:
-    """A client may cancel what it was not answered yet; the reason is its own."""
+def test_a_cancellation_counts_once_and_before_the_response() -> None:
+    """With the reason of the client."""
     cancel = note("notifications/cancelled", requestId=1, reason="enough")
     (end,) = ends(fed(c2s(call(1)), c2s(cancel), c2s(cancel)))
     assert isinstance(end, ev.CallCancelled) and end.reason == "enough"
@@ -172,8 +172,8 @@ def test_a_cancellation_counts_once_and_only_before_the_answer() -> None:
 
 
 @anyio
-async def test_what_comes_after_the_client_gave_up_is_late() -> None:
-    """Progress and result; that the server admits the cancellation is no news."""
+async def test_progress_and_result_after_a_cancellation_are_late() -> None:
+    """The server's confirmation of the cancellation adds nothing."""
     async with await opened() as ledger:
         talk = [
             c2s(call(1, _meta={"progressToken": "t"})),
@@ -211,8 +211,8 @@ TEXT = {"type": "text", "text": '{"n": 1}'}
         (result_fields(content="no list"), "no list", None),
     ],
 )
-def test_the_output_is_what_is_structured_else_the_text_else_the_blocks(answer: Any, output: Any, content: Any) -> None:
-    """And what is shown beside it is only what it does not say."""
+def test_the_output_is_structured_content_or_text_or_blocks(answer: Any, output: Any, content: Any) -> None:
+    """Content is shown only if the output does not have it."""
     (end,) = ends(fed(call(1), answer))
     assert isinstance(end, ev.CallCompleted) and end.output == output
     assert (end.content or None) == content
@@ -221,7 +221,7 @@ def test_the_output_is_what_is_structured_else_the_text_else_the_blocks(answer: 
 @anyio
 @pytest.mark.parametrize("wrong", [False, True])
 async def test_a_result_of_any_size_ends_its_call(wrong: bool) -> None:
-    """What is too large for an event is kept as a blob, whichever way the call ended."""
+    """A result over the size limit of an event is stored as a blob, for any end."""
     blocks = [
         {"type": "text", "text": "x" * 300_000},
         {"type": "image", "data": "A" * 300_000, "mimeType": "image/png"},
@@ -242,8 +242,8 @@ async def test_a_result_of_any_size_ends_its_call(wrong: bool) -> None:
 
 
 @anyio
-async def test_arguments_that_are_refused_take_nothing_else_with_them() -> None:
-    """Too large for an event: kept as they came, and the call has its tool, its progress and its end."""
+async def test_a_call_with_refused_arguments_keeps_its_other_fields() -> None:
+    """Arguments over the size limit are stored as raw, and the call has its tool, its progress and its end."""
     huge = {"name": "write", "arguments": {"text": "x" * 300_000}}
     async with await opened(max_event=100_000) as ledger:
         talk = [{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": huge}, call(2), result(1), result(2)]
@@ -261,7 +261,7 @@ def task(status: str, **more: Any) -> dict[str, Any]:
     return {"taskId": "t", "status": status, "createdAt": "", "lastUpdatedAt": "", "ttl": None, **more}
 
 
-def test_a_poll_that_tells_nothing_new_leaves_no_event() -> None:
+def test_a_poll_without_changes_adds_no_event() -> None:
     """Clients poll often."""
     handle = {"jsonrpc": "2.0", "id": 1, "result": {"task": task("working")}}
     poll = [request(2, "tasks/get", taskId="t"), {"jsonrpc": "2.0", "id": 2, "result": task("working")}]
@@ -272,8 +272,8 @@ def test_a_poll_that_tells_nothing_new_leaves_no_event() -> None:
     assert isinstance(last_events, ev.CallProgress) and last_events.text == "half\n"
 
 
-def test_a_task_that_is_over_ends_its_call_when_the_line_ends_if_nobody_fetched_the_result() -> None:
-    """While the client may still ask for the result it has not ended."""
+def test_a_finished_task_without_a_read_result_ends_with_the_stream() -> None:
+    """Until then the client may still request the result."""
     for status, ending in (("completed", ev.CallCompleted), ("failed", ev.CallFailed)):
         decoder = McpDecoder()
         decoder.feed(call(1, task={}))
@@ -284,8 +284,8 @@ def test_a_task_that_is_over_ends_its_call_when_the_line_ends_if_nobody_fetched_
         assert isinstance(end.event, ending) and not decoder.close("eof")
 
 
-def test_a_task_of_the_client_is_not_one_of_the_server() -> None:
-    """Both may have one of the same name, and the server polls as well."""
+def test_tasks_of_client_and_server_are_separate() -> None:
+    """Both may have the same id, and both sides poll."""
     handle = {"jsonrpc": "2.0", "id": 1, "result": {"task": task("working")}}
     poll = s2c(request(7, "tasks/get", taskId="t"))
     answer = c2s({"jsonrpc": "2.0", "id": 7, "result": task("cancelled")})
@@ -295,8 +295,8 @@ def test_a_task_of_the_client_is_not_one_of_the_server() -> None:
     assert not ends(events) and [type(event) for event in events[-3:]] == [ev.Raw] * 3
 
 
-def test_a_call_that_asks_goes_on_under_the_next_id() -> None:
-    """Version 2026-07-28: two such calls at once are distinguished by what they ask for and by their state."""
+def test_a_call_that_requests_input_continues_under_the_next_id() -> None:
+    """Version 2026-07-28: two such calls are distinguished by their input requests and their state."""
     asks = [
         {"jsonrpc": "2.0", "id": identity, "result": {"resultType": "input_required", "requestState": state}}
         for identity, state in ((1, "a"), (2, "b"))
@@ -310,8 +310,8 @@ def test_a_call_that_asks_goes_on_under_the_next_id() -> None:
 # What is kept
 
 
-def test_all_that_is_not_about_a_call_is_kept_whole() -> None:
-    """Pings, lists, resources, prompts, logs, and answers without a request."""
+def test_messages_that_are_not_about_calls_are_stored_as_raw() -> None:
+    """Pings, lists, resources, prompts, logs, and responses without a request."""
     talk = [
         c2s({"jsonrpc": "2.0", "id": 1, "method": "ping"}),
         s2c({"jsonrpc": "2.0", "id": 1, "result": {}}),
@@ -329,8 +329,8 @@ def test_all_that_is_not_about_a_call_is_kept_whole() -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in format_cases.CASES if case.startswith("mcp/")])
-def test_a_batch_says_what_its_messages_say(case: str) -> None:
-    """Neighbours that one side sent, put into one array as older versions of the protocol have it."""
+def test_a_batch_reads_like_its_messages(case: str) -> None:
+    """Consecutive messages of one side in an array, as in older versions of the protocol."""
     rows = [json.loads(line) for line in format_cases.lines_of(case)]
     rows = [row for row in rows if isinstance(row, dict) and isinstance(row.get("msg"), dict)]
     rows = [row for row in rows if row["dir"] != "sideways"]

@@ -79,8 +79,8 @@ def of(kind: type[Any], events: Sequence[ev.Event]) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", ORACLE)
-def test_a_streamed_answer_reads_as_the_sdk_reads_it(case: str) -> None:
-    """Texts, refusals, names, ids and the text of arguments, response by response."""
+def test_the_decoder_reads_a_stream_like_the_sdk(case: str) -> None:
+    """Texts, refusals, names, ids and argument texts of every response are the same."""
     messages = [json.loads(line) for line in format_cases.lines_of(f"openai/{case}")]
     chunks = [message for message in messages if message.get("object") == "chat.completion.chunk"]
     assert chunks
@@ -103,8 +103,8 @@ def test_a_streamed_answer_reads_as_the_sdk_reads_it(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ORACLE)
-def test_an_sdks_object_reads_as_what_it_was_read_from(case: str) -> None:
-    """An object that is dumped says null where the wire said nothing."""
+def test_sdk_objects_give_the_same_entries_as_their_json(case: str) -> None:
+    """A dumped object has null for absent fields."""
     shapes: dict[str, Any] = {"chat.completion.chunk": ChatCompletionChunk, "chat.completion": ChatCompletion}
     bare = [json.loads(line) for line in format_cases.lines_of(f"openai/{case}")]
     dumped = [
@@ -127,8 +127,8 @@ def test_an_sdks_object_reads_as_what_it_was_read_from(case: str) -> None:
     st.text(max_size=20),
     st.data(),
 )
-def test_wherever_a_stream_is_cut_it_says_the_same(inputs_of: list[Any], content: str, data: st.DataObject) -> None:
-    """Calls interleaved in any way, arguments and text in any pieces, as the whole answer says it."""
+def test_any_split_of_a_stream_gives_the_same_entries(inputs_of: list[Any], content: str, data: st.DataObject) -> None:
+    """Interleaved calls, arguments and text in chunks of any size give the same as the full response."""
     texts = [json.dumps(value) for value in inputs_of]
     waiting = [[piece(n, id=f"call_{n}", name="tool"), *cut(data, text, n)] for n, text in enumerate(texts)]
     stream = [chunk({"content": part}) for part in split(data, content)]
@@ -160,15 +160,15 @@ def cut(data: st.DataObject, text: str, index: int) -> list[dict[str, Any]]:
     return [piece(index, part) for part in split(data, text)]
 
 
-def test_arguments_are_whole_at_the_finish_and_not_before() -> None:
-    """Although they were JSON a while ago: 1 is, and so is 12."""
+def test_arguments_are_complete_only_at_the_finish() -> None:
+    """A prefix may be valid JSON too: 1 is, and so is 12."""
     stream = [chunk({"tool_calls": [piece(0, id="a", name="t")]}), chunk({"tool_calls": [piece(0, "1")]})]
     assert not of(ev.CallInput, drafted(stream))
     stream += [chunk({"tool_calls": [piece(0, "2")]}), chunk(finish="tool_calls")]
     assert [event.input for event in of(ev.CallInput, drafted(stream))] == [12]
 
 
-def test_texts_come_as_deltas_unless_the_caller_knows_better() -> None:
+def test_texts_are_deltas_unless_the_caller_declares_otherwise() -> None:
     """S2.4: providers send deltas."""
     stream = [chunk({"content": "ha", "reasoning_content": "hm"})]
     assert [event.chunks for event in drafted(stream)] == ["delta", "delta"]
@@ -178,38 +178,38 @@ def test_texts_come_as_deltas_unless_the_caller_knows_better() -> None:
 # Identity
 
 
-def test_an_id_that_comes_in_every_response_is_a_new_call_each_time() -> None:
-    """C2, C3: also when the calls are equal to the letter, and their results too."""
+def test_an_id_reused_in_every_response_is_a_new_call_each_time() -> None:
+    """C2, C3: also for equal calls with equal results."""
     called = chunk({"tool_calls": [piece(0, "{}", id="call_0", name="ls")]})
     memory = decode_messages("openai", [USER, *[called, chunk(finish="tool_calls"), result("call_0")] * 3])
     assert [(call.status, call.iteration) for call in list_calls(memory)] == [("completed", n) for n in range(3)]
     assert {event.verdict for event in memory.log} == {"applied"}
 
 
-def test_an_id_that_looks_made_up_is_still_a_call_of_its_own() -> None:
-    """C3: the second `a` needs another id, and a third call has just that one."""
+def test_a_generated_id_does_not_collide_with_a_sent_id() -> None:
+    """C3: the second `a` needs a generated id, which a third call already has."""
     called = answer(tool_calls=[tool_call("a", "one"), tool_call("a", "two"), tool_call("a#1", "three")])
     memory = decode_messages("openai", [USER, called, result("a", 1), result("a", 2), result("a#1", 3)])
     assert [(call.tool_name, call.output) for call in list_calls(memory)] == [("one", 1), ("two", 2), ("three", 3)]
 
 
 @pytest.mark.parametrize("repeats", [{}, {"id": "a"}])
-def test_a_name_that_comes_with_every_piece_is_one_name(repeats: dict[str, Any]) -> None:
-    """Also before any arguments have come."""
+def test_a_tool_name_repeated_in_every_chunk_is_one_name(repeats: dict[str, Any]) -> None:
+    """Also before the first arguments."""
     pieces = [piece(0, "", id="a", name="ls"), *(piece(0, part, name="ls", **repeats) for part in ("", '{"a":', "1}"))]
     memory = decode_messages("openai", [*(chunk({"tool_calls": [one]}) for one in pieces), chunk(finish="tool_calls")])
     assert [(call.tool_name, call.raw_input) for call in list_calls(memory)] == [("ls", {"a": 1})]
 
 
-def test_an_id_and_a_name_may_come_after_the_first_piece() -> None:
-    """Both together, of a call that was begun without either."""
+def test_id_and_name_may_follow_the_first_chunk() -> None:
+    """Both together, for a call that started without them."""
     pieces = [piece(0), piece(0, "{}", id="a", name="ls")]
     memory = decode_messages("openai", [*(chunk({"tool_calls": [one]}) for one in pieces), chunk(finish="tool_calls")])
     assert [(call.tool_name, call.raw_input) for call in list_calls(memory)] == [("ls", {})]
 
 
-def test_rounds_count_anew_in_every_turn_and_go_on_without_one() -> None:
-    """A stream recorded without the prompts is divided by its rounds alone."""
+def test_rounds_are_counted_per_turn_and_continue_without_turns() -> None:
+    """A stream recorded without prompts is divided by rounds only."""
     called = [answer(tool_calls=[tool_call("call_0")]), result("call_0")]
     with_prompts = decode_messages("openai", [USER, *called, *called, answer(content="Done."), USER, *called])
     assert [call.iteration for call in list_calls(with_prompts)] == [0, 1, 0]
@@ -218,22 +218,22 @@ def test_rounds_count_anew_in_every_turn_and_go_on_without_one() -> None:
 
 
 @pytest.mark.parametrize("identity", [None, "", 0, "same"])
-def test_calls_without_ids_of_their_own_get_their_results_in_order(identity: Any) -> None:
+def test_results_of_calls_without_ids_are_matched_in_order(identity: Any) -> None:
     """Two equal calls of one response, two results."""
     call = {"id": identity, "type": "function", "function": {"name": "ls", "arguments": "{}"}}
     messages = [USER, answer(tool_calls=[call, call]), result(identity, "first"), result(identity, "second")]
     assert [call.output for call in list_calls(decode_messages("openai", messages))] == ["first", "second"]
 
 
-def test_calls_of_two_decoders_without_ids_stay_apart() -> None:
-    """A made-up id has the id of its response in it, so that a second recording of the session does not clash."""
+def test_calls_without_ids_of_two_decoders_are_separate() -> None:
+    """A generated id contains the id of its response, so a second recording of the session does not collide."""
     first, second = ({**answer(tool_calls=[tool_call("")]), "id": name} for name in ("r1", "r2"))
     aliases = [drafted([one])[0].aliases[0].id for one in (first, second)]  # pyright: ignore[reportAttributeAccessIssue]
     assert len(set(aliases)) == 2
 
 
-def test_a_result_of_an_unknown_call_is_a_call_of_its_own() -> None:
-    """With the name of its tool, if it has one."""
+def test_a_result_of_an_unknown_call_is_a_separate_call() -> None:
+    """With the name of its tool, if present."""
     (call,) = list_calls(decode_messages("openai", [{**result("call_x"), "name": "cp"}]))
     assert (call.tool_call_id, call.tool_name, call.status) == ("call_x", "cp", "completed")
 
@@ -245,25 +245,25 @@ def test_a_result_of_an_unknown_call_is_a_call_of_its_own() -> None:
     ("finish", "reason"),
     [("stop", "end_turn"), ("length", "max_tokens"), ("content_filter", "refusal"), ("odd", "odd")],
 )
-def test_a_turn_ends_with_the_answer_that_asks_for_nothing(finish: str, reason: str) -> None:
-    """In the words of the ledger."""
+def test_a_turn_ends_with_a_response_without_calls(finish: str, reason: str) -> None:
+    """With a stop reason of the ledger."""
     ended = of(ev.TurnEnded, drafted([USER, chunk({"content": "Yes."}), chunk(finish=finish)]))
     assert [event.reason for event in ended] == [reason]
 
 
-def test_a_turn_goes_on_while_results_are_wanted() -> None:
-    """Even if the server calls that a stop."""
+def test_a_turn_continues_while_calls_have_no_result() -> None:
+    """Also if the finish reason of the server is `stop`."""
     stream = [USER, chunk({"tool_calls": [piece(0, "{}", id="a", name="t")]}), chunk(finish="stop"), result("a")]
     assert not of(ev.TurnEnded, drafted(stream))
 
 
-def test_a_turn_that_others_began_is_theirs_to_end() -> None:
+def test_the_decoder_does_not_end_a_turn_of_the_caller() -> None:
     """A caller that records only the model's stream has its own turns."""
     assert not of(ev.TurnEnded, drafted([chunk({"content": "Yes."}), chunk(finish="stop"), {"error": "gone"}]))
 
 
-def test_what_a_person_adds_before_the_answer_is_the_same_turn() -> None:
-    """Two messages, one turn; the next message after an answer begins another."""
+def test_user_messages_before_the_response_are_one_turn() -> None:
+    """The first message after a response begins another turn."""
     events = drafted([USER, USER, answer(content="Yes."), USER])
     assert [type(event).__name__ for event in events if isinstance(event, ev.TurnStarted | ev.MessageUser)] == [
         "TurnStarted",
@@ -276,7 +276,7 @@ def test_what_a_person_adds_before_the_answer_is_the_same_turn() -> None:
 
 @pytest.mark.parametrize(("reason", "state"), [("eof", "lost"), ("error", "lost"), ("cancelled", "cancelled")])
 @pytest.mark.parametrize("prompt", [[USER], []])
-def test_a_stream_that_breaks_off_ends_what_is_not_whole(prompt: list[Any], reason: str, state: str) -> None:
+def test_an_interrupted_stream_ends_its_incomplete_calls(prompt: list[Any], reason: str, state: str) -> None:
     """C5: with or without a turn of ours; a call that is whole outside of one may still be run."""
     stream = [chunk({"tool_calls": [piece(0, "{}", id="whole", name="t"), piece(1, '{"a', id="cut", name="t")]})]
     whole, cut_off = list_calls(decode_messages("openai", [*prompt, *stream], close=reason))
@@ -284,8 +284,8 @@ def test_a_stream_that_breaks_off_ends_what_is_not_whole(prompt: list[Any], reas
     assert whole.raw_input == {} and whole.status == (state if prompt else "queued")
 
 
-def test_a_stream_without_a_finish_is_whole_once_its_result_comes() -> None:
-    """Some servers never say that they are done."""
+def test_a_stream_without_a_finish_is_complete_with_its_result() -> None:
+    """Some servers never send a finish reason."""
     stream = [chunk({"tool_calls": [piece(0, "{}", id="a", name="t")]}), result("a")]
     (call,) = list_calls(decode_messages("openai", stream))
     assert (call.raw_input, call.status) == ({}, "completed")
@@ -294,7 +294,7 @@ def test_a_stream_without_a_finish_is_whole_once_its_result_comes() -> None:
 # Requests
 
 
-def test_of_a_request_only_the_news_count() -> None:
+def test_only_new_messages_of_a_request_are_recorded() -> None:
     """The end of a conversation that grows; the same request again after a failure brings nothing."""
     first = answer(content="Which?", tool_calls=[tool_call("call_1")])
     history = [USER, {"role": "assistant", "content": None, "tool_calls": [tool_call("call_1")]}, result("call_1")]
@@ -313,8 +313,8 @@ spoken_in_turns = st.lists(st.tuples(words, words), min_size=1, max_size=6)
 
 
 @given(spoken_in_turns, st.integers(0, 5))
-def test_a_conversation_in_requests_is_heard_once(turns: list[tuple[str, str]], kept: int) -> None:
-    """Messages repeated in the same words, and however many old messages the client leaves out."""
+def test_repeated_messages_of_requests_are_recorded_once(turns: list[tuple[str, str]], kept: int) -> None:
+    """Also if the client leaves out old messages."""
     decoder, history, events = ChatDecoder(), list[Any](), list[ev.Event]()
     for prompt, reply in turns:
         history.append({"role": "user", "content": prompt})
@@ -326,8 +326,8 @@ def test_a_conversation_in_requests_is_heard_once(turns: list[tuple[str, str]], 
 
 
 @given(spoken_in_turns)
-def test_a_conversation_without_its_responses_is_heard_once(turns: list[tuple[str, str]]) -> None:
-    """A request has the answers to all but itself."""
+def test_a_conversation_of_requests_only_is_recorded_once(turns: list[tuple[str, str]]) -> None:
+    """Each request contains the earlier responses."""
     history = [
         {"role": role, "content": text}
         for turn in turns
@@ -337,8 +337,8 @@ def test_a_conversation_without_its_responses_is_heard_once(turns: list[tuple[st
     assert heard(drafted(requests)) == [text for turn in turns for text in turn][:-1]
 
 
-def test_a_shortened_conversation_goes_on_where_most_of_it_agrees() -> None:
-    """The last thing that is known may have been said before, and again since."""
+def test_a_shortened_conversation_is_aligned_by_its_longest_match() -> None:
+    """The last known message may occur several times."""
     texts = ["a", "ok", "b", "no", "b", "ok", "b"]
     history = [{"role": "assistant" if n % 2 else "user", "content": text} for n, text in enumerate(texts)]
     events = drafted([{"messages": history[:5]}, {"messages": history[2:]}])
@@ -350,8 +350,8 @@ def heard(events: list[ev.Event]) -> list[str]:
     return [event.text for event in events if isinstance(event, ev.MessageUser | ev.MessageDelta)]
 
 
-def test_what_a_request_says_beside_the_conversation_is_kept_when_it_changes() -> None:
-    """The tools that a model was offered, not once more with every message."""
+def test_other_request_fields_are_stored_when_they_change() -> None:
+    """For example the tools, but not again with every message."""
     requests = [{"model": name, "tools": [1], "messages": [USER]} for name in ("a", "a", "b")]
     assert [event.body for event in of(ev.Raw, drafted(requests))] == [
         {"model": "a", "tools": [1]},
@@ -359,14 +359,14 @@ def test_what_a_request_says_beside_the_conversation_is_kept_when_it_changes() -
     ]
 
 
-def test_a_request_that_tells_the_past_otherwise_is_kept_whole() -> None:
-    """A client that sums up old messages adds a message that was never sent."""
+def test_a_request_with_a_changed_history_is_stored_as_raw() -> None:
+    """A client may replace old messages by a summary."""
     summed = {"messages": [{"role": "user", "content": "In short."}, {"role": "assistant", "content": "Yes."}, USER]}
     assert of(ev.Raw, drafted([USER, answer(content="Yes."), summed]))[-1].body == summed
 
 
-def test_a_past_that_was_told_otherwise_is_kept_once() -> None:
-    """C12: the client sends its summary with every request from then on."""
+def test_a_changed_history_is_stored_once() -> None:
+    """C12: the client sends its summary with every later request."""
     history = [{"role": "user", "content": "In short."}, {"role": "assistant", "content": "Yes."}]
     decoder, kept = ChatDecoder(), list[ev.Event]()
     decoder.feed(answer(content="Yes."))
@@ -378,8 +378,8 @@ def test_a_past_that_was_told_otherwise_is_kept_once() -> None:
     assert len(kept) == 1
 
 
-def test_a_text_is_the_same_in_a_part() -> None:
-    """Clients move a cache mark to the newest message, and write that one in parts."""
+def test_a_text_and_a_text_part_are_equal() -> None:
+    """Clients move a cache marker to the newest message, which then has parts."""
     parts = [{"type": "text", "text": "Go.", "cache_control": {"type": "ephemeral"}}]
     assert len(of(ev.MessageUser, drafted([{"messages": [{**USER, "content": parts}]}, {"messages": [USER]}]))) == 1
 
@@ -401,14 +401,14 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, messages: Sequence[Any]) -> int:
     return seen
 
 
-def test_arguments_are_not_read_anew_with_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    """C12: a server that repeats the name with every piece makes each look like another call's first."""
+def test_arguments_are_not_parsed_again_with_every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C12: if a server repeats the name, each chunk looks like the first one of another call."""
     pieces = [piece(0, part, name="t") for part in ('{"a": "', *["word "] * 300)]
     assert looked_at(monkeypatch, [chunk({"tool_calls": [one]}) for one in pieces]) == 0
 
 
-def test_an_answer_told_in_another_shape_is_the_same_answer() -> None:
-    """As chunks, whole, and as the message that goes into the next request."""
+def test_a_response_in_another_form_is_the_same_response() -> None:
+    """As chunks, in full, and as a message in the next request."""
     stream = [chunk({"content": "Hi."}), chunk(finish="stop")]
     messages = [*stream, answer(content="Hi."), {"role": "assistant", "content": "Hi.\n"}]
     assert [entry.content for entry in list_entries(decode_messages("openai", messages))] == ["Hi."]
@@ -435,13 +435,13 @@ def test_an_answer_told_in_another_shape_is_the_same_answer() -> None:
         None,
     ],
 )
-def test_what_is_not_taken_over_is_kept_whole(message: Any) -> None:
+def test_unknown_content_is_stored_as_raw(message: Any) -> None:
     """Nothing is lost, and nothing raises (C11)."""
     bodies = [event.body for event in of(ev.Raw, drafted([message]))]
     assert bodies == ([message] if not isinstance(message, list) else message)
 
 
-def test_usage_is_told_once_a_response() -> None:
+def test_usage_is_recorded_once_for_each_response() -> None:
     """After the finish, with it, or on every chunk."""
     usage = {"total_tokens": 3}
     after = [chunk({"content": "x"}), chunk(finish="stop"), {**chunk(), "choices": [], "usage": usage}]
@@ -450,21 +450,21 @@ def test_usage_is_told_once_a_response() -> None:
         assert [event.usage for event in of(ev.SessionInfo, drafted(stream))] == [usage]
 
 
-def test_a_response_has_the_time_that_it_gives() -> None:
-    """Seconds on the wire, milliseconds in the log; a message without one has none."""
+def test_a_response_has_the_time_in_its_created_field() -> None:
+    """Seconds in the response, milliseconds in the log; a message without the field has no time."""
     events = drafted([USER, chunk({"content": "x"})])
     assert [event.at for event in events] == [0, 0, 1_700_000_000_000]
 
 
-def test_thoughts_come_under_either_name_and_once() -> None:
-    """Some servers send both names."""
+def test_thoughts_are_read_from_either_field_once() -> None:
+    """Some servers send both fields."""
     memory = decode_messages("openai", [chunk({"reasoning": "a", "reasoning_content": "a"}), chunk({"reasoning": "b"})])
     assert [entry.content for entry in list_entries(memory) if isinstance(entry, Thought)] == ["ab"]
 
 
 @pytest.mark.parametrize("case", [case for case in format_cases.CASES if format_cases.format_of(case) == "openai"])
-def test_nothing_of_a_case_is_left_open(case: str) -> None:
-    """C5: once the line ends, so has every turn, and every text is whole."""
+def test_no_case_leaves_an_open_turn_or_text(case: str) -> None:
+    """C5: the end of the stream ends every turn and every text."""
     messages = [json.loads(line) for line in format_cases.lines_of(case)]
     memory = decode_messages("openai", messages, close="cancelled")
     assert memory.state.info.turn == ""

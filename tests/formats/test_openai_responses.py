@@ -74,7 +74,7 @@ def streams_of(case: str) -> list[list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("case", ORACLE)
-def test_a_stream_reads_as_the_sdk_reads_it(case: str) -> None:
+def test_the_decoder_reads_a_stream_like_the_sdk(case: str) -> None:
     """Texts, ids, names and arguments of every response."""
     streams = streams_of(case)
     assert streams
@@ -100,8 +100,8 @@ def _read(arguments: str) -> Any:
 
 
 @pytest.mark.parametrize("case", [*ORACLE, "same_ids"])
-def test_a_whole_response_reads_as_its_stream(case: str) -> None:
-    """The last event of a stream has the response in it: by itself it says the same."""
+def test_a_full_response_reads_like_its_stream(case: str) -> None:
+    """The last event of a stream contains the full response."""
     for stream in streams_of(case):
         streamed, alone = decode_messages("responses", stream), decode_messages("responses", [stream[-1]["response"]])
         facts = [
@@ -117,7 +117,7 @@ def test_a_whole_response_reads_as_its_stream(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", [*ORACLE, "same_ids"])
-def test_an_sdks_event_reads_as_what_it_was_read_from(case: str) -> None:
+def test_sdk_event_objects_give_the_same_entries_as_their_json(case: str) -> None:
     """An event that is dumped says null where the wire said nothing."""
     kept_as_it_came = ev.Raw | ev.SessionInfo
     for stream in streams_of(case):
@@ -139,7 +139,7 @@ def _without_nulls(event: ev.Event) -> Any:
 
 
 @given(st.text(max_size=12), st.integers(0, 200), st.data())
-def test_wherever_a_stream_is_cut_it_says_the_same(text: str, number: int, data: st.DataObject) -> None:
+def test_any_split_of_a_stream_gives_the_same_entries(text: str, number: int, data: st.DataObject) -> None:
     """Arguments and text in any pieces."""
     arguments = json.dumps({"n": number, "t": text})
     cuts = sorted(data.draw(st.lists(st.integers(0, len(arguments)), max_size=4)))
@@ -157,37 +157,37 @@ def test_wherever_a_stream_is_cut_it_says_the_same(text: str, number: int, data:
         assert found.raw_input == {"n": number, "t": text} and found.input_text == ""
 
 
-def test_an_item_has_two_ids_and_both_name_the_call() -> None:
-    """Results go by the id of the call, events by that of the item."""
+def test_a_call_is_found_by_call_id_and_by_item_id() -> None:
+    """Results have the id of the call, events that of the item."""
     proposed = of(ev.CallProposed, drafted([whole(call("call_1", id="fc_1"))]))[0]
     assert {alias.id for alias in proposed.aliases} == {"call_1", "fc_1"}
     assert proposed.aliases[0].id == "call_1"
 
 
-def test_pieces_that_come_before_their_item_belong_to_it() -> None:
-    """A late reader sees a call first by an id of its item, which may change meanwhile."""
+def test_chunks_before_their_item_belong_to_its_call() -> None:
+    """A reader that connects late first sees an item id, which may change later."""
     late = {"type": "response.function_call_arguments.delta", "item_id": "fc_1", "output_index": 0, "delta": "{}"}
     done = {"type": "response.output_item.done", "output_index": 0, "item": call("call_1", id="fc_2")}
     (found,) = list_calls(decode_messages("responses", [late, done, result("call_1")]))
     assert (found.tool_call_id, found.tool_name, found.raw_input, found.output) == ("fc_1", "ls", {}, "ok")
 
 
-def test_texts_come_as_deltas_unless_the_caller_knows_better() -> None:
+def test_texts_are_deltas_unless_the_caller_declares_otherwise() -> None:
     """S2.4: providers send deltas."""
     delta = {"type": "response.output_text.delta", "item_id": "m", "output_index": 0, "content_index": 0, "delta": "x"}
     assert [event.chunks for event in of(ev.MessageDelta, drafted([delta]))] == ["delta"]
     assert [event.chunks for event in of(ev.MessageDelta, drafted([delta], chunks="dedupe"))] == ["dedupe"]
 
 
-def test_what_is_sent_again_after_a_reconnection_says_nothing_new() -> None:
-    """Events are numbered."""
+def test_events_repeated_after_a_reconnect_are_ignored() -> None:
+    """By their sequence numbers."""
     stream = streams_of("stream")[0]
     middle = len(stream) // 2
     assert drafted([*stream[:middle], *stream[3:middle], *stream[middle:]]) == drafted(stream)
 
 
-def test_the_last_event_before_a_reconnection_may_be_sent_again_too() -> None:
-    """A replay continues after it, not with it."""
+def test_the_last_event_may_be_repeated_after_a_reconnect() -> None:
+    """A replay normally starts with the event after it."""
     begun = {"type": "response.created", "sequence_number": 0, "response": {"id": "resp_1"}}
     place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
     stream = [begun] + [
@@ -198,8 +198,8 @@ def test_the_last_event_before_a_reconnection_may_be_sent_again_too() -> None:
         assert drafted(stream[:cut] + stream) == drafted(stream)
 
 
-def test_events_that_all_have_one_number_are_all_heard() -> None:
-    """Not every server counts."""
+def test_events_with_the_same_sequence_number_are_all_read() -> None:
+    """Some servers do not count."""
     place = {"item_id": "msg_1", "output_index": 0, "content_index": 0, "sequence_number": 0}
     begun = {"type": "response.created", "sequence_number": 0, "response": {"id": "resp_1"}}
     stream = [{"type": "response.output_text.delta", **place, "delta": text} for text in "abc"]
@@ -207,8 +207,8 @@ def test_events_that_all_have_one_number_are_all_heard() -> None:
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_calls_whose_items_have_one_id_are_as_many_calls(streamed: bool) -> None:
-    """C3: the id of the call counts, not that of the item."""
+def test_calls_with_the_same_item_id_are_separate_calls(streamed: bool) -> None:
+    """C3: the call id counts, not the item id."""
     items = [call(f"call_{n}", arguments=f'{{"n":{n}}}', id="fc_0") for n in range(3)]
     events = [
         {"type": f"response.output_item.{verb}", "output_index": n, "item": item if verb == "done" else begun}
@@ -223,8 +223,8 @@ def test_calls_whose_items_have_one_id_are_as_many_calls(streamed: bool) -> None
     ]
 
 
-def test_an_item_that_has_another_id_in_every_event_is_one_call() -> None:
-    """Its place is the same."""
+def test_an_item_whose_id_changes_in_every_event_is_one_call() -> None:
+    """It is identified by its output index."""
     search = {"type": "web_search_call", "status": "completed", "action": {"query": "x"}}
     done = {"type": "response.output_item.done", "output_index": 0, "item": {**search, "id": "ws_1"}}
     end = {"type": "response.completed", "response": whole({**search, "id": "ws_2"})}
@@ -238,7 +238,7 @@ def test_an_item_that_has_another_id_in_every_event_is_one_call() -> None:
     ("status", "state"),
     [("completed", "completed"), ("failed", "failed"), ("incomplete", "failed"), ("searching", "running")],
 )
-def test_the_status_of_a_tool_that_the_provider_runs_is_that_of_the_call(status: str, state: str) -> None:
+def test_the_status_of_a_provider_tool_is_the_state_of_its_call(status: str, state: str) -> None:
     """No other message has its result."""
     item = {"type": "web_search_call", "id": "ws_1", "status": status, "action": {"type": "search", "query": "x"}}
     added = {"type": "response.output_item.added", "output_index": 0, "item": {**item, "status": "in_progress"}}
@@ -247,14 +247,14 @@ def test_the_status_of_a_tool_that_the_provider_runs_is_that_of_the_call(status:
     assert (found.tool_name, found.status) == ("web_search", state)
 
 
-def test_the_status_of_an_item_is_not_that_of_a_call_that_we_run() -> None:
-    """`completed` says that the model has written it down."""
+def test_a_completed_item_does_not_complete_a_client_call() -> None:
+    """`completed` means that the model has written the call."""
     (found,) = list_calls(decode_messages("responses", [whole(call("call_1", status="completed"))]))
     assert found.status == "queued"
 
 
-def test_leave_to_go_on_is_asked_for_and_given() -> None:
-    """S2.6, S2.7: an MCP call is one call from the question to its result, in another response."""
+def test_an_mcp_approval_request_and_its_call_are_one_call() -> None:
+    """S2.6, S2.7: from the request to the result in another response."""
     question = {"type": "mcp_approval_request", "id": "mcpr_1", "name": "wipe", "arguments": "{}", "server_label": "d"}
     answer = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
     run = {"type": "mcp_call", "id": "mcp_1", "approval_request_id": "mcpr_1", "name": "wipe", "arguments": "{}"}
@@ -285,13 +285,13 @@ def test_leave_to_go_on_is_asked_for_and_given() -> None:
         ({"error": {"message": "bad key"}}, "error"),
     ],
 )
-def test_a_turn_ends_with_the_response_that_asks_for_nothing(response: Any, reason: str) -> None:
-    """In the words of the ledger."""
+def test_a_turn_ends_with_a_response_without_calls(response: Any, reason: str) -> None:
+    """With a stop reason of the ledger."""
     assert [event.reason for event in of(ev.TurnEnded, drafted([USER, response]))] == [reason]
 
 
-def test_items_by_themselves_are_rounds_and_turns_too() -> None:
-    """The model has the word until a result or a prompt comes; a last answer ends the turn as it should."""
+def test_items_without_responses_form_rounds_and_turns() -> None:
+    """A round lasts until a result or a prompt; a final message ends the turn normally."""
     items = [
         USER,
         text_item("I look."),
@@ -316,8 +316,8 @@ def test_items_by_themselves_are_rounds_and_turns_too() -> None:
 
 @pytest.mark.parametrize(("reason", "state"), [("eof", "lost"), ("cancelled", "cancelled")])
 @pytest.mark.parametrize("prompt", [[USER], []])
-def test_a_stream_that_breaks_off_ends_what_is_not_whole(prompt: list[Any], reason: str, state: str) -> None:
-    """C5: also what the provider was running."""
+def test_an_interrupted_stream_ends_its_incomplete_calls(prompt: list[Any], reason: str, state: str) -> None:
+    """C5: also the calls of the provider."""
     begun = [
         {"type": "response.output_item.added", "output_index": n, "item": item}
         for n, item in enumerate(
@@ -332,8 +332,8 @@ def test_a_stream_that_breaks_off_ends_what_is_not_whole(prompt: list[Any], reas
 # Requests
 
 
-def test_of_a_request_only_the_news_count() -> None:
-    """With the whole conversation in it, or with the id of the response that it continues."""
+def test_only_new_messages_of_a_request_are_recorded() -> None:
+    """With the full conversation, or with the id of the previous response."""
     start = [USER, whole(call("call_1", id="fc_1"))]
     long = {"model": "m", "input": [USER, call("call_1"), result("call_1")]}
     short = {"model": "m", "previous_response_id": "resp_1", "input": [result("call_1")]}
@@ -345,28 +345,28 @@ def test_of_a_request_only_the_news_count() -> None:
         assert [type(event) for event in news] == [ev.CallCompleted]
 
 
-def test_what_goes_on_from_a_response_is_all_news() -> None:
-    """The provider keeps the rest, so that a prompt in the same words is another prompt."""
+def test_all_input_after_a_previous_response_id_is_new() -> None:
+    """The provider has the rest, so a prompt with the same text is another prompt."""
     again = {"model": "m", "previous_response_id": "resp_1", "input": "Go."}
     events = drafted([USER, whole(text_item("Which?")), again])
     assert [event.text for event in of(ev.MessageUser, events)] == ["Go.", "Go."]
 
 
-def test_where_the_server_keeps_the_conversation_all_is_news() -> None:
-    """A person may say the same again."""
+def test_all_input_of_a_server_side_conversation_is_new() -> None:
+    """A user may send the same text again."""
     asks = {"model": "m", "conversation": "conv_1", "input": "Yes."}
     talk = [message for n in range(3) for message in (asks, whole(text_item(f"{n}", f"msg_{n}"), identity=f"resp_{n}"))]
     assert len(of(ev.MessageUser, drafted(talk))) == 3
 
 
-def test_a_prompt_may_be_a_plain_text() -> None:
-    """Also over a socket, where a request is an event."""
+def test_a_prompt_may_be_a_string() -> None:
+    """Also over a WebSocket, where a request is an event."""
     for request in ({"model": "m", "input": "Hi."}, {"type": "response.create", "model": "m", "input": "Hi."}):
         assert [event.text for event in of(ev.MessageUser, drafted([request]))] == ["Hi."]
 
 
-def test_an_item_of_the_response_told_once_more_is_the_same_item() -> None:
-    """Clients keep the items of a response with the rest of the conversation."""
+def test_a_response_item_repeated_in_a_request_is_the_same_item() -> None:
+    """Clients send the items of a response back with the conversation."""
     messages = [
         USER,
         whole(text_item("Hi."), call("call_1", id="fc_1")),
@@ -394,6 +394,6 @@ def test_an_item_of_the_response_told_once_more_is_the_same_item() -> None:
         None,
     ],
 )
-def test_what_is_not_taken_over_is_kept_whole(message: Any) -> None:
+def test_unknown_content_is_stored_as_raw(message: Any) -> None:
     """Nothing is lost, and nothing raises (C11)."""
     assert [event.body for event in of(ev.Raw, drafted([message]))] == [message]

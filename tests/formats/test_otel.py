@@ -131,8 +131,8 @@ def checked(state: SessionFold) -> None:
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
-def test_a_scenario_gives_a_span_for_every_ended_call_after_every_event(name: str) -> None:
-    """And a document that a collector reads."""
+def test_scenarios_give_a_span_for_every_ended_call(name: str) -> None:
+    """In a document that a collector accepts."""
     log = scenarios.events(name)
     for state in states(log):
         if name != "long" or state.seq % 25 == 0 or state.seq == len(log):
@@ -140,8 +140,8 @@ def test_a_scenario_gives_a_span_for_every_ended_call_after_every_event(name: st
 
 
 @pytest.mark.parametrize("name", stream_checks.CAPTURES)
-def test_what_real_agents_did_gives_a_span_for_every_ended_call(name: str) -> None:
-    """Every session of every capture, as it stands at its end."""
+def test_captures_give_a_span_for_every_ended_call(name: str) -> None:
+    """Every session of every capture, at its end."""
     logs = stream_checks.captured(name)
     assert any(logs)
     for log in logs:
@@ -159,8 +159,8 @@ def test_any_session_gives_a_span_for_every_ended_call(script: list[Event]) -> N
 
 
 @given(scripts())
-def test_a_span_that_was_told_stays_as_it_is(script: list[Event]) -> None:
-    """A session that grows has more spans, and none of a call that changes."""
+def test_an_exported_span_does_not_change(script: list[Event]) -> None:
+    """A growing session has more spans, and the earlier ones are unchanged."""
     before: dict[str, Any] = {}
     for state in states(write_script(script).log):
         now = {span["spanId"]: span for span in listed(document(state, content=True))}
@@ -171,8 +171,8 @@ def test_a_span_that_was_told_stays_as_it_is(script: list[Event]) -> None:
         before = now
 
 
-def test_the_checker_finds_what_a_collector_refuses() -> None:
-    """One rule each."""
+def test_the_checker_reports_invalid_documents() -> None:
+    """One case for each rule."""
     *_, state = states(scenarios.events("parallel_calls"))
     good = document(state)
     assert not refused(good) and len(listed(good)) > 2
@@ -218,8 +218,8 @@ def span_of(entry: ToolCall, *, content: bool = False) -> dict[str, Any]:
     return listed(document(session_of(entry, turn="t"), content=content))[0]
 
 
-def test_a_call_is_a_span_by_the_conventions() -> None:
-    """Named, timed from its start to its end, and by default without what was said in it."""
+def test_a_call_is_a_span_by_the_semantic_conventions() -> None:
+    """With name, start and end, and by default without content."""
     span = span_of(call(raw_input={"secret": 1}, output="secret", title="secret"))
     assert (span["name"], span["kind"], span["status"]) == ("execute_tool ls", 1, {"code": 0})
     assert span["startTimeUnixNano"] == "1700000000010000000" and span["endTimeUnixNano"] == "1700000001510000000"
@@ -234,8 +234,8 @@ def test_a_call_is_a_span_by_the_conventions() -> None:
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL_STATES))
-def test_every_end_has_its_status(state: str) -> None:
-    """Only what is completed is no error; why it is one is content."""
+def test_every_end_state_has_its_span_status(state: str) -> None:
+    """Only `completed` is no error; the reason is content."""
     entry = call(status=state, error={"message": "secret"}, reason="secret")
     span = span_of(entry)
     assert attributes(span).get(error_attributes.ERROR_TYPE) == (None if state == "completed" else state)
@@ -244,8 +244,8 @@ def test_every_end_has_its_status(state: str) -> None:
     assert ("secret" in span_of(entry, content=True)["status"].get("message", "")) is (state != "completed")
 
 
-def test_content_is_told_only_when_it_is_asked_for() -> None:
-    """Arguments and result as texts; of a result that was too large its beginning, and how much there was."""
+def test_content_is_exported_only_on_request() -> None:
+    """Arguments and result as text; a truncated result has its beginning and its full size."""
     entry = call(raw_input={"path": "/a"}, output="begin", truncated=True, blob=Blob("h", 9000))
     values = attributes(span_of(entry, content=True))
     assert values[gen_ai.GEN_AI_TOOL_CALL_ARGUMENTS] == '{"path":"/a"}'
@@ -263,8 +263,8 @@ def test_content_is_told_only_when_it_is_asked_for() -> None:
         ({"tool_name": ""}, "execute_tool unknown"),
     ],
 )
-def test_a_span_has_the_name_of_its_tool(fields: dict[str, Any], name: str) -> None:
-    """By the clean name, so that one tool is one name."""
+def test_a_span_is_named_by_its_tool_without_the_server_prefix(fields: dict[str, Any], name: str) -> None:
+    """So one tool has one span name."""
     assert span_of(call(**fields))["name"] == name
 
 
@@ -278,14 +278,14 @@ def test_a_span_has_the_name_of_its_tool(fields: dict[str, Any], name: str) -> N
         ({"started_at": -5}, (0, (NOON + 1510) * 10**6)),
     ],
 )
-def test_times_are_such_as_can_be_written(fields: dict[str, Any], times: tuple[int, int]) -> None:
-    """Also of sources whose clocks are wrong; no span ends before it begins."""
+def test_span_times_are_in_range_and_ordered(fields: dict[str, Any], times: tuple[int, int]) -> None:
+    """Also for sources with wrong clocks; no span ends before it starts."""
     span = span_of(call(**fields))
     assert (int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])) == times
 
 
-def test_a_turn_is_a_trace_with_a_span_around_its_calls() -> None:
-    """From its first entry to the end of its last call that it waits for."""
+def test_a_turn_is_a_trace_with_a_parent_span_of_its_calls() -> None:
+    """From its first entry to the end of the last call it waits for."""
     prompt = Message(id=1, at=NOON - 20, turn="t", role="user", content="Go.")
     apart = call(id=5, call_id="exec_3", scope="detached", ended_at=NOON + 10**6)
     turn, first, second, _ = listed(document(session_of(prompt, call(), call(id=4, call_id="exec_2"), apart)))
@@ -314,13 +314,13 @@ def test_a_turn_is_a_trace_with_a_span_around_its_calls() -> None:
         ([call(status="awaiting_approval", ended_at=0)], "t", []),
     ],
 )
-def test_what_is_not_over_has_no_span(entries: list[ToolCall], turn: str, names: list[str]) -> None:
-    """A call that is open, a turn that is, and a turn that waits for a call. It waits for no detached one."""
+def test_open_calls_and_open_turns_have_no_span(entries: list[ToolCall], turn: str, names: list[str]) -> None:
+    """Nor has a turn that waits for a call, unless the call is detached."""
     assert [span["name"] for span in listed(document(session_of(*entries, turn=turn)))] == names
 
 
-def test_ids_are_those_of_what_they_name() -> None:
-    """The same on every day; others in another session, another turn, another call. No turn is no trace to share."""
+def test_span_and_trace_ids_are_stable_and_unique() -> None:
+    """They differ by session, turn and call; calls outside of turns share no trace."""
     one = span_of(call())
     assert one == span_of(call())
     others = [
@@ -334,7 +334,7 @@ def test_ids_are_those_of_what_they_name() -> None:
 
 
 def test_a_session_without_calls_is_an_empty_document() -> None:
-    """Not a resource with nothing in it."""
+    """Without an empty resource."""
     assert document([]) == b'{"resourceSpans":[]}'
     assert registry.document("otel") is document
 
@@ -371,13 +371,13 @@ def test_the_sdk_exports_the_same_spans() -> None:
         assert span.to_json()
 
 
-def test_the_sdk_gets_no_content_unless_it_is_asked_for() -> None:
-    """As the document."""
+def test_sdk_spans_have_content_only_on_request() -> None:
+    """Like the document."""
     (span,) = otel.spans(session_of(call(status="failed", error="secret", raw_input="secret"), turn="t"))
     assert "secret" not in span.to_json()
 
 
-def test_the_document_needs_nothing_of_opentelemetry() -> None:
+def test_the_document_does_not_need_the_opentelemetry_sdk() -> None:
     """The SDK is needed only for its own objects."""
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
@@ -387,8 +387,8 @@ def test_the_document_needs_nothing_of_opentelemetry() -> None:
     assert run.stdout.strip() == '{"resourceSpans":[]}'
 
 
-def test_a_turn_that_failed_is_told_with_its_calls() -> None:
-    """What the end of a turn closes is a failure of its own kind."""
+def test_calls_closed_by_their_turn_have_its_error_type() -> None:
+    """A cancelled turn ends its open call, whose span has the error type `cancelled`."""
     one = (Alias("t", "1"),)
     events = [ev.TurnStarted(), ev.CallStarted(aliases=one, tool_name="ls"), ev.TurnEnded(reason="cancelled")]
     turn, span = listed(document(write_script(events).state))

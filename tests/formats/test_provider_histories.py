@@ -92,8 +92,8 @@ def result(entry: ToolCall) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
-def test_a_scenario_gives_an_accepted_history_after_every_event(name: str) -> None:
-    """In the rules of the APIs, and in the types of their SDKs."""
+def test_scenario_histories_are_accepted_after_every_event(name: str) -> None:
+    """By the rules of the APIs and the types of their SDKs."""
     for state in states(scenarios.events(name)):
         assert not broken(state), state.seq
 
@@ -112,21 +112,21 @@ def imported(format: str, path: Path) -> list[list[Event]]:
 
 
 @pytest.mark.parametrize("path", sorted(format_cases.CAPTURES.glob("*.jsonl")), ids=lambda path: path.stem)
-def test_what_real_agents_did_gives_an_accepted_history_after_every_event(path: Path) -> None:
-    """Sessions of agents that know nothing of these APIs."""
+def test_capture_histories_are_accepted_after_every_event(path: Path) -> None:
+    """Sessions of agents that do not use these APIs."""
     for state in states_of(imported("acp", path)):
         assert not broken(state), state.seq
 
 
 @pytest.mark.parametrize("case", [case for case in format_cases.CASES if format_cases.format_of(case) in OWN])
-def test_what_providers_sent_gives_an_accepted_history_after_every_event(case: str) -> None:
-    """Also where they sent bad arguments, no ids, ids twice, or results of nothing."""
+def test_provider_case_histories_are_accepted_after_every_event(case: str) -> None:
+    """Also with malformed arguments, missing or repeated ids, or results without a call."""
     for state in states_of(imported(format_cases.format_of(case), format_cases.path_of(case))):
         assert not broken(state), state.seq
 
 
 @given(scripts())
-def test_any_session_gives_an_accepted_history_after_every_event(script: list[Event]) -> None:
+def test_histories_of_any_session_are_accepted_after_every_event(script: list[Event]) -> None:
     """For any session."""
     for state in states(write_script(script).log):
         assert not broken(state, typed=False), state.seq
@@ -134,8 +134,8 @@ def test_any_session_gives_an_accepted_history_after_every_event(script: list[Ev
 
 
 @given(scripts())
-def test_a_history_is_the_same_whenever_it_is_made(script: list[Event]) -> None:
-    """From a state, from its snapshot, from its entries; and making it changes none of them."""
+def test_state_snapshot_and_entries_give_the_same_history(script: list[Event]) -> None:
+    """Encoding changes none of them."""
     state = write_script(script).state
     snapshot = state.snapshot()
     before = codec.encode(snapshot)
@@ -204,7 +204,7 @@ def changed(messages: list[Any], *path: Any, to: Any = ...) -> list[Any]:
     return copied
 
 
-def test_the_checker_accepts_what_is_right() -> None:
+def test_the_checker_accepts_valid_histories() -> None:
     """By its own rules and by the SDKs' types."""
     assert not check_openai(GOOD_OPENAI) + typed_openai(GOOD_OPENAI)
     assert not check_anthropic(GOOD_ANTHROPIC) + typed_anthropic(GOOD_ANTHROPIC)
@@ -242,8 +242,8 @@ CALLED = (1, "tool_calls", 0)
         ({"role": "user"}, "not a list"),
     ],
 )
-def test_the_checker_finds_what_openai_refuses(messages: list[Any], complaint: str) -> None:
-    """One rule each."""
+def test_the_checker_reports_invalid_openai_histories(messages: list[Any], complaint: str) -> None:
+    """One case for each rule."""
     assert any(complaint in problem for problem in check_openai(messages)), check_openai(messages)
 
 
@@ -277,8 +277,8 @@ def test_the_checker_finds_what_openai_refuses(messages: list[Any], complaint: s
         ("Go.", "not a list"),
     ],
 )
-def test_the_checker_finds_what_responses_refuses(items: list[Any], complaint: str) -> None:
-    """One rule each."""
+def test_the_checker_reports_invalid_responses_histories(items: list[Any], complaint: str) -> None:
+    """One case for each rule."""
     assert any(complaint in problem for problem in check_responses(items)), check_responses(items)
 
 
@@ -310,8 +310,8 @@ def test_the_checker_finds_what_responses_refuses(items: list[Any], complaint: s
         (None, "not a list"),
     ],
 )
-def test_the_checker_finds_what_anthropic_refuses(messages: list[Any], complaint: str) -> None:
-    """One rule each."""
+def test_the_checker_reports_invalid_anthropic_histories(messages: list[Any], complaint: str) -> None:
+    """One case for each rule."""
     assert any(complaint in problem for problem in check_anthropic(messages)), check_anthropic(messages)
 
 
@@ -331,8 +331,8 @@ def test_the_checker_finds_what_anthropic_refuses(messages: list[Any], complaint
         (typed_anthropic, changed(GOOD_ANTHROPIC, 2, "content", 0, "tool_use_id")),
     ],
 )
-def test_the_types_are_looked_at_to_the_bottom(typed: Callable[[list[Any]], list[str]], messages: list[Any]) -> None:
-    """Also inside of what the SDKs declare as iterable."""
+def test_nested_types_are_checked(typed: Callable[[list[Any]], list[str]], messages: list[Any]) -> None:
+    """Also inside fields that the SDKs declare as iterable."""
     assert typed(messages)
 
 
@@ -351,8 +351,8 @@ def call_places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, .
 
 @pytest.mark.parametrize("name", ["parallel_calls", "ids_reused_within_a_turn", "approval_pending", "detached_call"])
 @pytest.mark.parametrize("format", list(APIS))
-def test_no_call_and_no_result_may_be_missing_or_come_twice(format: str, name: str) -> None:
-    """The checker misses none of them, at any position in a real history."""
+def test_the_checker_reports_missing_and_repeated_calls_and_results(format: str, name: str) -> None:
+    """At any position of a real history."""
     history, check, _ = APIS[format]
     *_, state = states(scenarios.events(name))
     good = history(state)
@@ -372,8 +372,8 @@ def test_no_call_and_no_result_may_be_missing_or_come_twice(format: str, name: s
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_every_state_has_its_result(state: str) -> None:
-    """Only what is completed is no error, and the model reads why."""
+def test_every_state_has_a_result_for_the_model(state: str) -> None:
+    """Only `completed` is no error; the model reads the reason."""
     text = result(call(status=state, end=0, reason="the reason" if state != "completed" else "", output_text="so far"))
     assert text.get("is_error", False) is (state != "completed")
     assert "so far" in text["content"]
@@ -417,8 +417,8 @@ def test_every_state_has_its_result(state: str) -> None:
         ({"output": "first", "late": 9}, "first"),
     ],
 )
-def test_what_a_model_reads_of_a_call(fields: dict[str, Any], text: str) -> None:
-    """The same words for all APIs. Notes of what came late are for people."""
+def test_the_result_text_of_a_call_is_the_same_for_all_apis(fields: dict[str, Any], text: str) -> None:
+    """Late events are not in it."""
     entry = call(**fields)
     assert result(entry)["content"] == text
     assert chat_history([entry])[-1]["content"] == text
@@ -439,7 +439,7 @@ def test_what_a_model_reads_of_a_call(fields: dict[str, Any], text: str) -> None
     ],
 )
 def test_arguments_are_always_an_object(fields: dict[str, Any], expected: Any) -> None:
-    """As a text for two APIs, as a value for the third."""
+    """As text for two APIs, as an object for the third."""
     openai, anthropic = chat_history([call(**fields)]), anthropic_history([call(**fields)])
     assert json.loads(responses_history([call(**fields)])[0]["arguments"]) == expected
     assert json.loads(openai[0]["tool_calls"][0]["function"]["arguments"]) == expected
@@ -456,8 +456,8 @@ def test_arguments_are_always_an_object(fields: dict[str, Any], expected: Any) -
         ({"tool_name": "x" * 100}, "x" * 64),
     ],
 )
-def test_a_tool_has_the_name_that_the_model_knows(fields: dict[str, Any], name: str) -> None:
-    """In the letters that all APIs take."""
+def test_a_tool_has_the_name_the_model_used(fields: dict[str, Any], name: str) -> None:
+    """With characters that all APIs accept."""
     assert chat_history([call(**fields)])[0]["tool_calls"][0]["function"]["name"] == name
     assert responses_history([call(**fields)])[0]["name"] == name
     assert anthropic_history([call(**fields)])[1]["content"][0]["name"] == name
@@ -472,8 +472,8 @@ def ids(history: list[dict[str, Any]]) -> list[str]:
     return [one["id"] for blocks in listed for one in blocks if isinstance(one, dict) and "id" in one]
 
 
-def test_only_ids_that_would_be_refused_are_replaced() -> None:
-    """The same ones on every day, and on the results too; two of one id stay two calls."""
+def test_only_invalid_or_repeated_ids_are_replaced() -> None:
+    """By stable ids, in calls and results; two calls with one id stay two calls."""
     raw_ids = ["call_1", "call_1", "a#b", "x" * 41, "exec_0000000000a5", "y" * 65, ""]
     entries = [
         call(id=n, call_id=f"exec_0000000000a{n}", tool_call_id=name, raw_input={"n": n}, output=f"result {n}")
@@ -492,8 +492,8 @@ def test_only_ids_that_would_be_refused_are_replaced() -> None:
 
 
 @pytest.mark.parametrize("format", list(APIS))
-def test_a_call_has_its_own_result_and_no_other(format: str) -> None:
-    """Each result has the id of the call that it belongs to, also where ids were replaced."""
+def test_each_result_has_the_id_of_its_call(format: str) -> None:
+    """Also if ids were replaced."""
     raw_ids = ["same", "same", "a#b", "same", "z" * 70]
     entries = [
         call(id=n, end=99, call_id=f"exec_{n:012x}", tool_call_id=name, raw_input={"n": n}, output=f"result {n}")
@@ -508,8 +508,8 @@ def shape(history: list[dict[str, Any]]) -> list[str]:
     return [message["role"][0] + str(len(message.get("tool_calls", [])) or "") for message in history]
 
 
-def test_calls_of_one_round_are_one_answer_with_the_text_before_them() -> None:
-    """Rounds differ by their number, with any entries between them."""
+def test_calls_of_a_round_and_the_text_before_are_one_message() -> None:
+    """Rounds are distinguished by their number, for any entries between them."""
     events: Sequence[Event] = [
         ev.TurnStarted(),
         ev.MessageUser(text="Go."),
@@ -551,8 +551,8 @@ def test_calls_of_one_round_are_one_answer_with_the_text_before_them() -> None:
         (["1", "turn", "2"], ["a1", "t", "a1", "t"]),
     ],
 )
-def test_without_round_numbers_neighbours_are_one_answer(order: list[str], expected: list[str]) -> None:
-    """Unless one had ended before the next began, or there is a text between them."""
+def test_adjacent_calls_without_round_numbers_are_one_message(order: list[str], expected: list[str]) -> None:
+    """Unless one ended before the next started, or a text is between them."""
     kinds: dict[str, Event] = {
         "text": ev.MessageDelta(text="Now.", chunks="delta"),
         "thought": ev.ThoughtDelta(text="Hm.", chunks="delta"),
@@ -580,8 +580,8 @@ def steps(entries: list[Any]) -> int:
     return count
 
 
-def test_a_history_costs_what_it_is_long() -> None:
-    """C12: calls of which each begins before the last one has ended are one long round."""
+def test_encoding_time_grows_linearly_with_the_history() -> None:
+    """C12: overlapping calls are one long round."""
 
     def chain(length: int) -> list[Any]:
         return [call(id=10 * n, end=10 * n + 15, call_id=f"exec_{n:012x}", tool_call_id=f"c{n}") for n in range(length)]
@@ -589,7 +589,7 @@ def test_a_history_costs_what_it_is_long() -> None:
     assert steps(chain(400)) < 5 * steps(chain(100))
 
 
-def test_anthropic_hears_a_person_first_and_results_in_front() -> None:
+def test_anthropic_histories_begin_with_the_user_and_results_lead() -> None:
     """A user text after a call follows its result, in one message."""
     entries = [call(), Message(id=5, role="user", content="Go on."), Message(id=6, role="user", content="Now!")]
     first, _, last = anthropic_history(entries)
@@ -597,8 +597,8 @@ def test_anthropic_hears_a_person_first_and_results_in_front() -> None:
     assert [block["type"] for block in last["content"]] == ["tool_result", "text", "text"]
 
 
-def test_what_no_model_reads_is_left_out() -> None:
-    """Thoughts, blank texts, plans and modes; what a person sent beside text is named."""
+def test_entries_that_are_not_for_models_are_left_out() -> None:
+    """Thoughts, blank texts, plans and modes; attachments of the user are named."""
     events: Sequence[Event] = [
         ev.MessageUser(text="", content=[{"type": "image", "mimeType": "image/png", "data": "AA=="}]),
         ev.ThoughtDelta(text="Hm.", chunks="delta"),
@@ -612,8 +612,8 @@ def test_what_no_model_reads_is_left_out() -> None:
     assert [item["content"] for item in responses_history(write_script(events).state)] == texts
 
 
-def test_a_session_without_a_word_is_no_message() -> None:
-    """An empty history for an empty session."""
+def test_an_empty_session_gives_an_empty_history() -> None:
+    """No message is added."""
     empty = Snapshot("s", 0, SessionFold("s").info, [])
     assert [history(empty) for history in HISTORIES] == [[], [], []]
 
@@ -638,8 +638,8 @@ def back(format: str, history: list[dict[str, Any]], *, whole: bool) -> MemoryLe
 
 
 @given(scripts(), st.booleans())
-def test_a_history_that_is_read_again_gives_the_same_history(script: list[Event], whole: bool) -> None:
-    """So that every call is there once, with its arguments and its result."""
+def test_decoding_a_history_gives_the_same_history(script: list[Event], whole: bool) -> None:
+    """Every call occurs once, with its arguments and its result."""
     state = write_script(script, redact=False).state
     openai, responses, anthropic = (history(state) for history in HISTORIES)
     assert chat_history(back("openai", openai, whole=whole).state) == openai
@@ -650,8 +650,8 @@ def test_a_history_that_is_read_again_gives_the_same_history(script: list[Event]
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
 @pytest.mark.parametrize("format", list(APIS))
-def test_the_calls_of_a_scenario_come_back(format: str, name: str) -> None:
-    """In their order, by their tool and arguments, each ended."""
+def test_decoding_a_history_restores_the_calls(format: str, name: str) -> None:
+    """In order, with tool and arguments, and each has ended."""
     *_, state = states(scenarios.events(name))
     calls = [entry for entry in state.snapshot().entries if isinstance(entry, ToolCall)]
     history = registry.encoder(format)(state)

@@ -81,29 +81,29 @@ def fed(pieces: list[str]) -> tuple[str, list[Command]]:
         pytest.param("<shell>printf 'é 日本 😀'</shell>", ["printf 'é 日本 😀'"], id="other letters"),
     ],
 )
-def test_a_command_is_what_stands_between_the_tags(text: str, expected: list[str]) -> None:
-    """S0.1, S0.2: and one character at a time gives the same."""
+def test_the_text_between_the_tags_is_the_command(text: str, expected: list[str]) -> None:
+    """S0.1, S0.2: also if it arrives one character at a time."""
     assert commands(text) == expected
     assert [found.command for found in fed(list(text))[1]] == expected
 
 
-def test_one_reading_leaves_nothing_behind_for_the_next() -> None:
-    """Reading a text changes nothing for the text after it."""
+def test_each_text_is_parsed_independently() -> None:
+    """An unclosed tag does not affect the next text."""
     assert commands("<shell>one</shell> and <shell>half") == ["one"]
     assert commands("a line</shell> <shell>two</shell>") == ["two"]
 
 
 @given(texts, st.lists(st.integers(0, 200), max_size=8))
-def test_the_same_is_found_wherever_the_text_is_cut(text: str, places: list[int]) -> None:
-    """S0.1: one piece, any pieces, single characters; each command once."""
+def test_any_split_of_a_text_gives_the_same_commands(text: str, places: list[int]) -> None:
+    """S0.1: in one piece, in chunks or in single characters; each command once."""
     whole = fed([text])
     assert fed(cut(text, places)) == whole
     assert fed(list(text)) == whole
 
 
 @given(texts)
-def test_what_is_not_a_command_comes_out_as_it_went_in(text: str) -> None:
-    """Text and commands together are the whole of it, but for the tags and the blanks around commands."""
+def test_text_outside_of_commands_is_unchanged(text: str) -> None:
+    """Text and commands are the full input, without the tags and the white space around commands."""
     shown, found = fed(list(text))
     parser = ShellParser()
     pieces = [*parser.feed(text), *parser.close()]
@@ -114,8 +114,8 @@ def test_what_is_not_a_command_comes_out_as_it_went_in(text: str) -> None:
 
 
 @given(texts)
-def test_only_the_beginning_of_a_tag_is_held_back(text: str) -> None:
-    """Outside of a command, all but what may become a tag is shown at once."""
+def test_only_a_possible_tag_prefix_is_held_back(text: str) -> None:
+    """Other text outside of commands is released immediately."""
     parser = ShellParser()
     shown = "".join(piece.text for piece in parser.feed(text) if isinstance(piece, Text))
     held = "".join(piece.text for piece in parser.close() if isinstance(piece, Text))
@@ -124,8 +124,8 @@ def test_only_the_beginning_of_a_tag_is_held_back(text: str) -> None:
     assert (shown + held) == fed([text])[0]
 
 
-def test_text_is_shown_before_the_tag_after_it_is_whole() -> None:
-    """As early as can be, and held back no longer than needed."""
+def test_text_is_released_before_the_next_tag_is_complete() -> None:
+    """As early as possible."""
     parser = ShellParser()
     assert parser.feed("Hi <she") == [Text("Hi ")]
     assert parser.feed("d>") == [Text("<shed>")]
@@ -134,13 +134,13 @@ def test_text_is_shown_before_the_tag_after_it_is_whole() -> None:
     assert parser.feed("> ok") == [Command("ls", 0), Text(" ok")]
 
 
-def test_what_is_no_command_is_shown_with_its_tags() -> None:
-    """S0.2: an empty pair and a pair that is not closed are text, as they stand there."""
+def test_empty_and_unclosed_tags_are_text() -> None:
+    """S0.2: they are shown unchanged."""
     assert fed(["say <shell> \n</shell>, then <shell>x"]) == ("say <shell> \n</shell>, then <shell>x", [])
 
 
-def test_a_command_is_given_out_when_its_end_is_read() -> None:
-    """S0.4: before the text continues."""
+def test_a_command_is_released_at_its_closing_tag() -> None:
+    """S0.4: before the text that follows."""
     parser = ShellParser()
     found = [(character, parser.feed(character)) for character in "<shell>ls</shell>x"]
     assert [(character, pieces) for character, pieces in found if pieces] == [
@@ -149,8 +149,8 @@ def test_a_command_is_given_out_when_its_end_is_read() -> None:
     ]
 
 
-def test_numbers_begin_anew_with_every_round() -> None:
-    """`close` ends a round: the next command is the first again."""
+def test_command_numbers_restart_in_every_round() -> None:
+    """`close` ends a round."""
     parser = ShellParser()
     assert parser.feed("<shell>a</shell><shell>b</shell><shell>") == [Command("a", 0), Command("b", 1)]
     assert parser.close() == [Text("<shell>")]
@@ -176,8 +176,8 @@ def looked_at(pieces: list[str]) -> int:
 
 
 @pytest.mark.parametrize("text", ["plain ", "<shell>", "<shell>ls</shell>", "<", "<shell>never closed ", "</shell"])
-def test_work_grows_with_the_text_and_no_faster(text: str) -> None:
-    """S0.1: ten times the characters, one at a time, are ten times the work; none is searched over and over."""
+def test_parsing_time_grows_linearly_with_the_text(text: str) -> None:
+    """S0.1: also one character at a time; no text is searched repeatedly."""
     short, long = list(text * 1000), list(text * 10_000)
     assert looked_at(long) <= 10 * looked_at(short) + 100
     assert looked_at(long) <= 9 * len(long)
@@ -186,21 +186,21 @@ def test_work_grows_with_the_text_and_no_faster(text: str) -> None:
 # Ids
 
 
-def test_ids_are_made_of_round_and_place() -> None:
+def test_ids_have_round_and_position() -> None:
     """S0.3: both count from 0."""
     assert command_id(0, 0) == "cmd-0-0"
     assert extract_commands("<shell>a</shell><shell>b</shell>") == [("cmd-0-0", "a"), ("cmd-0-1", "b")]
     assert extract_commands("<shell>a</shell>", iteration=3) == [("cmd-3-0", "a")]
 
 
-def test_an_empty_command_takes_no_number() -> None:
+def test_an_empty_command_is_not_numbered() -> None:
     """S0.2"""
     assert extract_commands("<shell>a</shell><shell> </shell><shell>b</shell>") == [("cmd-0-0", "a"), ("cmd-0-1", "b")]
 
 
 @given(texts, st.integers(0, 5))
-def test_no_two_commands_share_an_id(text: str, iteration: int) -> None:
-    """S0.3: and none has a gap before it."""
+def test_command_ids_are_unique_and_consecutive(text: str, iteration: int) -> None:
+    """S0.3"""
     found = [name for name, _ in extract_commands(text, iteration)]
     assert found == [f"cmd-{iteration}-{index}" for index in range(len(found))]
 
@@ -232,13 +232,13 @@ def test_no_two_commands_share_an_id(text: str, iteration: int) -> None:
         ),
     ],
 )
-def test_a_result_is_one_terminal_block(result: dict[str, Any], expected: str) -> None:
-    """S0.6: what was printed, and on failure everything that is known."""
+def test_a_result_is_formatted_as_one_terminal_block(result: dict[str, Any], expected: str) -> None:
+    """S0.6: the output, and for a failure all known fields."""
     assert format_tool_results([result]) == f"```terminal\n{expected}\n```"
 
 
-def test_results_follow_one_another_in_their_order() -> None:
-    """S0.6: a block each; the same results give the same text."""
+def test_results_are_formatted_in_order() -> None:
+    """S0.6: one block each; equal results give equal texts."""
     results = [{"result": "one"}, {"result": ""}, {"result": "two"}]
     text = format_tool_results(results)
     assert text == "```terminal\none\n```\n\n```terminal\n(no output)\n```\n\n```terminal\ntwo\n```"
@@ -250,15 +250,15 @@ fences = st.lists(st.sampled_from(["`", "```", "````", "\n", "```\n", "terminal"
 
 
 @given(st.lists(fences, min_size=1, max_size=4))
-def test_no_output_can_end_its_block(outputs: list[str]) -> None:
-    """S0.6: a fence is longer than any inside, so that the blocks can be told apart again."""
+def test_no_output_can_close_its_fence(outputs: list[str]) -> None:
+    """S0.6: a fence is longer than any fence in the output, so the blocks can be parsed."""
     outputs = [*outputs, "\n```\n\n```terminal"]
     text = format_tool_results([{"result": output} for output in outputs])
     assert split_tool_results(text) == [output.rstrip("\n") for output in outputs]
 
 
-def test_a_text_that_is_no_list_of_results_is_not_read_as_one() -> None:
-    """Words around the blocks, a block of another language, one that does not end."""
+def test_a_text_that_is_not_a_list_of_results_is_not_parsed() -> None:
+    """Text around the blocks, a block of another language, or an unclosed one."""
     for text in [
         "",
         "hello",
@@ -270,15 +270,15 @@ def test_a_text_that_is_no_list_of_results_is_not_read_as_one() -> None:
         assert split_tool_results(text) is None
 
 
-def test_output_within_the_limit_is_left_alone() -> None:
-    """S0.6: up to and with the last character."""
+def test_output_within_the_limit_is_not_truncated() -> None:
+    """S0.6: including output of exactly the limit."""
     assert truncate_output("short", 100) == "short"
     assert truncate_output("a" * 100, 100) == "a" * 100
     assert truncate_output("a" * MAX_OUTPUT_CHARS) == "a" * MAX_OUTPUT_CHARS
 
 
-def test_output_beyond_the_limit_says_how_much_was_cut() -> None:
-    """S0.6: the beginning and the end stay."""
+def test_truncated_output_has_the_number_of_cut_characters() -> None:
+    """S0.6: the beginning and the end are kept."""
     text = "begin " + "." * 500 + " end"
     cut = truncate_output(text, 100)
     assert cut.startswith("begin ") and cut.endswith(" end")
@@ -289,21 +289,21 @@ def test_output_beyond_the_limit_says_how_much_was_cut() -> None:
 
 
 @given(st.text(max_size=400), st.integers(60, 300))
-def test_what_was_cut_is_not_cut_again(text: str, limit: int) -> None:
-    """S0.6: cutting fits the limit, and once cut a text stays as it is, live and on reload."""
+def test_truncating_twice_changes_nothing(text: str, limit: int) -> None:
+    """S0.6: truncated output is within the limit, so live and reloaded texts are equal."""
     cut = truncate_output(text, limit)
     assert len(cut) <= limit
     assert truncate_output(cut, limit) == cut
 
 
-def test_a_limit_too_small_for_words_leaves_the_words() -> None:
-    """Nothing of the text, and how much that was."""
+def test_a_limit_smaller_than_the_note_keeps_only_the_note() -> None:
+    """No character of the text is kept."""
     assert truncate_output("a" * 50, 3) == "\n[... 50 of 50 characters cut ...]\n"
     assert truncate_output("a" * 50, -1) == "\n[... 50 of 50 characters cut ...]\n"
 
 
-def test_a_long_output_does_not_push_out_what_went_wrong() -> None:
-    """S0.6: each stream has the limit for itself."""
+def test_each_stream_has_its_own_limit() -> None:
+    """S0.6: a long stdout does not remove stderr."""
     text = format_tool_results([{"stdout": "a" * 1000, "stderr": "b" * 50, "exitStatus": 1}], limit=100)
     assert "b" * 50 in text and "[exit status 1]" in text and "of 1000 characters cut" in text
 
@@ -331,8 +331,8 @@ PROMPT = {"type": "user", "text": "Go"}
 DONE = {"type": "done"}
 
 
-def test_a_command_is_proposed_as_soon_as_its_end_is_read() -> None:
-    """S0.4: within the very message, before the text continues; its id is an alias."""
+def test_a_command_is_proposed_at_its_closing_tag() -> None:
+    """S0.4: within the message, before the text that follows; its id is an alias."""
     decoder = ShellDecoder()
     assert not decoder.feed("<shell>ls</shell")
     (draft,) = decoder.feed(">")
@@ -347,8 +347,8 @@ def test_a_command_is_proposed_as_soon_as_its_end_is_read() -> None:
     )
 
 
-def test_a_card_goes_from_queued_to_running_to_completed() -> None:
-    """S0.4: by its id, with any other fields."""
+def test_events_move_a_call_from_queued_to_running_to_completed() -> None:
+    """S0.4: matched by id, with any other fields."""
     reading = Reading().feed(text("<shell>ls</shell>"))
     seen = [reading.calls[0].status]
     for message in (
@@ -362,7 +362,7 @@ def test_a_card_goes_from_queued_to_running_to_completed() -> None:
     assert (call.tool_call_id, call.output, call.raw_input) == ("cmd-0-0", "a\n", {"command": "ls"})
 
 
-def test_of_two_equal_commands_each_has_its_own_course() -> None:
+def test_equal_commands_are_separate_calls() -> None:
     """C3: the second one runs and ends while the first one waits."""
     reading = Reading().feed(text("<shell>ls</shell><shell>ls</shell>"))
     reading.feed(event("tool-start", "ls", "cmd-0-1"))
@@ -373,31 +373,31 @@ def test_of_two_equal_commands_each_has_its_own_course() -> None:
     assert [call.output for call in reading.calls] == ["first", "second"]
 
 
-def test_different_commands_are_not_mistaken_for_each_other() -> None:
-    """Results come back in another order than the commands went out."""
+def test_results_in_another_order_reach_their_commands() -> None:
+    """Results may arrive in another order than the commands."""
     reading = Reading().feed(text("<shell>a</shell><shell>b</shell><shell>c</shell>"))
     for name in ("cmd-0-2", "cmd-0-0", "cmd-0-1"):
         reading.feed(event("tool-start", "", name), event("tool-result", "", name, result=name))
     assert [call.output for call in reading.calls] == ["cmd-0-0", "cmd-0-1", "cmd-0-2"]
 
 
-def test_every_round_counts_its_own_commands() -> None:
-    """S0.3: a mark ends a round, and so does a command that begins to run."""
+def test_command_numbers_restart_after_a_mark_or_a_start() -> None:
+    """S0.3: an iteration mark ends a round, and so does the start of a command."""
     reading = Reading().feed(text("<shell>a</shell><shell>b</shell>"), {"type": "iteration-end"})
     reading.feed(text("<shell>c</shell>"), event("tool-start", "c", "cmd-1-0"), text("<shell>d</shell>"))
     assert [call.tool_call_id for call in reading.calls] == ["cmd-0-0", "cmd-0-1", "cmd-1-0", "cmd-2-0"]
     assert [(call.iteration, call.index) for call in reading.calls] == [(0, 0), (0, 1), (1, 0), (2, 0)]
 
 
-def test_a_mark_after_the_results_does_not_count_twice() -> None:
-    """The round ended with its results; that is what the mark says again."""
+def test_an_iteration_mark_after_the_results_ends_no_second_round() -> None:
+    """The results have already ended the round."""
     reading = Reading().feed(text("<shell>a</shell>"), event("tool-result", "a", "cmd-0-0", result=""))
     reading.feed({"type": "iteration-end", "hasMoreCommands": True}, {"type": "iteration-start"})
     assert reading.feed("<shell>b</shell>").calls[1].tool_call_id == "cmd-1-0"
 
 
-def test_the_same_id_in_the_next_turn_is_another_call() -> None:
-    """S0.3: an id holds within its turn."""
+def test_an_id_reused_in_the_next_turn_is_another_call() -> None:
+    """S0.3: ids are unique within a turn."""
     reading = Reading()
     for day in ("Monday", "Tuesday"):
         reading.feed(PROMPT, text("<shell>date</shell>"), event("tool-call", "date", "cmd-0-0"))
@@ -407,8 +407,8 @@ def test_the_same_id_in_the_next_turn_is_another_call() -> None:
 
 
 @pytest.mark.parametrize("between", [[], [PROMPT]])
-def test_rounds_are_counted_anew_in_the_next_turn(between: list[Any]) -> None:
-    """S0.3: after two rounds in one turn the next begins with the first round, with a prompt or without."""
+def test_round_numbers_restart_in_the_next_turn(between: list[Any]) -> None:
+    """S0.3: with or without a prompt."""
     reading = Reading()
     for _ in range(2):
         reading.feed(*between, "<shell>a</shell>", {"type": "iteration-end"}, "<shell>b</shell>", DONE)
@@ -417,8 +417,8 @@ def test_rounds_are_counted_anew_in_the_next_turn(between: list[Any]) -> None:
     assert len(reading.calls) == 4
 
 
-def test_what_a_tool_call_repeats_is_one_call() -> None:
-    """S0.4: found in the text, told by the producer, and told once more."""
+def test_a_tool_call_event_repeats_the_command_of_the_text() -> None:
+    """S0.4: the command in the text and repeated events are one call."""
     reading = Reading().feed(text("<shell>ls</shell>"), *[event("tool-call", "ls", "cmd-0-0")] * 2)
     assert len(reading.calls) == 1
     reading.feed(event("tool-result", "ls", "cmd-0-0", result="a"), event("tool-call", "ls", "cmd-0-0"))
@@ -426,8 +426,8 @@ def test_what_a_tool_call_repeats_is_one_call() -> None:
     assert reading.verdicts[-1] == "duplicate"
 
 
-def test_an_id_that_comes_again_for_another_command_is_another_call() -> None:
-    """C2: after the end of the first one; while that is open, it is the same call again."""
+def test_an_id_reused_for_another_command_is_another_call() -> None:
+    """C2: after the first call ended; while it is open, it is the same call."""
     ids = {"commandId": "x"}
     first = [{"type": "tool-call", "command": "ls", **ids}, {"type": "tool-result", "result": "1", **ids}]
     again = [{"type": "tool-call", "command": "pwd", **ids}, {"type": "tool-start", "command": "pwd", **ids}]
@@ -439,8 +439,8 @@ def test_an_id_that_comes_again_for_another_command_is_another_call() -> None:
     assert [call.title for call in Reading().feed(first[0], *again).calls] == ["pwd"]
 
 
-def test_an_id_of_the_producers_own_names_the_command_of_the_text() -> None:
-    """Each `tool-call` takes the oldest command of its text that none has named, and both names lead to the call."""
+def test_a_producers_own_id_is_an_alias_of_the_command() -> None:
+    """Each `tool-call` takes the oldest unmatched command of the text, and both ids lead to the call."""
     reading = Reading().feed(text("<shell>ls</shell><shell>id</shell><shell>ls</shell>"))
     for command, name in (("ls", "x1"), ("id", "x2"), ("ls", "x3")):
         reading.feed(event("tool-call", command, name))
@@ -451,8 +451,8 @@ def test_an_id_of_the_producers_own_names_the_command_of_the_text() -> None:
     assert [bool(call.late) for call in reading.calls] == [True, False, True]
 
 
-def test_an_id_that_we_gave_to_another_command_goes_with_the_command() -> None:
-    """A producer that leaves out a repeated command counts fewer than there are in the text."""
+def test_an_id_collision_is_resolved_by_the_command() -> None:
+    """A producer that skips repeated commands may use an id that we assigned to another command."""
     reading = Reading().feed(text("<shell>ls</shell><shell>ls</shell><shell>id</shell>"))
     reading.feed(event("tool-call", "ls", "cmd-0-0"), event("tool-call", "id", "cmd-0-1"))
     reading.feed(event("tool-start", "id", "cmd-0-1"), event("tool-result", "id", "cmd-0-1", result="root"))
@@ -463,8 +463,8 @@ def test_an_id_that_we_gave_to_another_command_goes_with_the_command() -> None:
     ]
 
 
-def test_a_producer_that_counts_rounds_from_one_is_understood() -> None:
-    """Its first id shows it: from then on our ids are its ids."""
+def test_rounds_counted_from_one_are_detected() -> None:
+    """By the first id; from then on our ids match those of the producer."""
     reading = Reading()
     for number in (1, 2, 3):
         reading.feed(text("<shell>ls</shell>"), event("tool-call", "ls", f"cmd-{number}-0"))
@@ -474,8 +474,8 @@ def test_a_producer_that_counts_rounds_from_one_is_understood() -> None:
     assert [call.tool_call_id for call in reading.calls] == ["cmd-0-0", "cmd-2-0", "cmd-3-0"]
 
 
-def test_events_without_ids_are_taken_in_their_order() -> None:
-    """C2: two equal commands, each started and ended once; a result too many stands by itself."""
+def test_events_without_ids_are_matched_in_order() -> None:
+    """C2: two equal commands, each started and ended once; a surplus result is a separate call."""
     reading = Reading().feed(text("<shell>ls</shell><shell>ls</shell>"), *[event("tool-call", "ls")] * 2)
     reading.feed(event("tool-start", "ls"))
     assert [call.status for call in reading.calls] == ["running", "queued"]
@@ -484,15 +484,15 @@ def test_events_without_ids_are_taken_in_their_order() -> None:
     assert [(call.status, call.output) for call in reading.calls] == [("completed", number) for number in range(3)]
 
 
-def test_an_event_without_an_id_is_not_about_a_call_that_has_one() -> None:
-    """What the producer speaks of by its id is left alone."""
+def test_an_event_without_an_id_matches_no_call_with_a_producer_id() -> None:
+    """Calls that the producer identifies by id are not changed."""
     reading = Reading().feed(text("<shell>ls</shell><shell>ls</shell>"), event("tool-start", "ls", "cmd-0-0"))
     reading.feed(event("tool-result", "ls", result="second"))
     assert [(call.status, call.output) for call in reading.calls] == [("running", None), ("completed", "second")]
 
 
-def test_an_unknown_id_changes_no_other_card() -> None:
-    """S0.4: it is kept, as a call of its own."""
+def test_an_event_with_an_unknown_id_is_a_separate_call() -> None:
+    """S0.4: other calls are not changed."""
     reading = Reading().feed(text("<shell>ls</shell>"))
     reading.feed(event("tool-result", "ls", "cmd-7-7", result="whose"))
     assert [(call.tool_call_id, call.status) for call in reading.calls] == [
@@ -501,8 +501,8 @@ def test_an_unknown_id_changes_no_other_card() -> None:
     ]
 
 
-def test_a_card_that_ended_stays_as_it_is() -> None:
-    """C4: a start, another result and a start without an id come late and open nothing."""
+def test_late_events_do_not_change_an_ended_call() -> None:
+    """C4: a start, another result, and a start without an id."""
     reading = Reading().feed(text("<shell>ls</shell>"), event("tool-result", "ls", "cmd-0-0", result="a"))
     reading.feed(event("tool-start", "ls", "cmd-0-0"), event("tool-result", "ls", "cmd-0-0", result="b"))
     (call,) = reading.calls
@@ -510,7 +510,7 @@ def test_a_card_that_ended_stays_as_it_is() -> None:
     assert reading.verdicts[-2:] == ["late", "late"]
 
 
-def test_a_result_after_done_still_reaches_its_call() -> None:
+def test_a_result_after_done_counts() -> None:
     """It begins no turn."""
     reading = Reading().feed(PROMPT, text("<shell>make</shell>"), event("tool-start", "make", "cmd-0-0"), DONE)
     reading.feed(event("tool-result", "make", "cmd-0-0", result="made"))
@@ -529,73 +529,71 @@ def test_a_result_after_done_still_reaches_its_call() -> None:
         ({}, "completed", None, None),
     ],
 )
-def test_how_a_command_ended_is_for_its_producer_to_say(
-    fields: dict[str, Any], status: str, exit: Any, error: Any
-) -> None:
-    """An exit status is shown, and is a failure only where that is said."""
+def test_an_exit_status_alone_is_not_a_failure(fields: dict[str, Any], status: str, exit: Any, error: Any) -> None:
+    """The exit status is shown."""
     (call,) = Reading().feed("<shell>x</shell>", event("tool-result", "x", "cmd-0-0", **fields)).calls
     assert (call.status, call.exit_status, call.error) == (status, exit, error)
 
 
-def test_both_streams_of_a_result_are_kept() -> None:
-    """S0.6: as the producer gave them."""
+def test_stdout_and_stderr_of_a_result_are_stored() -> None:
+    """S0.6: unchanged."""
     (call,) = Reading().feed(event("tool-result", "x", "cmd-0-0", stdout="o", stderr="e", exitStatus=1)).calls
     assert (call.output, call.exit_status) == ({"stdout": "o", "stderr": "e"}, 1)
 
 
-def test_the_text_is_shown_without_its_commands() -> None:
-    """Each stands at its place between the texts."""
+def test_commands_are_removed_from_the_shown_text() -> None:
+    """Each call is at its position between the texts."""
     reading = Reading().feed(PROMPT, *"Look: <shell>ls</shell> then <b> and <shell>cat").close()
     assert reading.texts == ["Go", "Look: ", " then <b> and <shell>cat"]
     assert [type(entry).__name__ for entry in reading.entries()] == ["Message", "Message", "ToolCall", "Message"]
 
 
-def test_what_was_held_back_comes_out_when_the_round_ends() -> None:
-    """A mark, a result, `done` and the end of the line all end the text."""
+def test_held_back_text_is_released_at_the_end_of_the_round() -> None:
+    """A mark, a result, `done` and the end of the stream end the text."""
     for ending in ({"type": "iteration-end"}, event("tool-result", "x", "y", result=""), DONE, {"type": "error"}):
         assert Reading().feed("a <sh", ending).texts == ["a <sh"]
     assert Reading().feed("a <sh").close().texts == ["a <sh"]
 
 
 @given(texts, st.lists(st.integers(0, 200), max_size=6))
-def test_a_stream_reads_the_same_wherever_it_is_cut(text: str, places: list[int]) -> None:
-    """S0.1 for the whole way: the calls and the text shown do not depend on the messages."""
+def test_any_split_of_a_stream_gives_the_same_entries(text: str, places: list[int]) -> None:
+    """S0.1: calls and texts do not depend on the message boundaries."""
     whole = Reading().feed(text).close()
     pieces = Reading().feed(*cut(text, places)).close()
     assert pieces.texts == whole.texts
     assert [call.raw_input for call in pieces.calls] == [call.raw_input for call in whole.calls]
 
 
-def test_a_producer_that_repeats_its_text_is_read_once() -> None:
-    """Declared cumulative: what is new in each message counts."""
+def test_a_cumulative_text_is_read_once() -> None:
+    """Only the new part of each message counts."""
     full = "Hm <shell>ls</shell> <shell>id</shell>."
     reading = Reading(chunks="cumulative").feed(*[text(full[:end]) for end in range(1, len(full) + 1)])
     assert [call.raw_input["command"] for call in reading.calls] == ["ls", "id"]
     assert reading.close().texts == ["Hm ", " ", "."]
 
 
-def test_a_command_of_a_text_that_is_told_otherwise_is_found_once() -> None:
-    """S0.1: the text is read again, and its commands have the ids that they had."""
+def test_a_command_in_a_replaced_text_is_found_once() -> None:
+    """S0.1: the text is parsed again, and its commands keep their ids."""
     reading = Reading(chunks="cumulative").feed("<shell>ls</shell> hello", "<shell>ls</shell> help")
     assert [call.title for call in reading.calls] == ["ls"]
 
 
 def test_a_prompt_begins_a_turn_and_done_ends_it_once() -> None:
-    """A second `done` says nothing new, and the reason is the producer's."""
+    """A second `done` is ignored, and the reason is the producer's."""
     reading = Reading().feed(PROMPT, "Hello", {"type": "done", "reason": "max_turn_requests"}, DONE).close()
     assert [event.reason for event in reading.log(ev.TurnEnded)] == ["max_turn_requests"]
     assert not any(entry.streaming for entry in reading.entries(Message))
 
 
-def test_a_turn_that_was_begun_elsewhere_is_not_ended_here() -> None:
-    """A stream without its prompt leaves the turn to the caller; its text is still complete."""
+def test_done_does_not_end_a_turn_of_the_caller() -> None:
+    """A stream without a prompt leaves the turn to the caller; its text is still complete."""
     reading = Reading().feed("Hello", DONE).close()
     assert not reading.log(ev.TurnStarted) and not reading.log(ev.TurnEnded)
     assert not any(entry.streaming for entry in reading.entries(Message))
 
 
-def test_the_next_run_without_a_prompt_is_a_turn_of_its_own() -> None:
-    """Ids start again after `done`, so that they must not mean the calls before it."""
+def test_a_run_without_a_prompt_after_done_is_a_separate_turn() -> None:
+    """Ids restart after `done` and must not match earlier calls."""
     reading = Reading()
     for day in ("Monday", "Tuesday"):
         reading.feed("<shell>date</shell>", event("tool-result", "date", "cmd-0-0", result=day), DONE)
@@ -603,13 +601,13 @@ def test_the_next_run_without_a_prompt_is_a_turn_of_its_own() -> None:
 
 
 def test_an_error_ends_the_turn_and_its_commands() -> None:
-    """C5: with the reason that a person can read."""
+    """C5: with a readable reason."""
     reading = Reading().feed(PROMPT, "<shell>make</shell>", {"type": "error", "content": "overloaded"})
     assert [(call.status, call.reason) for call in reading.calls] == [("lost", "overloaded")]
 
 
-def test_stored_parts_become_texts_and_cards() -> None:
-    """S0.8: `{type: "tool", command, commandId, toolStatus, content}` beside text parts."""
+def test_stored_parts_become_texts_and_calls() -> None:
+    """S0.8: `{type: "tool", command, commandId, toolStatus, content}` among text parts."""
     states = [("queued", None), ("running", None), ("completed", "out")]
     parts: list[dict[str, Any]] = [{"type": "text", "content": "So:"}]
     for index, (status, content) in enumerate(states):
@@ -620,8 +618,8 @@ def test_stored_parts_become_texts_and_cards() -> None:
     assert [(call.status, call.output) for call in reading.calls] == states
 
 
-def test_stored_texts_and_results_become_calls() -> None:
-    """The results that the model received go back to each of them, a block for each."""
+def test_stored_texts_and_result_blocks_become_calls() -> None:
+    """Each result block that the model received is matched to its command."""
     written = {"role": "assistant", "content": "<shell>ls</shell><shell>true</shell>"}
     message = {"role": "tool", "content": format_tool_results([{"result": "a"}, {"result": ""}])}
     reading = Reading().feed(written, message)
@@ -633,8 +631,8 @@ def test_stored_texts_and_results_become_calls() -> None:
     assert [raw.body for raw in reading.log(ev.Raw)] == [{"role": "tool", "content": "something else"}]
 
 
-def test_what_else_the_model_calls_has_names_of_its_own() -> None:
-    """A call by another way may have the id of a command and is another call."""
+def test_other_tool_calls_have_a_separate_id_namespace() -> None:
+    """A call of another tool with the id of a command is another call."""
     reading = Reading().feed("<shell>ls</shell>")
     reading.feed({"type": "agent-tool-call", "toolName": "search", "toolArgs": {"q": 1}, "toolCallId": "cmd-0-0"})
     reading.feed({"type": "agent-tool-result", "toolCallId": "cmd-0-0", "result": "found"})
@@ -662,20 +660,20 @@ def test_what_else_the_model_calls_has_names_of_its_own() -> None:
         {"type": "tool", "command": "ls", "toolStatus": "odd"},
     ],
 )
-def test_what_is_not_understood_is_kept_whole(message: Any) -> None:
+def test_a_message_of_unknown_kind_gives_one_raw_event(message: Any) -> None:
     """C11: one `raw`, and nothing else."""
     (draft,) = ShellDecoder().feed(message)
     assert draft.event == ev.Raw(format="shell", body=message)
 
 
-def test_a_message_is_kept_once() -> None:
-    """However many reasons there are to keep it."""
+def test_a_message_is_stored_as_raw_once() -> None:
+    """For any number of reasons."""
     failed = {"type": "error", "error": "no model", "code": 7}
     assert Reading().feed(failed).raws == [failed]
 
 
-def test_messages_inside_of_messages_are_no_parts() -> None:
-    """C11: they are kept, however deep they go."""
+def test_nested_messages_are_stored_as_raw() -> None:
+    """C11: at any depth."""
     message: Any = {"type": "text", "text": "a"}
     for _ in range(5000):
         message = {"role": "assistant", "parts": [message]}
@@ -683,15 +681,15 @@ def test_messages_inside_of_messages_are_no_parts() -> None:
     assert isinstance(kept.event, ev.Raw) and kept.event.body is message["parts"][0]
 
 
-def test_a_message_that_says_more_is_kept_beside_what_was_taken() -> None:
-    """Members that no rule knows are not lost."""
+def test_a_message_with_unknown_fields_is_also_stored_as_raw() -> None:
+    """Its known fields are decoded."""
     message = event("tool-call", "ls", "cmd-0-0", risk="low")
     assert [type(draft.event) for draft in ShellDecoder().feed(message)] == [ev.CallProposed, ev.Raw]
 
 
 @pytest.mark.anyio
-async def test_a_recorded_stream_is_imported_and_found_by_command_id(db: str) -> None:
-    """S0.3, S0.4 through a store: the command's id leads to its call, and a second import changes nothing."""
+async def test_an_imported_call_is_found_by_its_command_id(db: str) -> None:
+    """S0.3, S0.4: in a store; a second import changes nothing."""
     messages = [PROMPT, text("<shell>ls</shell>"), event("tool-result", "ls", "cmd-0-0", result="a"), DONE]
     lines = [codec.encode(message) for message in messages]
     async with sound_ledger(db) as ledger:

@@ -117,7 +117,7 @@ def new_law() -> stream_checks.Law:
 
 
 @given(scripts())
-def test_events_of_a_card_come_in_order_and_done_comes_once(script: list[Event]) -> None:
+def test_events_of_a_call_are_in_order_and_done_is_sent_once(script: list[Event]) -> None:
     """S0.4: `tool-call`, `tool-start`, `tool-result` for each id, each at most once; one `done`, and nothing after."""
     log = write_script(script).log
     for turn in stream_checks.turns_of(log):
@@ -138,8 +138,8 @@ def _check_order(events: list[dict[str, Any]]) -> None:
 
 
 @given(scripts())
-def test_the_history_is_that_of_its_turns(script: list[Event]) -> None:
-    """A page of a long history is made from the entries of its turns alone."""
+def test_a_history_page_is_made_from_its_turns_alone(script: list[Event]) -> None:
+    """So a page of a long history needs no other entries."""
     entries = write_script(script).state.snapshot().entries
     assert history(entries) == [message for block in _blocks(entries) for message in history(block)]
     identities = [message["id"] for message in history(entries)]
@@ -177,7 +177,7 @@ def about(cls: type[ev.CallEvent], **fields: Any) -> ev.CallEvent:
 
 
 def test_a_command_goes_from_queued_to_completed() -> None:
-    """S0.4: each event has the command and its id, and the result as the model reads it."""
+    """S0.4: each event has the command and its id; the result is the text for the model."""
     ended = about(ev.CallFailed, output={"stdout": "a\n", "stderr": "no b"}, exit_status=2)
     stream = streamed(ev.MessageDelta(text="See: "), LS, about(ev.CallStarted), ended, ev.TurnEnded())
     named = {"command": "ls", "commandId": "cmd-0-0"}
@@ -190,8 +190,8 @@ def test_a_command_goes_from_queued_to_completed() -> None:
     ]
 
 
-def test_a_result_is_what_the_model_is_told() -> None:
-    """S0.6: the same text on the card, in the stored part, and in the block that goes back to the model."""
+def test_card_part_and_model_have_the_same_result_text() -> None:
+    """S0.6: on the card, in the stored part, and in the block for the model."""
     for output in ("", "a\n", "x" * 40_000, "```\nfence\n````", "\n\n", {"n": 1}, None, {"stderr": "e"}):
         state = write_script(
             [ev.TurnStarted(), LS, about(ev.CallStarted), about(ev.CallCompleted, output=output)]
@@ -202,15 +202,15 @@ def test_a_result_is_what_the_model_is_told() -> None:
         assert part["content"]
 
 
-def test_one_that_never_ran_is_not_started() -> None:
-    """A refused command shows its refusal and no beginning."""
+def test_a_call_that_never_ran_has_no_start_event() -> None:
+    """A denied command shows the denial only."""
     stream = streamed(LS, about(ev.ApprovalRequested), ev.ApprovalRefused(approval="#0", reason="never"))
     assert [event["type"] for event in stream] == ["tool-call", "tool-result"]
     assert stream[-1]["isError"] and "[error: never]" in stream[-1]["result"]
 
 
-def test_calls_of_other_tools_show_too() -> None:
-    """What is no command has its title for one, else its tool's name; nothing known is `unknown`."""
+def test_calls_of_other_tools_are_shown() -> None:
+    """With their title, or else the name of the tool, or else `unknown`."""
     state = write_script(
         [
             ev.CallProposed(aliases=(Alias("t", "1"),), tool_name="read", title="Read a.txt", input={"path": "a.txt"}),
@@ -221,14 +221,14 @@ def test_calls_of_other_tools_show_too() -> None:
     assert [part["command"] for part in history(state)[0]["parts"]] == ["Read a.txt", "read", "unknown"]
 
 
-def test_what_was_only_shown_is_a_result() -> None:
-    """Agents that give no output but blocks of content have their text on the card."""
+def test_content_blocks_without_output_are_the_result() -> None:
+    """Some agents send content blocks instead of output; the card has their text."""
     block = {"type": "content", "content": {"type": "text", "text": "done it"}}
     stream = streamed(LS, about(ev.CallCompleted, content=[block, {"type": "terminal", "terminalId": "1"}]))
     assert stream[-1]["result"] == "done it"
 
 
-def test_what_was_shown_of_a_result_comes_before_what_was_printed() -> None:
+def test_content_blocks_precede_printed_output() -> None:
     """As in every other format."""
     block = {"type": "content", "content": {"type": "text", "text": "3 files"}}
     stream = streamed(LS, about(ev.CallProgress, text="a b c"), about(ev.CallCompleted, content=[block]))
@@ -247,13 +247,13 @@ def test_what_was_shown_of_a_result_comes_before_what_was_printed() -> None:
         ({}, "half\n[error: failed]"),
     ],
 )
-def test_why_a_command_failed_is_told_beside_its_exit_status(failed: dict[str, Any], error: str) -> None:
-    """S0.6: an exit status takes no other word's place, and one of 0 does not make a success of it."""
+def test_a_failure_has_its_reason_and_its_exit_status(failed: dict[str, Any], error: str) -> None:
+    """S0.6: an exit status replaces no other reason, and status 0 is not a success by itself."""
     assert streamed(LS, about(ev.CallFailed, output="half", **failed))[-1]["result"] == error
 
 
-def test_every_state_has_its_word() -> None:
-    """C13: `toolStatus` is the word of the table, and every end is `completed`, with `isError`."""
+def test_every_state_has_its_name() -> None:
+    """C13: `toolStatus` is from the state table, and every end is `completed`, with `isError`."""
     for status in (*OPEN_STATES, *TERMINAL_STATES):
         call = ToolCall(id=1, call_id="exec_1", tool_call_id="cmd-0-0", status=status)
         (part,) = history([call])[0]["parts"]
@@ -262,14 +262,14 @@ def test_every_state_has_its_word() -> None:
         assert ("content" in part) == (status in TERMINAL_STATES)
 
 
-def test_texts_that_follow_each_other_are_paragraphs() -> None:
-    """They are one part, since their pieces bear no name, and are not glued together."""
+def test_consecutive_texts_are_paragraphs_of_one_part() -> None:
+    """Text chunks have no id, so the texts are one part, with a blank line between them."""
     stream = streamed(ev.MessageDelta(text="One."), ev.PlanUpdated(entries=[]), ev.MessageDelta(text="Two."))
     assert "".join(event["content"] for event in stream) == "One.\n\nTwo."
 
 
-def test_a_person_s_words_stand_beside() -> None:
-    """S0.8: as a message of their own, in the turn or before it."""
+def test_user_messages_are_separate_messages() -> None:
+    """S0.8: in the turn or before it."""
     state = write_script(
         [ev.MessageUser(text="a"), ev.TurnStarted(), ev.MessageUser(text="b"), ev.MessageDelta(text="c")]
     ).state
@@ -280,8 +280,8 @@ def test_a_person_s_words_stand_beside() -> None:
     ]
 
 
-def test_stored_messages_are_read_back() -> None:
-    """What is written is what the decoder of the format reads: same texts, commands, ids and ends."""
+def test_decoding_stored_messages_gives_the_same_session() -> None:
+    """The decoder of the format gives the same texts, commands, ids and ends."""
     ended = about(ev.CallFailed, output="no", error="gone")
     script = [
         ev.TurnStarted(),
@@ -311,8 +311,8 @@ def test_stored_messages_are_read_back() -> None:
         about(ev.ApprovalRequested),
     ],
 )
-def test_what_a_card_cannot_take_back_asks_for_a_restart(event: Event) -> None:
-    """Every feed asks again until the turn was replayed."""
+def test_a_change_that_cards_cannot_show_requests_a_restart(event: Event) -> None:
+    """Every later event requests it again until the turn is replayed."""
     log = write_script([ev.TurnStarted(), LS, about(ev.CallStarted), event, ev.MessageDelta(text="Well.")]).log
     encoder = open_stream()
     *answers, changed, after = [encoder.feed(event) for event in log]
@@ -324,7 +324,7 @@ def test_what_a_card_cannot_take_back_asks_for_a_restart(event: Event) -> None:
     assert encoder.feed(ev.MessageUser(seq=99, text="next")) == []
 
 
-def test_a_stream_waits_for_the_last_call() -> None:
+def test_a_stream_ends_after_the_last_call_of_its_turn() -> None:
     """The turn is over, its command is not: `done` comes when that has ended."""
     encoder = open_stream()
     log = write_script([ev.TurnStarted(), LS, about(ev.CallStarted), ev.TurnEnded(), about(ev.CallCompleted)]).log
@@ -336,7 +336,7 @@ def test_a_stream_waits_for_the_last_call() -> None:
     assert encoder.feed(ev.MessageUser(seq=99, text="next")) == []
 
 
-def test_news_after_the_end_ask_for_a_restart() -> None:
+def test_a_change_after_the_end_of_the_stream_requests_a_restart() -> None:
     """A detached call has its answer at once; a change of it after the end of the stream needs a new stream."""
     detached = structs.replace(LS, scope="detached")
     rename = about(ev.CallProgress, input={"command": "pwd"})
@@ -349,16 +349,16 @@ def test_news_after_the_end_ask_for_a_restart() -> None:
     assert encoder.opening()[0]["command"] == "pwd"
 
 
-def test_a_stream_that_is_cut_off_is_not_done() -> None:
-    """It says why, once; after `done` there is nothing to say."""
+def test_a_closed_stream_has_the_reason_and_no_done() -> None:
+    """Once; after `done` nothing is sent."""
     encoder = open_stream()
     encoder.feed(ev.TurnStarted(seq=1, turn="t"))
     assert encoder.close("the server stops") == [{"type": "error", "error": "the server stops"}]
     assert encoder.finished and encoder.close("again") == []
 
 
-def test_a_chunk_costs_the_same_however_much_came_before() -> None:
-    """C12: a piece of text is one event with that piece and no more."""
+def test_the_cost_of_a_chunk_does_not_grow_with_the_text() -> None:
+    """C12: a chunk of text is one event with that chunk only."""
     encoder = open_stream()
     encoder.feed(ev.TurnStarted(seq=1, turn="t"))
     answers = [encoder.feed(_piece(seq)) for seq in range(2, 2000)]
@@ -369,7 +369,7 @@ def _piece(seq: int) -> Event:
     return ev.MessageDelta(seq=seq, text="12345678", chunks="delta")
 
 
-def test_the_registry_knows_the_stream() -> None:
+def test_the_registry_has_the_stream_encoder() -> None:
     """Server-sent events, by the names that the list of formats has."""
     stream = registry.streaming("shell")
     assert stream.events and stream.headers["content-type"] == "text/event-stream"

@@ -76,7 +76,7 @@ def proves_itself_cumulative(chunks: list[str]) -> bool:
 
 
 @pytest.mark.parametrize("policy", ["delta", "auto"])
-def test_texts_in_random_deltas_come_out_unchanged(policy: str) -> None:
+def test_random_deltas_give_the_text_unchanged(policy: str) -> None:
     """Repeated text; undeclared, except for streams that look cumulative from their beginning."""
     rand = random.Random(7)
     alike = 0
@@ -90,8 +90,8 @@ def test_texts_in_random_deltas_come_out_unchanged(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["cumulative", "auto"])
-def test_texts_that_grow_come_out_whole(policy: str) -> None:
-    """Each chunk is all of the text so far; undeclared, two growths are the least that can show it."""
+def test_cumulative_chunks_give_the_text_unchanged(policy: str) -> None:
+    """Each chunk is the full text so far; an undeclared source needs at least two growths to be detected."""
     rand = random.Random(11)
     looked_at = 0
     for text in texts():

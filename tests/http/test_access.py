@@ -201,15 +201,15 @@ def address(route: http.Route, things: Things) -> str:
     return route.path.format(**msgspec.structs.asdict(things)) + query.get(route.path, "")
 
 
-def test_only_named_things_are_for_everybody() -> None:
+def test_only_listed_routes_need_no_token() -> None:
     """A new route requires a token, or is in this list."""
     assert {route.path for route in http.ROUTES if route.verb is None} == TO_ALL
     assert not [route for route in http.ROUTES if route.verb is None and route.method != "GET"]
 
 
 @pytest.mark.parametrize("route", CLOSED, ids=label)
-async def test_a_token_without_the_scope_gets_nothing(ledger: LocalLedger, route: http.Route) -> None:
-    """No token, a bad one, or one for other verbs or another session: never 2xx, no secret, nothing changed."""
+async def test_a_token_without_the_required_scope_is_refused(ledger: LocalLedger, route: http.Route) -> None:
+    """A missing, invalid or insufficient token never gets 2xx, reads no secret and changes nothing."""
     things = await filled(ledger, "mine", alias="call_1", large=large("mine"))
     await ledger.log.append("other", [ev.MessageUser(text="hello")])
     before, body = await ledger.log.store.session("mine"), body_of(route, "mine")
@@ -231,8 +231,8 @@ async def test_a_token_without_the_scope_gets_nothing(ledger: LocalLedger, route
 
 
 @pytest.mark.parametrize("route", CLOSED, ids=label)
-async def test_a_token_with_the_scope_gets_it(ledger: LocalLedger, route: http.Route) -> None:
-    """So that the other test refuses what is there; a list that is not about the token's session shows none of it."""
+async def test_a_token_with_the_required_scope_is_accepted(ledger: LocalLedger, route: http.Route) -> None:
+    """The requests refused in the test above succeed with the scope; lists show only the token's session."""
     await ledger.log.append("other", [ev.MessageUser(text="hello")])
     inside = [scope for scope in scopes() if within(route, *scope)]
     async with running(http.standalone(ledger, MAIN, answers=answers)) as url:
@@ -401,16 +401,16 @@ def _alike(response: Answer, names: Things) -> tuple[int, dict[str, str], str]:
     return response.status, {name: value for name, value in response.headers.items() if name != "content-length"}, text
 
 
-def test_every_route_is_asked_by_the_other_user() -> None:
-    """A new route must be told how Bob asks there for what is Ann's."""
+def test_every_protected_route_has_a_cross_user_test_case() -> None:
+    """A new route must define how Bob requests Ann's data there."""
     assert {route.path for route in CLOSED} == {*QUERIES, *(name.partition(" ")[2] for name in APART)}
 
 
 @pytest.mark.parametrize("route", [route for route in CLOSED if label(route) not in APART], ids=label)
-async def test_what_is_anothers_is_like_what_never_was(
+async def test_data_of_another_user_looks_like_missing_data(
     ledger: LocalLedger, host: str, world: World, route: http.Route
 ) -> None:
-    """By every name, parameter, format and cursor the same answer, which says no more than what was asked for."""
+    """For every id, parameter, format and cursor the response is that for a missing record."""
     before = await ledger.log.store.session("alma-s")
     body = BODIES.get(label(route))
     for (one, there), (two, nothing) in ways(route, world):
@@ -426,8 +426,10 @@ async def test_what_is_anothers_is_like_what_never_was(
 
 
 @pytest.mark.parametrize("route", [route for route in CLOSED if label(route) not in APART], ids=label)
-async def test_what_is_ones_own_is_there(ledger: LocalLedger, host: str, world: World, route: http.Route) -> None:
-    """The same requests give Bob his own data, so it is not the route that is refused; an unknown caller gets none."""
+async def test_a_user_can_access_their_own_data(
+    ledger: LocalLedger, host: str, world: World, route: http.Route
+) -> None:
+    """The same requests return Bob's own data, so the route itself works; without a user they get 401."""
     place = host + address(route, world.bob)
     if label(route) == PROMPT:
         await ledger.end_turn("bob-s")
@@ -437,15 +439,17 @@ async def test_what_is_ones_own_is_there(ledger: LocalLedger, host: str, world: 
     assert not [name for name in world.hidden() if name in response.text]
 
 
-async def test_an_id_in_common_means_ones_own_call(host: str, world: World) -> None:
-    """Two calls have it, and each of the two people has one: nothing is ambiguous to either."""
+async def test_a_call_id_shared_by_two_users_resolves_to_the_callers_own_call(host: str, world: World) -> None:
+    """Each user has one of the two calls with this id, so it is ambiguous for neither."""
     for user, headers in (("alma", ANN), ("bob", BOB)):
         response = (await ask(f"{host}/v1/calls/call_1", headers=headers)).json()
         assert (response["session"], response["toolCallId"]) == (f"{user}-s", "call_1")
 
 
-async def test_an_output_in_common_is_there_for_both(ledger: LocalLedger, host: str, world: World) -> None:
-    """It is Bob's by his own session, and only as long as that names it."""
+async def test_a_shared_blob_is_readable_while_the_users_session_references_it(
+    ledger: LocalLedger, host: str, world: World
+) -> None:
+    """Bob loses access when his session is deleted; Ann keeps it."""
     for headers in (ANN, BOB):
         assert (await ask(f"{host}/v1/blobs/{world.shared}", headers=headers)).text == large("the same for both")
     await ledger.log.store.delete("bob-s")
@@ -453,15 +457,17 @@ async def test_an_output_in_common_is_there_for_both(ledger: LocalLedger, host: 
     assert (await ask(f"{host}/v1/blobs/{world.shared}", headers=BOB)).status == 404
 
 
-async def test_the_beginning_of_every_id_means_ones_own(ledger: LocalLedger, host: str, world: World) -> None:
+async def test_an_id_prefix_matches_only_the_callers_own_calls(ledger: LocalLedger, host: str, world: World) -> None:
     """A short prefix matches and lists only the caller's own records."""
     response = await ask(f"{host}/v1/calls/exec_", headers=BOB)
     assert response.status == 409 and {row["session"] for row in response.json()["current"]} == {"bob-s"}
     assert not [name for name in world.hidden() if name in response.text]
 
 
-async def test_whoever_began_a_session_owns_it(ledger: LocalLedger, host: str, world: World) -> None:
-    """To post to another's session changes nothing, says that there is none, and does not say so differently."""
+async def test_the_first_writer_owns_a_session_and_other_users_get_404(
+    ledger: LocalLedger, host: str, world: World
+) -> None:
+    """A post to another user's session gets the 404 of a missing session and changes nothing."""
     for user in ("alma", "bob"):
         row = await ledger.log.store.session(f"{user}-s")
         assert row is not None and row.owner == user
@@ -479,8 +485,10 @@ async def test_whoever_began_a_session_owns_it(ledger: LocalLedger, host: str, w
     assert await ledger.log.store.session("alma-s") == before
 
 
-async def test_commands_are_run_by_who_may(ledger: LocalLedger, host: str, world: World) -> None:
-    """Bob puts nothing into what is Ann's and gets nothing out of it, by name or without one."""
+async def test_submitting_or_claiming_in_a_session_of_another_user_is_refused(
+    ledger: LocalLedger, host: str, world: World
+) -> None:
+    """Bob can neither submit to Ann's session nor claim from it, with or without its name."""
     before = await ledger.log.store.session("alma-s")
     for path in ("/v1/calls", "/v1/calls/claim"):
         body = {"action": "look"} if path == "/v1/calls" else {}
@@ -494,8 +502,8 @@ async def test_commands_are_run_by_who_may(ledger: LocalLedger, host: str, world
     assert (await ask(f"{host}/v1/calls/claim", "POST", value={}, headers=ANN)).json()["session"] == "alma-s"
 
 
-async def test_a_session_begun_by_a_command_is_the_submitters(ledger: LocalLedger, host: str) -> None:
-    """The first to submit a command into a new session owns it; for the other one there is no such session."""
+async def test_a_session_created_by_a_command_belongs_to_the_submitter(ledger: LocalLedger, host: str) -> None:
+    """For other users the session does not exist."""
     first = await ask(f"{host}/v1/calls", "POST", value={"action": "look", "session": "new"}, headers=BOB)
     assert first.status == 202
     row = await ledger.log.store.session("new")
@@ -504,8 +512,8 @@ async def test_a_session_begun_by_a_command_is_the_submitters(ledger: LocalLedge
     assert response.status == 404
 
 
-async def test_an_answer_is_in_the_name_of_who_gave_it(host: str, world: World) -> None:
-    """`by` is the user that the host admitted, not what the body or a header says."""
+async def test_an_approval_decision_records_the_authenticated_user(host: str, world: World) -> None:
+    """`by` is the user that the host returned, not a value of the body or a header."""
     place = f"{host}/v1/approvals/{world.bob.approval}"
     assert (await ask(place, "POST", value={"decision": "deny", "by": "alma"}, headers=BOB)).status == 400
     response = await ask(place, "POST", value={"decision": "deny"}, headers=BOB)
@@ -528,7 +536,7 @@ async def every(place: str, name: str, key: str, limit: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
-async def test_lists_are_what_they_would_be_without_the_others(
+async def test_pages_are_full_and_contain_only_the_callers_own_records(
     ledger: LocalLedger, host: str, world: World, limit: int
 ) -> None:
     """Every page is full, nothing is missing or repeated, and the last page has no cursor."""
@@ -548,16 +556,18 @@ async def test_lists_are_what_they_would_be_without_the_others(
     assert len(waiting) == 5 and {row["session"] for row in waiting} == names
 
 
-async def test_a_list_that_ends_with_ones_own_has_no_cursor(ledger: LocalLedger, host: str) -> None:
-    """That others have older calls is not told by a page that would be empty."""
+async def test_the_last_page_has_no_cursor_if_only_other_users_records_follow(ledger: LocalLedger, host: str) -> None:
+    """A cursor to an empty page would reveal that other users have older calls."""
     for user in ("alma", "bob"):
         await ledger.log.append(f"{user}-s", [ev.SessionInfo(owner=user), ev.CallStarted(call="new:1", tool_name="t")])
     response = await ask(f"{host}/v1/calls?limit=1", headers=BOB)
     assert [row["session"] for row in response.json()["calls"]] == ["bob-s"] and response.json()["cursor"] == ""
 
 
-async def test_topics_tell_of_ones_own_as_it_goes_on(ledger: LocalLedger, host: str, world: World) -> None:
-    """What others do passes by a page that is open, and by one that comes later."""
+async def test_a_topic_stream_contains_only_the_callers_own_changes(
+    ledger: LocalLedger, host: str, world: World
+) -> None:
+    """Changes of other users appear neither in the snapshot nor in later frames."""
     topics = "&".join(f"topic={name}" for name in TOPICS)
     async with asking(f"{host}/v1/stream?session=bob-s&{topics}", headers=BOB) as reply:
         await reply.until(b"id: ")
@@ -567,8 +577,8 @@ async def test_topics_tell_of_ones_own_as_it_goes_on(ledger: LocalLedger, host: 
         assert not [name for name in world.hidden() if name.encode() in seen] and b"bob-s" in seen
 
 
-async def test_the_numbers_of_all_sessions_are_for_who_may_read_them_all(ledger: LocalLedger, host: str) -> None:
-    """A count of all calls would reveal to each user what the others do."""
+async def test_metrics_require_read_access_to_all_sessions(ledger: LocalLedger, host: str) -> None:
+    """A count of all calls would reveal the activity of other users."""
     assert (await ask(f"{host}/metrics")).status == 401
     assert (await ask(f"{host}/metrics", headers=BOB)).status == 403
 

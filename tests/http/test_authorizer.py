@@ -81,7 +81,7 @@ async def outcome(gate: Any, request: HTTPConnection, session: SessionRecord | N
 # Tokens
 
 
-async def test_the_main_token_opens_everything(gate: TokenAuthorizer) -> None:
+async def test_the_main_token_grants_every_verb_on_every_session(gate: TokenAuthorizer) -> None:
     """Every verb, every session, by header or by cookie."""
     for request in (
         bearing(MAIN),
@@ -93,10 +93,10 @@ async def test_the_main_token_opens_everything(gate: TokenAuthorizer) -> None:
 
 
 @pytest.mark.parametrize("verbs", SCOPES, ids=",".join)
-async def test_a_token_opens_its_session_and_its_verbs(
+async def test_a_session_token_grants_only_its_session_and_verbs(
     ledger: LocalLedger, gate: TokenAuthorizer, verbs: tuple[str, ...]
 ) -> None:
-    """Another session is not there for it, another verb is forbidden, and without a session it may only look."""
+    """Another session is not found, another verb is forbidden, and without a session only reading is allowed."""
     request = bearing(await create_token(ledger, "mine", verbs, label="ci"))
     for verb in VERBS:
         assert await outcome(gate, request, MINE, verb) == ("ci" if verb in verbs else Forbidden)
@@ -105,10 +105,10 @@ async def test_a_token_opens_its_session_and_its_verbs(
 
 
 @pytest.mark.parametrize("verbs", SCOPES, ids=",".join)
-async def test_a_token_for_all_sessions_opens_its_verbs(
+async def test_a_token_for_all_sessions_grants_its_verbs_on_every_session(
     ledger: LocalLedger, gate: TokenAuthorizer, verbs: tuple[str, ...]
 ) -> None:
-    """For any session and without one; without a label the name is the token's id."""
+    """With and without a session; without a label the user name is the id of the token."""
     token = await create_token(ledger, "", verbs)
     name = f"tok_{hash_token(token)[:12]}"
     for session in (MINE, THEIRS, None):
@@ -116,10 +116,10 @@ async def test_a_token_for_all_sessions_opens_its_verbs(
             assert await outcome(gate, bearing(token), session, verb) == (name if verb in verbs else Forbidden)
 
 
-async def test_a_foreign_session_is_refused_like_one_that_is_not_there(
+async def test_a_session_outside_the_token_looks_like_a_missing_session(
     ledger: LocalLedger, gate: TokenAuthorizer
 ) -> None:
-    """The words tell nothing but the name that was asked for."""
+    """The error message contains only the requested name."""
     token = await create_token(ledger, "mine", ("read",))
     body: list[str] = []
     for session in (THEIRS, SessionRecord(name="nobody")):
@@ -154,24 +154,24 @@ async def test_a_foreign_session_is_refused_like_one_that_is_not_there(
     ],
     ids=str,
 )
-async def test_nobody_comes_in_without_a_token(gate: TokenAuthorizer, headers: dict[str, str]) -> None:
-    """Wrong, cut, of another scheme or in another cookie; and no cookie makes a wrong header good."""
+async def test_requests_without_a_valid_token_are_refused(gate: TokenAuthorizer, headers: dict[str, str]) -> None:
+    """Wrong, truncated, of another scheme or in another cookie; a valid cookie does not replace a wrong header."""
     for session in (MINE, None):
         with pytest.raises(Unauthenticated) as refusal:
             await gate.admit(make_request(**headers), session, "read")
         assert MAIN not in str(refusal.value) and "wrong" not in str(refusal.value)
 
 
-async def test_a_hash_that_was_read_in_the_file_opens_nothing(ledger: LocalLedger, gate: TokenAuthorizer) -> None:
-    """The table of tokens contains no token."""
+async def test_a_token_hash_or_id_is_not_accepted_as_a_token(ledger: LocalLedger, gate: TokenAuthorizer) -> None:
+    """The tokens table contains no usable token."""
     await create_token(ledger, "mine", ("read",))
     (row,) = await ledger.log.store.tokens()
     for stolen in (row.hash, row.id):
         assert await outcome(gate, bearing(stolen), MINE, "read") is Unauthenticated
 
 
-async def test_a_token_ends_when_it_expires_or_is_revoked(ledger: LocalLedger, gate: TokenAuthorizer) -> None:
-    """From the next request on, by the store's clock."""
+async def test_an_expired_or_revoked_token_is_refused(ledger: LocalLedger, gate: TokenAuthorizer) -> None:
+    """From the next request on, by the clock of the store."""
     now = await ledger.log.store.clock()
     over = await create_token(ledger, "mine", ("read",), expires_at=now)
     good = await create_token(ledger, "mine", ("read",), expires_at=now + 3_600_000, label="ci")
@@ -183,16 +183,16 @@ async def test_a_token_ends_when_it_expires_or_is_revoked(ledger: LocalLedger, g
     assert await gate.is_valid(MAIN) and not await gate.is_valid("") and not await gate.is_valid("\ud800")
 
 
-async def test_cookies_can_be_left_out(ledger: LocalLedger) -> None:
-    """Then a token counts in the header only."""
+async def test_a_cookie_is_ignored_when_cookies_are_disabled(ledger: LocalLedger) -> None:
+    """Only a token in the header is accepted."""
     gate = TokenAuthorizer(ledger.log, MAIN, "ann", cookies=False)
     assert await outcome(gate, make_request(cookie=f"{COOKIE}={MAIN}"), MINE, "read") is Unauthenticated
     assert await outcome(gate, bearing(MAIN), MINE, "read") == "ann"
 
 
 @pytest.mark.parametrize("token", ["", " ", "a b", "a;b", "a\nb", "\u00e9", "a" * 1000, "Z" * 15])
-async def test_a_main_token_that_is_none_is_refused(ledger: LocalLedger, token: str) -> None:
-    """An empty one would match any request; the message does not repeat it."""
+async def test_an_invalid_main_token_is_refused(ledger: LocalLedger, token: str) -> None:
+    """An empty token would match any request; the message does not repeat the token."""
     with pytest.raises(InvalidInputError) as refusal:
         TokenAuthorizer(ledger.log, token)
     assert not token.strip() or token not in str(refusal.value)
@@ -231,8 +231,8 @@ async def app_of(ledger: LocalLedger, gate: Authorizer) -> Any:
     return build(Server(ledger, gate), ROUTES)
 
 
-async def test_what_a_token_may_not_see_is_not_there(ledger: LocalLedger, gate: TokenAuthorizer) -> None:
-    """The same status and the same words for a session of others and for none; lists leave it out."""
+async def test_a_session_outside_the_token_is_404_and_not_listed(ledger: LocalLedger, gate: TokenAuthorizer) -> None:
+    """The status and message are those of a missing session."""
     app = await app_of(ledger, gate)
     body = {"authorization": f"Bearer {await create_token(ledger, 'mine', ('read',))}"}
     assert (await get(app, "/s/mine", body)).status == 200
@@ -245,18 +245,20 @@ async def test_what_a_token_may_not_see_is_not_there(ledger: LocalLedger, gate: 
     assert (await get(app, "/s/theirs", body, "POST")).status == 404
 
 
-async def test_a_request_without_a_token_is_told_how_to_say_one(ledger: LocalLedger, gate: TokenAuthorizer) -> None:
-    """401 with the scheme and without what was sent, before a session is looked up."""
+async def test_an_unauthenticated_request_gets_401_with_www_authenticate(
+    ledger: LocalLedger, gate: TokenAuthorizer
+) -> None:
+    """The response does not repeat the sent token and does not depend on the session."""
     app = await app_of(ledger, gate)
     for path in ("/s", "/s/mine", "/s/nobody"):
         status, headers, body = await get(app, path, {"authorization": "Bearer se-cret", "cookie": f"{COOKIE}=se-cret"})
         assert (status, headers["www-authenticate"]) == (401, 'Bearer realm="callslip"') and b"se-cret" not in body
 
 
-async def test_the_owner_that_the_log_names_is_the_hosts_to_judge_by(
+async def test_a_host_callback_can_decide_by_the_session_owner(
     ledger: LocalLedger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each user sees their own; if the host's function fails, no user sees anything, not even the reason."""
+    """Each user sees their own sessions; an error in the callback gives 500 without its text."""
 
     def admits(request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> str | None:
         user = request.headers["x-user"]
@@ -293,8 +295,8 @@ class Person:
         (Principal("ann", "x"), "ann"),
     ],
 )
-async def test_whom_the_host_gives_is_admitted(value: object, name: str) -> None:
-    """By a plain function or an async one; its value is kept as the user."""
+async def test_a_user_that_the_host_returns_is_admitted(value: object, name: str) -> None:
+    """For a plain and an async callback; the returned value is kept as the user."""
 
     async def later(*_: Any) -> object:
         return value
@@ -305,8 +307,8 @@ async def test_whom_the_host_gives_is_admitted(value: object, name: str) -> None
 
 
 @pytest.mark.parametrize("nothing", [None, "", 0, False, [], {}])
-async def test_whom_the_host_does_not_give_is_not_admitted(nothing: object) -> None:
-    """A session is not there for them; where there is none to hide, it is forbidden."""
+async def test_a_user_that_the_host_does_not_return_is_refused(nothing: object) -> None:
+    """A session is not found; a request without a session is forbidden."""
 
     async def later(*_: Any) -> object:
         return nothing
@@ -316,8 +318,8 @@ async def test_whom_the_host_does_not_give_is_not_admitted(nothing: object) -> N
         assert await outcome(CallbackAuthorizer(admits), make_request(), None, "read") is Forbidden
 
 
-async def test_the_host_is_asked_about_request_session_and_verb() -> None:
-    """Owner and labels are those of the row; a list is asked about without one."""
+async def test_the_host_callback_receives_request_session_and_verb() -> None:
+    """Owner and labels come from the session record; a list is checked without a session."""
     seen: list[tuple[str, str, str]] = []
 
     def admits(request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> str | None:
@@ -332,8 +334,8 @@ async def test_the_host_is_asked_about_request_session_and_verb() -> None:
     assert seen == [("ann", "ann", "approve"), ("ann", "bob", "read"), ("ann", "-", "read")]
 
 
-async def test_an_error_of_the_host_admits_nobody() -> None:
-    """It stays an error; the no of its framework is a no."""
+async def test_an_error_in_the_host_callback_refuses_access() -> None:
+    """The error is raised; an HTTPException with 401, 403 or 404 becomes the matching refusal."""
 
     def broken(*_: Any) -> str:
         raise ZeroDivisionError("no")
@@ -354,6 +356,6 @@ async def test_an_error_of_the_host_admits_nobody() -> None:
         await CallbackAuthorizer(busy).admit(make_request(), None, "read")
 
 
-async def test_an_open_gate_admits_anybody() -> None:
-    """It is for those who have decided already."""
+async def test_allow_all_admits_anonymous_users() -> None:
+    """For apps that authorize requests themselves."""
     assert [await outcome(AllowAll(), make_request(), MINE, verb) for verb in VERBS] == ["anonymous"] * 4

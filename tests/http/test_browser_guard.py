@@ -87,8 +87,8 @@ def refused(answer: Answer) -> bool:
 @pytest.mark.parametrize(
     "host", ["localhost", "localhost:7890", "127.0.0.1:1", "[::1]", "[::1]:7890", "LOCALHOST:7890", "[0:0:0:0:0:0:0:1]"]
 )
-async def test_a_local_name_is_answered(host: str) -> None:
-    """In any spelling and with any port, which a tunnel may change."""
+async def test_a_local_host_header_is_accepted(host: str) -> None:
+    """In any spelling and with any port, because a tunnel may change the port."""
     assert (await get(doors(), "/v1/sessions", host=host)).status == 200
 
 
@@ -133,21 +133,21 @@ HOSTILE_HOSTS = [
 
 
 @pytest.mark.parametrize("host", HOSTILE_HOSTS)
-async def test_a_strangers_name_is_refused(host: str | None) -> None:
-    """DNS rebinding: also with a token, and for any path."""
+async def test_a_foreign_host_header_is_refused(host: str | None) -> None:
+    """Against DNS rebinding: also with a token, and for any path."""
     for path in ("/", "/v1/sessions", f"/?token={TOKEN}"):
         answer = await get(doors(), path, {"authorization": f"Bearer {TOKEN}"}, host=host)
         assert refused(answer) and "set-cookie" not in answer.headers
 
 
-async def test_two_names_are_none() -> None:
-    """A reader that uses the other one would be misled."""
+async def test_two_host_headers_are_refused() -> None:
+    """Another parser might use the other header."""
     for pair in (["localhost", "evil.example"], ["evil.example", "localhost"], ["localhost", "localhost"]):
         assert refused(await get(doors(), "/", [("host", name) for name in pair]))
 
 
-async def test_the_bound_name_and_named_ones_are_answered() -> None:
-    """A server bound to everything answers to every address, and to no name that was not given."""
+async def test_the_bound_address_and_allowed_hosts_are_accepted() -> None:
+    """A server bound to all addresses accepts any IP address, but no host name that is not allowed."""
     named = doors(hosts=Hosts("192.168.1.7", ["Box.Example", "::2"]))
     for host, status in (("192.168.1.7:80", 200), ("box.example", 200), ("[::2]:1", 200), ("192.168.1.8", 403)):
         assert (await get(named, "/", host=host)).status == status
@@ -158,14 +158,14 @@ async def test_the_bound_name_and_named_ones_are_answered() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "http://x", "x:80", "a b", "x/", "*", "*.example.org", "[::1]:80", "x."])
-def test_a_name_to_allow_must_be_one(name: str) -> None:
+def test_an_invalid_allowed_host_is_refused(name: str) -> None:
     """No scheme, no port, no pattern."""
     with pytest.raises(InvalidInputError):
         Hosts(allowed=[name])
 
 
-async def test_in_a_host_app_any_name_will_do() -> None:
-    """There it is the host's to check; the origin still has to be that of the name."""
+async def test_a_mounted_app_accepts_any_host_header() -> None:
+    """The host app checks the Host header; the origin must still match it."""
     mounted = Starlette(routes=[Mount("/slips", BrowserGuard(PLAIN))])
     assert (await get(mounted, "/slips/x", host="app.example")).status == 200
     assert (await get(mounted, "/slips/x", {"origin": "http://app.example"}, host="app.example")).status == 200
@@ -187,8 +187,8 @@ async def test_in_a_host_app_any_name_will_do() -> None:
         ("https://localhost", "localhost:443", "https"),
     ],
 )
-async def test_our_own_page_may_ask(origin: str, host: str, scheme: str) -> None:
-    """With the default port said or not; the answer needs no leave to be read."""
+async def test_same_origin_requests_are_accepted(origin: str, host: str, scheme: str) -> None:
+    """With or without the default port; the response needs no CORS header."""
     for method in ("GET", "POST", "DELETE"):
         answer = await get(doors(), "/v1", {"origin": origin}, method, host=host, scheme=scheme)
         assert answer.status == 200 and "access-control-allow-origin" not in answer.headers
@@ -225,15 +225,15 @@ HOSTILE_ORIGINS = [
 
 @pytest.mark.parametrize("origin", HOSTILE_ORIGINS)
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
-async def test_a_foreign_page_is_refused(origin: str, method: str) -> None:
-    """Reading and streams too, with a token or a cookie or none, and in a preflight."""
+async def test_a_foreign_origin_is_refused(origin: str, method: str) -> None:
+    """Also for reads, streams and preflights, with a token, with a cookie or without both."""
     for more in ({}, {"cookie": f"{COOKIE}={TOKEN}"}, {"authorization": f"Bearer {TOKEN}"}):
         headers = {"origin": origin, "accept": "text/event-stream", "access-control-request-method": "POST"} | more
         assert refused(await get(doors(allow_origins=[EXTENSION]), "/v1/stream", headers, method))
 
 
-async def test_two_origins_are_none() -> None:
-    """Not even if one of them is ours."""
+async def test_two_origin_headers_are_refused() -> None:
+    """Also if one of them is our own origin."""
     for pair in ([OWN, OWN], [OWN, "https://evil.example"]):
         assert refused(await get(doors(), "/v1", [("origin", origin) for origin in pair]))
 
@@ -241,8 +241,8 @@ async def test_two_origins_are_none() -> None:
 @pytest.mark.parametrize(
     "named", ["https://app.example", EXTENSION, "http://localhost:3000", "https://app.example:444"]
 )
-async def test_a_named_page_may_ask_and_read(named: str) -> None:
-    """It alone is named in the answer, which says that it depends on who asked."""
+async def test_an_allowed_origin_gets_cors_headers(named: str) -> None:
+    """The response allows only this origin and has `Vary: Origin`."""
     app = doors(allow_origins=[named])
     for path in ("/v1", "/nowhere", "/special"):
         status, headers, _ = await get(app, path, {"origin": named})
@@ -254,8 +254,8 @@ async def test_a_named_page_may_ask_and_read(named: str) -> None:
     assert "origin" in without["vary"].lower() and "access-control-allow-origin" not in without
 
 
-async def test_a_named_page_may_ask_beforehand() -> None:
-    """A preflight is answered for the methods there are and the headers it wants, if these are headers."""
+async def test_a_preflight_of_an_allowed_origin_is_answered() -> None:
+    """The response allows the existing methods and the requested headers, if their names are valid."""
     asks = {"origin": EXTENSION, "access-control-request-method": "POST"}
     app = doors(allow_origins=[EXTENSION])
     for wanted, allowed in (
@@ -277,8 +277,8 @@ async def test_a_named_page_may_ask_beforehand() -> None:
     assert (await get(app, "/v1", method="OPTIONS")).status == 200  # No page asks: it is the app's.
 
 
-async def test_every_page_may_be_let_in_only_without_cookies() -> None:
-    """`*` with cookies is refused when it is set up; without them nothing is said of credentials."""
+async def test_a_wildcard_origin_is_allowed_only_without_cookies() -> None:
+    """`*` with cookies is refused at construction; without cookies no credentials header is sent."""
     with pytest.raises(InvalidInputError, match="cookie"):
         doors(allow_origins=["*"])
     app = doors(allow_origins=["*", EXTENSION], cookies=False)
@@ -292,8 +292,8 @@ async def test_every_page_may_be_let_in_only_without_cookies() -> None:
 @pytest.mark.parametrize(
     "name", ["", "null", "example.org", "https://example.org/", "https://*.example.org", "https://"]
 )
-def test_an_origin_to_allow_must_be_one(name: str) -> None:
-    """No path, no pattern, and not the origin that is none."""
+def test_an_invalid_allowed_origin_is_refused(name: str) -> None:
+    """No path, no pattern, and not `null`."""
     with pytest.raises(InvalidInputError):
         doors(allow_origins=[name])
 
@@ -303,8 +303,8 @@ def test_an_origin_to_allow_must_be_one(name: str) -> None:
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 @pytest.mark.parametrize("cookie", [f"{COOKIE}={TOKEN}", "session-of-the-host=1"])
-async def test_a_request_of_another_page_cannot_use_a_cookie(site: str, cookie: str) -> None:
-    """An image, a script or a frame elsewhere gets nothing by our cookie; a link that was followed does."""
+async def test_a_cross_site_request_cannot_use_a_cookie(site: str, cookie: str) -> None:
+    """Images, scripts and frames of another site are refused with our cookie; a followed link is accepted."""
     forged = {"sec-fetch-site": site, "cookie": cookie}
     for mode, dest in (
         ("no-cors", "image"),
@@ -333,27 +333,27 @@ async def test_a_request_of_another_page_cannot_use_a_cookie(site: str, cookie: 
         {"origin": "null", "sec-fetch-site": "same-origin"},
     ],
 )
-async def test_programs_and_our_own_page_need_no_origin(headers: dict[str, str]) -> None:
+async def test_programs_and_same_origin_pages_need_no_origin_header(headers: dict[str, str]) -> None:
     """Requests without a cookie, with a token, or of our page (whose forms send `null`) reach the authorizer."""
     for method in ("GET", "POST"):
         assert (await get(doors(), "/v1", headers, method)).status == 200
 
 
-async def test_a_null_origin_from_elsewhere_is_foreign() -> None:
-    """A frame in a sandbox says `null`, too, but not that it is the same page."""
+async def test_a_null_origin_is_refused_unless_it_is_same_origin() -> None:
+    """A sandboxed frame also sends `null`, but not `Sec-Fetch-Site: same-origin`."""
     for site in ("cross-site", "same-site", "none", ""):
         assert refused(await get(doors(), "/v1", {"origin": "null", "sec-fetch-site": site}, "POST"))
 
 
 @pytest.mark.parametrize(("headers", "reaches"), [({"origin": OWN}, True), ({}, True)])
-async def test_a_socket_of_our_own_is_opened(headers: dict[str, str], reaches: bool) -> None:
-    """Sockets know no preflight, so the same doors stand before them."""
+async def test_a_same_origin_websocket_is_opened(headers: dict[str, str], reaches: bool) -> None:
+    """WebSockets have no preflight, so the guard checks their handshake."""
     assert await opened_socket(headers) is reaches
 
 
 @pytest.mark.parametrize("headers", [{"origin": origin} for origin in FOREIGN] + [{"host": "evil.example"}])
-async def test_a_socket_of_another_page_is_closed(headers: dict[str, str]) -> None:
-    """Before it is opened."""
+async def test_a_cross_origin_websocket_is_closed(headers: dict[str, str]) -> None:
+    """The guard closes it before the handshake is accepted."""
     assert not await opened_socket(headers)
 
 
@@ -376,8 +376,8 @@ async def opened_socket(headers: dict[str, str]) -> bool:
 
 
 @pytest.mark.parametrize("path", ["/v1", "/special", f"/?token={TOKEN}", "/?token=wrong", "/logout"])
-async def test_every_answer_tells_the_browser_what_not_to_do(path: str) -> None:
-    """Answers of the app, refusals and redirects alike; what an answer says itself stays."""
+async def test_every_response_has_the_security_headers(path: str) -> None:
+    """Also on refusals and redirects; a header that the app sets itself is kept."""
     for headers in ({}, {"origin": "https://evil.example"}):
         for method in ("GET", "POST"):
             answer = await get(doors(), path, headers, method)
@@ -386,8 +386,8 @@ async def test_every_answer_tells_the_browser_what_not_to_do(path: str) -> None:
                 assert answer.headers.getlist(name) == (["max-age=60"] if own else [value])
 
 
-async def test_an_error_is_answered_safely() -> None:
-    """Also if the app fails; the response does not contain the error."""
+async def test_an_app_error_gives_500_without_its_text() -> None:
+    """The response has the security headers and does not contain the error."""
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -402,15 +402,15 @@ async def test_an_error_is_answered_safely() -> None:
     assert (b"x-content-type-options", b"nosniff") in sent[0]["headers"]
 
 
-def test_nothing_runs_that_we_did_not_write() -> None:
+def test_the_content_security_policy_allows_no_foreign_code() -> None:
     """The policy allows no inline script, no eval, no other origin, no frame and no other base."""
     policy = SECURITY_HEADERS["content-security-policy"]
     assert policy.startswith("default-src 'none';") and "frame-ancestors 'none'" in policy
     assert "unsafe" not in policy and "http" not in policy and "*" not in policy
 
 
-async def test_a_life_span_passes() -> None:
-    """What is no request is the app's alone."""
+async def test_lifespan_messages_reach_the_app() -> None:
+    """The guard checks only HTTP and WebSocket scopes."""
     seen: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -437,8 +437,8 @@ async def test_a_life_span_passes() -> None:
         (f"/%E6%97%A5?token={TOKEN}", "/%E6%97%A5"),
     ],
 )
-async def test_a_token_in_the_address_becomes_a_cookie(path: str, place: str) -> None:
-    """The browser is sent to the same place of this server without it, and nowhere else."""
+async def test_a_token_in_the_url_becomes_a_cookie(path: str, place: str) -> None:
+    """The browser is redirected to the same path on this server without the token."""
     for method in ("GET", "HEAD"):
         status, headers, body = await get(doors(), path, method=method)
         assert (status, headers["location"], body) == (303, place, b"")
@@ -448,8 +448,8 @@ async def test_a_token_in_the_address_becomes_a_cookie(path: str, place: str) ->
         assert "Secure" not in message and not any(part.startswith("Domain") for part in message)
 
 
-async def test_the_cookie_belongs_to_the_mount_and_to_https() -> None:
-    """It is sent to no other part of the host, and not in the clear where it came encrypted."""
+async def test_the_cookie_is_limited_to_the_mount_path_and_https() -> None:
+    """It is not sent to other paths of the host, nor over http if it was set over https."""
     mounted = Starlette(routes=[Mount("/a/slips", doors(hosts=None))])
     answer = await get(mounted, f"/a/slips/s?token={TOKEN}", scheme="https")
     assert answer.headers["location"] == "/a/slips/s"
@@ -462,36 +462,36 @@ async def test_the_cookie_belongs_to_the_mount_and_to_https() -> None:
     ("path", "place"),
     [("/app/x", "/app/x"), ("/app", "/app"), ("/x", "/app/x"), ("/apple", "/app/apple"), ("/", "/app/")],
 )
-async def test_a_root_path_is_one_whether_the_path_has_it_or_not(path: str, place: str) -> None:
-    """Servers differ in this; a place whose name only begins like the root is another."""
+async def test_a_root_path_is_accepted_with_or_without_it_in_the_path(path: str, place: str) -> None:
+    """Servers differ in this; a path that only starts with the same characters is another path."""
     answer = await get(doors(), f"{path}?token={TOKEN}", root_path="/app")
     assert answer.headers["location"] == place and "; Path=/app;" in answer.headers["set-cookie"]
 
 
-async def test_a_request_need_not_say_its_scheme() -> None:
-    """The protocol between server and app lets it out for http."""
+async def test_a_request_without_a_scheme_is_http() -> None:
+    """ASGI allows a server to omit the scheme."""
     scope = scope_of(f"/?token={TOKEN}", {"origin": OWN})
     del scope["scheme"]
     assert (await call(doors(), scope)).status == 303
 
 
 @pytest.mark.parametrize("query", ["token=", "token=wrong", f"token={TOKEN}&token={TOKEN}", "token=wr\xf6ng", "token"])
-async def test_a_wrong_token_is_told_and_not_repeated(query: str) -> None:
+async def test_a_wrong_token_in_the_url_gives_401_without_repeating_it(query: str) -> None:
     """401, no cookie, no redirect."""
     status, headers, body = await get(doors(), f"/?{query}")
     assert status == 401 and "set-cookie" not in headers and "location" not in headers
     assert b"wr" not in body and TOKEN.encode() not in body and headers["www-authenticate"].startswith("Bearer")
 
 
-async def test_only_reading_logs_in() -> None:
-    """A token behind the address of anything else is the app's to refuse."""
+async def test_only_get_requests_log_in_by_a_url_token() -> None:
+    """The token in the URL of another method is left to the app."""
     answer = await get(doors(), f"/v1?token={TOKEN}", method="POST")
     assert answer.status == 200 and "set-cookie" not in answer.headers
     assert (await get(doors(login=None), f"/?token={TOKEN}")).body == f"GET /?token={TOKEN}".encode()
 
 
-async def test_logging_out_takes_the_cookie_away() -> None:
-    """Only by a POST of our own page: no link and no other page logs a user out."""
+async def test_logout_deletes_the_cookie() -> None:
+    """Only a POST of our own page logs out; a link or another page cannot."""
     status, headers, _ = await get(doors(), "/logout", {"origin": OWN}, "POST")
     assert status == 204 and headers["set-cookie"].startswith(f"{COOKIE}=; ") and "Max-Age=0" in headers["set-cookie"]
     assert "set-cookie" not in (await get(doors(), "/logout")).headers
@@ -519,8 +519,8 @@ async def asked_over_a_socket(app: ASGIApp, path: str, **headers: str) -> bytes:
     return answer
 
 
-async def test_no_token_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server's own log tells the path and the status; even where it traces, nothing behind the question mark."""
+async def test_tokens_are_not_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The access log contains path and status, but no query string, also at trace level."""
     for name in ("uvicorn", "uvicorn.access", "uvicorn.asgi", "uvicorn.error"):
         monkeypatch.setattr(logging.getLogger(name), "filters", [])
         monkeypatch.setattr(logging.getLogger(name), "propagate", True)
@@ -539,8 +539,8 @@ async def test_no_token_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch:
     assert TOKEN not in caplog.text
 
 
-def test_a_line_of_another_shape_is_logged_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing that is logged without an address is lost or changed."""
+def test_other_log_records_are_unchanged(caplog: pytest.LogCaptureFixture) -> None:
+    """The filter changes only records that contain a URL."""
     quiet_access_log("tests.access")
     logger = logging.getLogger("tests.access")
     with caplog.at_level(logging.INFO, "tests.access"):

@@ -62,8 +62,8 @@ async def same_as_stored(page: Page, response: dict[str, Any]) -> None:
     assert list(prompts(response["messages"])) == list(prompts(stored))
 
 
-async def test_an_answer_is_streamed_as_it_is_stored(clients: Clients, db: str, format: str) -> None:
-    """Two messages in one chat; text, thoughts, calls and events come to what the history holds."""
+async def test_the_streamed_answer_equals_the_stored_history(clients: Clients, db: str, format: str) -> None:
+    """For two messages in a chat: text, thoughts, calls and data events."""
     async with chatting(clients, db, busy, format) as server:
         page = await server.page()
         for body in ("hello", "and again"):
@@ -75,8 +75,8 @@ async def test_an_answer_is_streamed_as_it_is_stored(clients: Clients, db: str, 
         assert len({message["id"] for message in response["messages"]}) == len(response["messages"])
 
 
-async def test_chats_are_answered_beside_each_other(clients: Clients, db: str, format: str) -> None:
-    """Two chats wait for each other: neither could end before the other one has begun."""
+async def test_two_chats_are_answered_concurrently(clients: Clients, db: str, format: str) -> None:
+    """The two handlers wait for each other, so sequential handling would block."""
     both = asyncio.Barrier(2)
 
     async def handler(chat: Chat) -> str:
@@ -93,8 +93,8 @@ async def test_chats_are_answered_beside_each_other(clients: Clients, db: str, f
             await same_as_stored(page, response)
 
 
-async def test_a_cut_at_any_chunk_is_made_good(clients: Clients, db: str, format: str) -> None:
-    """Wherever the connection breaks, the client that comes back ends with what an uncut one has."""
+async def test_a_stream_resumes_at_any_chunk_after_a_disconnect(clients: Clients, db: str, format: str) -> None:
+    """After reconnecting, the client has the messages of an uninterrupted client."""
     async with chatting(clients, db, busy, format) as server:
         uncut = await (page := await server.page()).say("hello")
         expected, cut, most = shape(answers(uncut["messages"])), 0, uncut["chunks"]
@@ -165,8 +165,8 @@ async def turns(ledger: Any, session: str) -> list[ev.TurnEnded]:
     return [event async for event in ledger.events(session) if isinstance(event, ev.TurnEnded)]
 
 
-async def test_a_page_that_is_opened_anew_goes_on_with_the_answer(clients: Clients, db: str, format: str) -> None:
-    """In the middle of a turn: what is there, then what comes, and nothing twice."""
+async def test_a_page_opened_during_a_turn_receives_the_whole_answer(clients: Clients, db: str, format: str) -> None:
+    """It gets the existing part, then the live part, and nothing twice."""
     gate = Gate()
     async with chatting(clients, db, gate, format) as server:
         page = await server.page()
@@ -182,8 +182,8 @@ async def test_a_page_that_is_opened_anew_goes_on_with_the_answer(clients: Clien
         assert gate.times == 1
 
 
-async def test_who_leaves_stops_nothing(clients: Clients, db: str, format: str) -> None:
-    """The page goes away in the middle; the turn ends as it would have."""
+async def test_a_disconnect_does_not_stop_the_turn(clients: Clients, db: str, format: str) -> None:
+    """The client disconnects during the turn, and the turn ends normally."""
     gate = Gate()
     async with chatting(clients, db, gate, format) as server:
         page = await server.page()
@@ -197,8 +197,8 @@ async def test_who_leaves_stops_nothing(clients: Clients, db: str, format: str) 
         await same_as_stored(page, await page.again())
 
 
-async def test_to_stop_is_an_action_of_its_own(clients: Clients, db: str, format: str) -> None:
-    """The turn ends as cancelled, its call too, the handler is cancelled, and the reader's stream ends."""
+async def test_the_stop_request_cancels_the_turn_and_its_call(clients: Clients, db: str, format: str) -> None:
+    """The handler is cancelled and the client's stream ends."""
     gate = Gate()
     async with chatting(clients, db, gate, format) as server:
         page = await server.page()
@@ -215,8 +215,8 @@ async def test_to_stop_is_an_action_of_its_own(clients: Clients, db: str, format
         assert (await server.post(None, f"/{page.id}/stop")).json() == {"stopped": False}
 
 
-async def test_a_second_prompt_takes_the_place_of_the_first(clients: Clients, db: str) -> None:
-    """A user sends more during an answer: that answer is cancelled, and the new one is written."""
+async def test_a_second_prompt_supersedes_the_first(clients: Clients, db: str) -> None:
+    """The first turn is superseded and the second prompt is answered."""
     gate = Gate()
 
     async def handler(chat: Chat) -> Any:
@@ -234,8 +234,8 @@ async def test_a_second_prompt_takes_the_place_of_the_first(clients: Clients, db
         assert answers((await page.do("settle"))["messages"] + response["messages"]) == answers(await page.history())
 
 
-async def test_another_process_can_stop_the_answer(clients: Clients, db: str) -> None:
-    """A second ledger on the same file streams the turn too, and ends it: the handler here is cancelled."""
+async def test_another_process_can_stop_the_turn(clients: Clients, db: str) -> None:
+    """A second ledger on the same file stops the turn, and the handler of the first is cancelled."""
     gate = Gate()
     async with chatting(clients, db, gate, "ui-v6") as server, await callslip.open(db) as elsewhere:
         page = await server.page()
@@ -253,8 +253,8 @@ async def test_another_process_can_stop_the_answer(clients: Clients, db: str) ->
         await same_as_stored(page, await page.do("settle"))
 
 
-async def test_a_handler_that_fails_ends_its_turn(clients: Clients, db: str, format: str) -> None:
-    """The client shows an error and keeps what it has; of a foreign error it receives only the type."""
+async def test_a_handler_error_ends_the_turn_with_an_error(clients: Clients, db: str, format: str) -> None:
+    """The client keeps the text so far and receives only the type of the error."""
 
     async def handler(chat: Chat) -> AsyncIterator[str]:
         yield "so far"
@@ -273,8 +273,8 @@ async def test_a_handler_that_fails_ends_its_turn(clients: Clients, db: str, for
         assert again["status"] == "error" and len(await turns(server.ledger, page.id)) == 2
 
 
-async def test_a_prompt_that_is_posted_twice_is_answered_once(clients: Clients, db: str, format: str) -> None:
-    """While it is answered and after: the same request reads the same turn, also when both come at once."""
+async def test_a_repeated_prompt_request_is_answered_once(clients: Clients, db: str, format: str) -> None:
+    """During and after the answer the repeated request streams the same turn."""
     gate = Gate()
     async with chatting(clients, db, gate, format) as server:
         body = POSTS[format]
@@ -308,8 +308,8 @@ async def asking_twice(url: str, value: Any) -> AsyncIterator[tuple[Reply, Reply
         yield replies[0], replies[1]
 
 
-async def test_another_answer_can_be_asked_for(clients: Clients, db: str) -> None:
-    """Regenerating, and a prompt that was changed: each begins a turn, also when it says what was said before."""
+async def test_regenerating_an_answer_starts_a_new_turn(clients: Clients, db: str) -> None:
+    """Regenerating and editing a prompt each start a turn, also with unchanged text."""
 
     async def handler(chat: Chat) -> str:
         return f"{chat.turn}: {chat.prompt}"

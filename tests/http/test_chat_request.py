@@ -81,8 +81,8 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-async def test_what_cannot_be_read_is_refused(ledger: LocalLedger, what: str) -> None:
-    """A problem says what is wrong, no handler is asked, and nothing is written."""
+async def test_an_invalid_chat_request_is_refused(ledger: LocalLedger, what: str) -> None:
+    """The problem names the invalid field, no handler is called, and nothing is written."""
     requests: list[Chat] = []
     body, status, field = REFUSED[what]
     await ledger.session("old").start_turn("hi")
@@ -109,15 +109,15 @@ async def test_what_cannot_be_read_is_refused(ledger: LocalLedger, what: str) ->
         (json.dumps(prompt_body("hi")).encode(), "", 200),
     ],
 )
-async def test_a_body_is_json(ledger: LocalLedger, body: bytes, media: str, status: int) -> None:
-    """Another type is not guessed at: a form of another page has no way to post JSON."""
+async def test_a_body_that_is_not_json_is_refused(ledger: LocalLedger, body: bytes, media: str, status: int) -> None:
+    """Other content types are refused, because a form of another site can send them."""
     async with running(callslip.chat(ledger, echo)) as url:
         response = await ask(f"{url}/", "POST", body=body, headers={"content-type": media} if media else {})
         assert response.status == status
 
 
-async def test_an_approval_of_another_chat_is_not_there(ledger: LocalLedger) -> None:
-    """Its id alone opens nothing, and it stays as it is."""
+async def test_an_approval_of_another_chat_is_not_found(ledger: LocalLedger) -> None:
+    """The approval stays pending."""
 
     async def handler(chat: Chat) -> None:
         async with chat.session.call("delete", {}, approval=True):
@@ -133,8 +133,8 @@ async def test_an_approval_of_another_chat_is_not_there(ledger: LocalLedger) -> 
 
 
 @pytest.mark.parametrize("format", FORMATS)
-async def test_a_chat_that_is_not_there(ledger: LocalLedger, format: str) -> None:
-    """There is nothing to come back to, nothing to read and nothing to stop."""
+async def test_an_unknown_chat_cannot_be_resumed_read_or_stopped(ledger: LocalLedger, format: str) -> None:
+    """Resuming returns an empty response; reading and stopping give 404."""
     async with running(callslip.chat(ledger, echo, format=format)) as url:
         idle = 200 if format == "vercel-v4" else 204
         for path in ("/nowhere/stream", "/?chatId=nowhere"):
@@ -146,8 +146,8 @@ async def test_a_chat_that_is_not_there(ledger: LocalLedger, format: str) -> Non
         assert (await ledger.sessions()).items == []
 
 
-async def test_a_turn_can_be_come_back_to_for_a_moment(ledger: LocalLedger) -> None:
-    """Who was cut off shortly before the end still gets it; later there is nothing to come back to."""
+async def test_a_finished_turn_can_be_resumed_for_a_short_time(ledger: LocalLedger) -> None:
+    """A client that was disconnected shortly before the end still gets it; later it gets 204."""
     async with running(callslip.chat(ledger, echo)) as url, running(callslip.chat(ledger, echo, linger=-1)) as late:
         await ask(f"{url}/", "POST", value=prompt_body("hi"))
         assert b"to " in (await ask(f"{url}/c1/stream")).body
@@ -156,8 +156,8 @@ async def test_a_turn_can_be_come_back_to_for_a_moment(ledger: LocalLedger) -> N
         assert (await ask(f"{late}/c1/stream?turn=t9")).status == 404
 
 
-async def test_large_prompts_and_files_are_kept(ledger: LocalLedger) -> None:
-    """A megabyte of text, an image inside its address and one elsewhere; the history tells them as they were sent."""
+async def test_large_prompts_and_files_are_stored_unchanged(ledger: LocalLedger) -> None:
+    """A megabyte of text, an image in a data URL and an image on another server."""
     image = {"type": "file", "mediaType": "image/png", "filename": "a.png", "url": "data:image/png;base64,aGk="}
     parts = [image, {"type": "text", "text": "x" * 2**20}, {**image, "url": "https://example.org/b.png"}]
     async with running(callslip.chat(ledger, echo)) as url:
@@ -172,15 +172,15 @@ async def test_large_prompts_and_files_are_kept(ledger: LocalLedger) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\ud800", "__proto__", "\u2028\u0000\x1b[31m", "<script>alert(1)</script>"])
-async def test_hostile_words_are_words(ledger: LocalLedger, text: str) -> None:
-    """They are kept, answered, and streamed back."""
+async def test_hostile_prompt_text_is_answered(ledger: LocalLedger, text: str) -> None:
+    """The prompt is stored, answered and streamed back."""
     async with running(callslip.chat(ledger, echo)) as url:
         response = await ask(f"{url}/", "POST", body=json.dumps(prompt_body(text)).encode())
         assert response.status == 200 and response.body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_a_format_without_a_client_is_refused(ledger: LocalLedger) -> None:
-    """Before anything is served."""
+async def test_a_format_without_a_chat_client_is_refused(ledger: LocalLedger) -> None:
+    """Before the app is created."""
     with pytest.raises(InvalidInputError, match="ui-v6"):
         callslip.chat(ledger, echo, format="openai")
 
@@ -199,7 +199,7 @@ def ann(**more: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-async def test_a_chat_belongs_to_who_began_it(ledger: LocalLedger, format: str) -> None:
+async def test_a_chat_is_hidden_from_other_users(ledger: LocalLedger, format: str) -> None:
     """For other users it does not exist: they cannot read, resume, continue or stop it."""
     chat = "threadId" if format == "ag-ui" else "id"
     message = {"id": "m1", "role": "user", "content": "hi", "parts": [{"type": "text", "text": "hi"}]}
@@ -221,8 +221,8 @@ async def test_a_chat_belongs_to_who_began_it(ledger: LocalLedger, format: str) 
 
 
 @pytest.mark.parametrize("path", ["chat", "events"])
-async def test_two_who_begin_at_once_do_not_share(ledger: LocalLedger, path: str) -> None:
-    """Both find no session. One is first; nothing of the other one is written."""
+async def test_two_users_cannot_create_the_same_chat_concurrently(ledger: LocalLedger, path: str) -> None:
+    """The first user gets the session; nothing of the second user is written."""
     both = asyncio.Barrier(2)
 
     async def hesitant(request: HTTPConnection, session: SessionRecord | None, verb: str) -> str | None:
@@ -260,8 +260,8 @@ async def test_two_who_begin_at_once_do_not_share(ledger: LocalLedger, path: str
 
 
 @pytest.mark.parametrize("path", ["chat", "events"])
-async def test_two_who_may_share_both_write(ledger: LocalLedger, path: str) -> None:
-    """If the host lets all users write, the second one does, and the session still belongs to the first."""
+async def test_two_users_with_write_access_can_create_a_chat_concurrently(ledger: LocalLedger, path: str) -> None:
+    """The session belongs to the first user."""
     first = asyncio.Event()
 
     async def late(request: HTTPConnection, session: SessionRecord | None, verb: str) -> str:
@@ -289,8 +289,8 @@ async def test_two_who_may_share_both_write(ledger: LocalLedger, path: str) -> N
     assert [event.text for event in log if isinstance(event, ev.MessageUser)] == ["ann", "bob"]
 
 
-async def test_one_who_begins_twice_at_once_is_let_in(ledger: LocalLedger) -> None:
-    """The same person in two tabs: both are written, and the chat is theirs."""
+async def test_two_concurrent_first_prompts_of_a_user_are_both_accepted(ledger: LocalLedger) -> None:
+    """As from two tabs: both prompts are written, and the user owns the chat."""
     async with running(callslip.chat(ledger, echo, authorize=by_header)) as url:
         response = await asyncio.gather(
             *(ask(f"{url}/", "POST", value=prompt_body(word, identity=word), headers=ann()) for word in ("one", "two"))
@@ -303,8 +303,8 @@ async def test_one_who_begins_twice_at_once_is_let_in(ledger: LocalLedger) -> No
 # Where
 
 
-async def test_it_can_be_mounted(ledger: LocalLedger) -> None:
-    """Under any prefix, with and without a slash at its end, whose slash version 5 doubles."""
+async def test_a_chat_app_can_be_mounted_under_a_prefix(ledger: LocalLedger) -> None:
+    """With and without a trailing slash; AI SDK 5 sends a double slash."""
     app = Starlette(routes=[Mount("/api/chat", callslip.chat(ledger, echo))])
     async with running(app) as url:
         assert (await ask(f"{url}/api/chat/", "POST", value=prompt_body("hi"))).status == 200
@@ -313,8 +313,8 @@ async def test_it_can_be_mounted(ledger: LocalLedger) -> None:
         assert (await ask(f"{url}/api/chat", "POST", value=prompt_body("hi"))).status == 307
 
 
-async def test_pages_of_other_origins_are_refused_unless_named(ledger: LocalLedger) -> None:
-    """A chat route has the same doors as everything else."""
+async def test_other_origins_are_refused_unless_allowed(ledger: LocalLedger) -> None:
+    """The chat app uses the same browser guard as the server."""
     async with running(callslip.chat(ledger, echo, allow_origins=["https://ok.example"])) as url:
         bad = await ask(f"{url}/", "POST", value=prompt_body("hi"), headers={"origin": "https://evil.example"})
         good = await ask(f"{url}/", "POST", value=prompt_body("hi"), headers={"origin": "https://ok.example"})
@@ -322,8 +322,8 @@ async def test_pages_of_other_origins_are_refused_unless_named(ledger: LocalLedg
     assert good.headers["access-control-allow-origin"] == "https://ok.example"
 
 
-async def test_a_handler_ends_with_its_ledger(db: str) -> None:
-    """Closing the ledger lets no handler wait on."""
+async def test_closing_the_ledger_cancels_the_handler(db: str) -> None:
+    """No handler keeps waiting after the ledger is closed."""
     begun, left = asyncio.Event(), asyncio.Event()
 
     async def handler(chat: Chat) -> None:
@@ -345,8 +345,8 @@ async def test_a_handler_ends_with_its_ledger(db: str) -> None:
     ("value", "text"),
     [("plain", "plain"), (None, ""), ({"a": 1}, '{"a":1}'), (["x"], '["x"]'), (7, "7")],
 )
-async def test_whatever_a_handler_gives_is_said(ledger: LocalLedger, value: Any, text: str) -> None:
-    """A text as it is, nothing as nothing, anything else as JSON; from a function that is no coroutine too."""
+async def test_the_handlers_return_value_becomes_the_answer(ledger: LocalLedger, value: Any, text: str) -> None:
+    """A string is used unchanged, None gives no text, other values become JSON; also for a sync handler."""
     async with running(callslip.chat(ledger, lambda chat: value)) as url:
         assert (await ask(f"{url}/", "POST", value=prompt_body("hi"))).status == 200
     entries = (await ledger.snapshot("c1")).entries

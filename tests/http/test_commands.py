@@ -66,8 +66,8 @@ async def verdicts(ledger: LocalLedger, command: str) -> list[tuple[str, str]]:
     return [(ev.type_of(one), one.verdict) for one in found if isinstance(one, ev.CallEvent) and one.call == row.id]
 
 
-async def test_a_command_from_submitting_to_its_result(ledger: LocalLedger, url: str) -> None:
-    """S3.1, S3.2: the answer comes at once, in the seed's words; then polls tell how it goes."""
+async def test_a_command_is_submitted_claimed_and_completed(ledger: LocalLedger, url: str) -> None:
+    """S3.1, S3.2: the submission returns at once, and polls return the current status."""
     response = await post(url, "/v1/calls", LOOK)
     assert response.status == 202
     command = response.json()["correlation_id"]
@@ -87,8 +87,8 @@ async def test_a_command_from_submitting_to_its_result(ledger: LocalLedger, url:
     assert done.json()["completed_at"] >= pending["created_at"]
 
 
-async def test_a_command_says_for_which_client_it_is(ledger: LocalLedger, url: str) -> None:
-    """In the list, by its id, and to a page that follows the commands; a call that is none says nothing of it."""
+async def test_a_command_names_its_client(ledger: LocalLedger, url: str) -> None:
+    """In lists, by id and in the commands topic; an ordinary call has no client."""
     command = await submitted(url, client="browser", session="a")
     async with ledger.session("a").call("look") as call:
         call.complete("seen")
@@ -102,14 +102,14 @@ async def test_a_command_says_for_which_client_it_is(ledger: LocalLedger, url: s
     assert [row["client"] for row in json.loads(response["data"])["rows"]] == ["browser"]
 
 
-async def test_the_default_is_the_calls_entry(url: str) -> None:
-    """The same address without a format is the call as other clients see it."""
+async def test_the_default_format_of_a_command_is_its_call_entry(url: str) -> None:
+    """Without `format` the response is the call as other clients see it."""
     response = (await ask(f"{url}/v1/calls/{await submitted(url)}")).json()
     assert response["state"] == "queued" and response["toolCall"]["toolName"] == "execute_js"
 
 
-async def test_whoever_submits_may_wait_in_the_same_request(url: str) -> None:
-    """200 with the outcome when it has ended in time, 202 with how it stands when not."""
+async def test_a_submission_can_wait_for_the_result(url: str) -> None:
+    """200 with the outcome if the command ends in time, otherwise 202 with its status."""
     waiting = asyncio.create_task(post(url, "/v1/calls?wait=5", LOOK))
     claim = (await post(url, "/v1/calls/claim", {"wait": 5})).json()
     await post(url, f"/v1/calls/{claim['call']}/result", {"error": "no page", "fence": claim["fence"]})
@@ -119,8 +119,8 @@ async def test_whoever_submits_may_wait_in_the_same_request(url: str) -> None:
     assert later.status == 202 and later.json()["status"] == "pending"
 
 
-async def test_an_unknown_command_is_not_found_for_good(url: str) -> None:
-    """S3.2: the answer is structured, and says that asking again is no use."""
+async def test_an_unknown_command_is_a_final_404(url: str) -> None:
+    """S3.2: the problem is structured and has `final: true`."""
     response = await ask(f"{url}/v1/calls/exec_000000000000?format=command&wait=5")
     assert response.status == 404 and response.headers["content-type"] == "application/problem+json"
     assert response.json()["correlation_id"] == "exec_000000000000" and response.json()["final"] is True
@@ -130,8 +130,8 @@ async def test_an_unknown_command_is_not_found_for_good(url: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["result", "error", "cancel", "expiry"])
-async def test_a_poll_that_waits_is_woken_by_any_end(url: str, ending: str) -> None:
-    """S3.3: long before the time it would wait."""
+async def test_a_waiting_poll_returns_when_the_command_ends(url: str, ending: str) -> None:
+    """S3.3: long before its timeout."""
     command = await submitted(url, timeout=0.2 if ending == "expiry" else 30)
     waiting = asyncio.create_task(poll(url, command, "&wait=60"))
     if ending == "cancel":
@@ -144,8 +144,8 @@ async def test_a_poll_that_waits_is_woken_by_any_end(url: str, ending: str) -> N
     assert response["status"] == words[ending] and response["final"] and time.monotonic() - began < 30
 
 
-async def test_what_an_executor_polls_for_stays_in_the_queue(url: str) -> None:
-    """S3.6: `/pending-queries` takes nothing away; a result without a claim ends the command, once."""
+async def test_polling_pending_queries_does_not_claim_commands(url: str) -> None:
+    """S3.6: a result without a claim ends the command, once."""
     command = await submitted(url)
     await submitted(url, client="other")
     for _ in range(2):
@@ -159,8 +159,8 @@ async def test_what_an_executor_polls_for_stays_in_the_queue(url: str) -> None:
     assert (await ask(f"{url}/pending-queries")).json() == {"queries": []}
 
 
-async def test_a_stale_fence_is_refused_and_recorded(ledger: LocalLedger, url: str) -> None:
-    """S3.6: 412, kept in the log as late, and never shown as the outcome."""
+async def test_a_result_with_a_stale_fence_is_refused_and_logged(ledger: LocalLedger, url: str) -> None:
+    """S3.6: 412; the log has the result as late, and it is never the outcome."""
     command = await submitted(url, idempotent=True)
     first = (await post(url, "/v1/calls/claim", {"worker": "stalled"})).json()
     row = await ledger.find_call(command)
@@ -180,8 +180,8 @@ async def test_a_stale_fence_is_refused_and_recorded(ledger: LocalLedger, url: s
     assert late == ["call.completed", "call.progress", "call.completed", "call.completed"]
 
 
-async def test_nobody_is_given_work_who_has_gone(ledger: LocalLedger, url: str) -> None:
-    """A connection that was lost while it waited takes nothing from those who are still there."""
+async def test_a_disconnected_worker_gets_no_command(ledger: LocalLedger, url: str) -> None:
+    """The command goes to the next worker that is still connected."""
     body = b'{"wait": 5, "worker": "gone"}'
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
     head = f"POST /v1/calls/claim HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -196,8 +196,8 @@ async def test_nobody_is_given_work_who_has_gone(ledger: LocalLedger, url: str) 
     assert claim["correlation_id"] == command and (await ledger.find_call(command)).worker == "here"
 
 
-async def test_nobody_is_given_work_who_goes_at_that_moment(ledger: LocalLedger, url: str) -> None:
-    """The command was claimed already, and the line is found dead just before the answer: it is queued again."""
+async def test_a_command_claimed_during_a_disconnect_is_requeued(ledger: LocalLedger, url: str) -> None:
+    """The connection is lost after the claim and before the response."""
     name = await submitted(url)
     requests = 0
 
@@ -222,8 +222,8 @@ async def test_nobody_is_given_work_who_goes_at_that_moment(ledger: LocalLedger,
     assert types[-2:] == ["call.started", "call.requeued"]
 
 
-async def test_a_claimed_command_is_given_back_by_who_holds_it(ledger: LocalLedger, url: str) -> None:
-    """The next worker gets it, with another fence; no other worker can release it."""
+async def test_a_worker_can_release_its_claimed_command(ledger: LocalLedger, url: str) -> None:
+    """The next worker claims it with a new fence; another worker cannot release it."""
     command = await submitted(url)
     await post(url, "/v1/calls/claim", {"worker": "first"})
     assert (await post(url, f"/v1/calls/{command}/release", {"fence": 2})).status == 412
@@ -235,7 +235,7 @@ async def test_a_claimed_command_is_given_back_by_who_holds_it(ledger: LocalLedg
     assert (await post(url, f"/v1/calls/{command}/release", {"fence": 2})).status == 409
 
 
-async def test_a_full_queue_refuses(url: str) -> None:
+async def test_a_submission_to_a_full_queue_is_refused(url: str) -> None:
     """S3.7: `queue_full` with the limit; each client has a queue of its own."""
     for _ in range(3):
         await submitted(url)
@@ -248,8 +248,8 @@ async def test_a_full_queue_refuses(url: str) -> None:
     await submitted(url, client="other")
 
 
-async def test_the_same_request_twice_is_one_command(ledger: LocalLedger, url: str) -> None:
-    """By the header or by a correlation id of one's own; another body under the same name is refused."""
+async def test_a_repeated_submission_creates_no_second_command(ledger: LocalLedger, url: str) -> None:
+    """By `Idempotency-Key` or correlation id; another body with the same key is a conflict."""
     one = [(await post(url, "/v1/calls", LOOK, **{"idempotency-key": "k"})).json() for _ in range(2)]
     assert one[0] == one[1]
     two = [(await post(url, "/v1/calls", LOOK | {"correlation_id": "mine-1"})).json() for _ in range(2)]
@@ -260,8 +260,8 @@ async def test_the_same_request_twice_is_one_command(ledger: LocalLedger, url: s
     assert len((await ledger.calls()).items) == 2
 
 
-async def test_the_lists_are_windows(url: str) -> None:
-    """The open ones, the recently completed and the recently failed."""
+async def test_commands_are_listed_as_pending_and_recently_ended(url: str) -> None:
+    """The lists are pending, recently completed and recently failed."""
     ids = [await submitted(url) for _ in range(3)]
     await post(url, f"/v1/calls/{ids[0]}/result", {"result": 1})
     await post(url, f"/v1/calls/{ids[1]}/result", {"error": "no"})
@@ -281,8 +281,8 @@ async def token_for(ledger: LocalLedger, verb: str, session: str = "") -> dict[s
     return {"authorization": f"Bearer {token}"}
 
 
-async def test_the_lists_leave_room_for_what_whoever_asks_may_see(ledger: LocalLedger) -> None:
-    """S3.5: commands of others neither show nor take a place."""
+async def test_command_lists_skip_commands_that_the_caller_may_not_read(ledger: LocalLedger) -> None:
+    """S3.5: commands of other sessions are not shown and do not count toward the limit."""
     async with served(ledger, gate=TokenAuthorizer(ledger.log, TOKEN)) as url:
         everybody = {"authorization": f"Bearer {TOKEN}"}
         await ledger.log.append("mine", [ev.SessionInfo(title="t")])
@@ -293,7 +293,7 @@ async def test_the_lists_leave_room_for_what_whoever_asks_may_see(ledger: LocalL
         assert [one["session"] for one in response["pending"]] == ["mine"]
 
 
-async def test_a_worker_whose_token_is_revoked_while_it_waits_is_given_nothing(ledger: LocalLedger) -> None:
+async def test_a_waiting_worker_with_a_revoked_token_gets_no_command(ledger: LocalLedger) -> None:
     """The submitter does not notice; the worker becomes unknown."""
     async with served(ledger, gate=TokenAuthorizer(ledger.log, TOKEN), limits=Limits(wait=20)) as url:
         everybody = {"authorization": f"Bearer {TOKEN}"}
@@ -309,8 +309,8 @@ async def test_a_worker_whose_token_is_revoked_while_it_waits_is_given_nothing(l
         assert (await post(url, "/v1/calls/claim", {}, **everybody)).status == 200
 
 
-async def test_whoever_polls_for_a_command_that_is_deleted_is_told_for_good(ledger: LocalLedger, url: str) -> None:
-    """S3.2: as one that never was."""
+async def test_a_poll_for_a_deleted_command_gets_a_final_404(ledger: LocalLedger, url: str) -> None:
+    """S3.2: the response is that for an unknown command."""
     command = await submitted(url)
     waiting = asyncio.create_task(ask(f"{url}/v1/calls/{command}?format=command&wait=5"))
     await asyncio.sleep(0.1)
@@ -319,8 +319,8 @@ async def test_whoever_polls_for_a_command_that_is_deleted_is_told_for_good(ledg
     assert answer.status == 404 and answer.json()["correlation_id"] == command and answer.json()["final"] is True
 
 
-async def test_secrets_reach_only_who_runs_the_command(ledger: LocalLedger, url: str) -> None:
-    """Its arguments are whole for executors, and without their secrets everywhere else."""
+async def test_secrets_are_shown_only_to_the_executor(ledger: LocalLedger, url: str) -> None:
+    """Executors get the full arguments; every other response has them redacted."""
     command = await submitted(url, params={"key": SECRET})
     assert (await ask(f"{url}/pending-queries")).json()["queries"][0]["params"] == {"key": SECRET}
     row = await ledger.find_call(command)
@@ -367,7 +367,7 @@ async def test_secrets_reach_only_who_runs_the_command(ledger: LocalLedger, url:
         ("/v1/calls/{command}/heartbeat", {"fence": 1, "lease": -5}),
     ],
 )
-async def test_what_makes_no_sense_is_refused_and_changes_nothing(
+async def test_an_invalid_command_request_is_refused_and_changes_nothing(
     ledger: LocalLedger, url: str, path: str, body: Any
 ) -> None:
     """400, with the field that is wrong."""
@@ -378,15 +378,15 @@ async def test_what_makes_no_sense_is_refused_and_changes_nothing(
     assert await ledger.log.store.session("commands") == before and len((await ledger.sessions()).items) == 1
 
 
-async def test_a_call_that_is_no_command_takes_no_result(ledger: LocalLedger, url: str) -> None:
-    """The program that made it runs it; another result would be wrong."""
+async def test_posting_a_result_for_a_call_that_is_no_command_is_refused(ledger: LocalLedger, url: str) -> None:
+    """The program that made the call also ends it."""
     created = await ledger.log.append("s", [ev.CallStarted(call="new:1", tool_name="bash")])
     response = await post(url, f"/v1/calls/{created[0].call}/result", {"result": 1})  # type: ignore[attr-defined]
     assert response.status == 400 and "is not a command" in response.json()["detail"]
 
 
-async def test_an_extension_can_be_an_executor(ledger: LocalLedger) -> None:
-    """S3.12: one whose origin is named reads the queue and posts results with its token; no other page does."""
+async def test_a_browser_extension_with_an_allowed_origin_can_run_commands(ledger: LocalLedger) -> None:
+    """S3.12: it reads the queue and posts results with its token; other origins cannot."""
     app = http.standalone(ledger, TOKEN, host="127.0.0.1", allow_origins=[EXTENSION])
     bearer = {"authorization": f"Bearer {TOKEN}"}
     async with running(app) as url:
@@ -406,8 +406,8 @@ async def test_an_extension_can_be_an_executor(ledger: LocalLedger) -> None:
         assert (await ask(f"{url}/pending-queries", headers={"origin": EXTENSION} | host)).status == 401
 
 
-async def test_two_processes_and_a_waiter(tmp_path: Path) -> None:
-    """S3.3: submitted here, claimed and completed by another process over sockets, and the waiter is woken at once."""
+async def test_a_waiting_submission_gets_the_result_of_another_process(tmp_path: Path) -> None:
+    """S3.3: another process claims and completes the command over HTTP."""
     with (
         processes.serving(tmp_path / "ledger.db") as server,
         processes.process(server.url, server.token, program=PROGRAM) as worker,

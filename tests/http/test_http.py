@@ -113,7 +113,7 @@ async def every(url: str, name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 6])
-async def test_calls_come_newest_first_and_page_by_page(ledger: LocalLedger, url: str, limit: int) -> None:
+async def test_calls_are_listed_newest_first_in_pages(ledger: LocalLedger, url: str, limit: int) -> None:
     """No page size leaves one out or gives one twice."""
     created = [(await ran(ledger, session=session)).id for session in "ababa"]
     found = await every(f"{url}/v1/calls?limit={limit}", "calls")
@@ -124,8 +124,8 @@ async def test_calls_come_newest_first_and_page_by_page(ledger: LocalLedger, url
 
 
 @pytest.mark.parametrize("limit", [1, 2, 4])
-async def test_lists_leave_out_sessions_that_are_not_theirs(ledger: LocalLedger, limit: int) -> None:
-    """However many calls and requests of other sessions lie between, what is theirs comes in full pages."""
+async def test_lists_omit_hidden_sessions_and_still_fill_their_pages(ledger: LocalLedger, limit: int) -> None:
+    """For any number of calls and requests of hidden sessions in between."""
     mine = list[str]()
     for number in range(12):
         hidden = number % 3 != 0
@@ -164,10 +164,10 @@ async def test_lists_leave_out_sessions_that_are_not_theirs(ledger: LocalLedger,
         ("q=b&tool=get_weather&status=completed&session=s", ["über"]),
     ],
 )
-async def test_calls_are_found_by_state_tool_and_words(
+async def test_calls_are_filtered_by_state_tool_and_text(
     ledger: LocalLedger, url: str, query: str, expected: list[str]
 ) -> None:
-    """`tool` is a whole name; `q` is a part of a title, a tool or an id, in any case; nothing in it is a pattern."""
+    """`tool` is a full name; `q` is a substring of title, tool or id, ignores case and is not a pattern."""
     await ran(ledger, "get_weather", title="über")
     await ran(ledger, "count", title="100%", alias="call_Ä")
     await ledger.log.append("s", [ev.CallStarted(call="new:1", tool_name="draw", title="[x]")])
@@ -176,7 +176,7 @@ async def test_calls_are_found_by_state_tool_and_words(
 
 
 async def test_a_call_is_found_by_each_of_its_ids(ledger: LocalLedger, url: str) -> None:
-    """Its own, the beginning of it, the one a producer gave it; and it comes with its entry."""
+    """By its id, a prefix of it and the producer's id; the response contains its entry."""
     row = await ran(ledger, "search", alias="call|1:x")
     for value in (row.id, row.id[:12], "call%7C1:x"):
         response = (await ask(f"{url}/v1/calls/{value}")).json()
@@ -188,8 +188,8 @@ async def test_a_call_is_found_by_each_of_its_ids(ledger: LocalLedger, url: str)
             assert problem(await ask(f"{url}/v1/calls/{nothing}"), 404)["detail"].startswith("no call")
 
 
-async def test_an_id_of_several_calls_names_the_ones_they_may_see(ledger: LocalLedger) -> None:
-    """Producers count their calls from 1 in every session: which one is meant must be said."""
+async def test_an_ambiguous_id_lists_only_visible_calls(ledger: LocalLedger) -> None:
+    """Producers count calls from 1 in each session, so `session` selects one of them."""
     first, second, _ = [await ran(ledger, session=name, alias="call_1") for name in ("a", "b", "hidden")]
     async with served(ledger, gate=Hiding()) as url:
         response = problem(await ask(f"{url}/v1/calls/call_1"), 409)
@@ -200,8 +200,8 @@ async def test_an_id_of_several_calls_names_the_ones_they_may_see(ledger: LocalL
             problem(await ask(f"{url}/v1/calls/call_1?session={session}"), 404)
 
 
-async def test_a_call_in_a_hidden_session_is_not_there(ledger: LocalLedger) -> None:
-    """Nothing in the answer tells it from one that never was, and nothing can be done to it."""
+async def test_a_call_in_a_hidden_session_is_not_found(ledger: LocalLedger) -> None:
+    """The response is that for an unknown call, also for a cancel request."""
     hidden, shown = await running(ledger, "hidden"), await running(ledger, "shown")
     async with served(ledger, gate=Hiding()) as url:
         for value in (hidden.id, hidden.id[:-1], "exec_000000000000"):
@@ -213,8 +213,8 @@ async def test_a_call_in_a_hidden_session_is_not_there(ledger: LocalLedger) -> N
     assert (await ledger.find_call(hidden.id)).state == (await ledger.find_call(shown.id)).state == "running"
 
 
-async def test_waiting_for_a_call_ends_with_the_call(ledger: LocalLedger, url: str) -> None:
-    """S3.3: a long poll is answered when the call ends, however that is, and not when it only tells more."""
+async def test_a_long_poll_returns_when_the_call_ends(ledger: LocalLedger, url: str) -> None:
+    """S3.3: at any kind of end, but not at progress."""
     for ending in (ev.CallCompleted, ev.CallFailed, ev.CallCancelled, ev.CallDenied, ev.CallExpired, ev.CallLost):
         row = await running(ledger, alias=ending.__name__)
         waiting = asyncio.ensure_future(ask(f"{url}/v1/calls/{row.id}?wait=60"))
@@ -228,15 +228,15 @@ async def test_waiting_for_a_call_ends_with_the_call(ledger: LocalLedger, url: s
         assert response["toolCall"]["outputText"] == "soon"
 
 
-async def test_waiting_too_long_gives_the_call_as_it_stands(ledger: LocalLedger, url: str) -> None:
-    """Polling, with or without a wait, always answers."""
+async def test_a_long_poll_returns_the_current_state_after_its_timeout(ledger: LocalLedger, url: str) -> None:
+    """Also with `wait=0`."""
     row = await running(ledger)
     for wait in ("0", "0.01"):
         assert (await ask(f"{url}/v1/calls/{row.id}?wait={wait}")).json()["state"] == "running"
 
 
-async def test_waiting_for_a_call_whose_session_is_deleted_ends(ledger: LocalLedger, url: str) -> None:
-    """There is nothing left to wait for."""
+async def test_a_long_poll_returns_404_when_the_session_is_deleted(ledger: LocalLedger, url: str) -> None:
+    """Also if a new session of the same name is created."""
     row = await running(ledger)
     waiting = asyncio.ensure_future(ask(f"{url}/v1/calls/{row.id}?wait=60"))
     await followed(ledger)
@@ -245,8 +245,8 @@ async def test_waiting_for_a_call_whose_session_is_deleted_ends(ledger: LocalLed
     problem(await waiting, 404)
 
 
-async def test_a_call_is_sent_again_only_when_it_has_changed(ledger: LocalLedger, url: str) -> None:
-    """The ETag follows the entry: what happens to other calls does not touch it, a piece of output does."""
+async def test_an_unchanged_call_gives_304(ledger: LocalLedger, url: str) -> None:
+    """The ETag changes with output of this call, but not with other calls."""
     row = await running(ledger)
     first = await ask(f"{url}/v1/calls/{row.id}")
     await ran(ledger)
@@ -257,8 +257,8 @@ async def test_a_call_is_sent_again_only_when_it_has_changed(ledger: LocalLedger
     assert again.status == 200 and again.headers["etag"] != first.headers["etag"]
 
 
-async def test_cancelling_stops_the_tool(ledger: LocalLedger, url: str) -> None:
-    """A function that runs in this process is stopped, and its caller gets the reason."""
+async def test_cancelling_a_call_stops_its_tool(ledger: LocalLedger, url: str) -> None:
+    """A function in this process is cancelled, and its caller gets the reason."""
     begun, stopped = asyncio.Event(), asyncio.Event()
 
     @callslip.tool
@@ -280,8 +280,8 @@ async def test_cancelling_stops_the_tool(ledger: LocalLedger, url: str) -> None:
     assert stopped.is_set()
 
 
-async def test_cancelling_is_done_once(ledger: LocalLedger, url: str) -> None:
-    """A second time changes nothing; a call that ended otherwise is a conflict, with the call as it is."""
+async def test_cancelling_a_call_again_changes_nothing(ledger: LocalLedger, url: str) -> None:
+    """Cancelling a call that ended otherwise is a conflict with the call in it."""
     row = await running(ledger)
     first = await ask(f"{url}/v1/calls/call_1/cancel", "POST")
     again = await ask(f"{url}/v1/calls/{row.id}/cancel", "POST", value={"reason": "again"})
@@ -292,8 +292,8 @@ async def test_cancelling_is_done_once(ledger: LocalLedger, url: str) -> None:
     assert (response["current"]["call"], response["current"]["state"]) == (over.id, "completed")
 
 
-async def test_cancelling_withdraws_the_question(ledger: LocalLedger, url: str) -> None:
-    """The approval of a call that was stopped is no longer pending."""
+async def test_cancelling_a_call_withdraws_its_approval_request(ledger: LocalLedger, url: str) -> None:
+    """The approval of a cancelled call is no longer pending."""
     approval = await request_approval(ledger)
     row = await ledger.log.store.approval(approval)
     assert row is not None and (await ask(f"{url}/v1/calls/{row.call}/cancel", "POST")).status == 200
@@ -314,8 +314,10 @@ async def test_cancelling_withdraws_the_question(ledger: LocalLedger, url: str) 
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/approvals/{}", "/v1/sessions/s/approvals/{}"])
-async def test_an_answer_counts_once(ledger: LocalLedger, path: str, body: Any, state: str, call: str) -> None:
-    """The first one is kept with its author; any second one gets a conflict with it."""
+async def test_a_second_approval_decision_is_a_conflict(
+    ledger: LocalLedger, path: str, body: Any, state: str, call: str
+) -> None:
+    """The first decision is stored with its user; a second one gets 409 with the first."""
     approval = await request_approval(ledger)
     async with served(ledger, gate=Hiding()) as url:
         (waiting,) = (await ask(f"{url}/v1/approvals")).json()["approvals"]
@@ -331,8 +333,8 @@ async def test_an_answer_counts_once(ledger: LocalLedger, path: str, body: Any, 
     assert row.state == call and (await ledger.approvals()) == []
 
 
-async def test_of_many_answers_at_once_one_wins(ledger: LocalLedger, url: str) -> None:
-    """All others get the same winner."""
+async def test_only_the_first_of_concurrent_approval_decisions_is_applied(ledger: LocalLedger, url: str) -> None:
+    """The other requests get 409 with the applied decision."""
     approval = await request_approval(ledger)
     body = [{"decision": "deny", "reason": f"reason {number}"} for number in range(8)]
     response = await asyncio.gather(*[ask(f"{url}/v1/approvals/{approval}", "POST", value=one) for one in body])
@@ -340,8 +342,8 @@ async def test_of_many_answers_at_once_one_wins(ledger: LocalLedger, url: str) -
     assert [problem(one, 409)["current"] for one in response if one.status != 200] == [winner] * 7
 
 
-async def test_the_answer_reaches_the_tool_that_waits(ledger: LocalLedger, url: str) -> None:
-    """S4.6: it runs with the arguments as they were edited."""
+async def test_an_approved_tool_runs_with_the_edited_arguments(ledger: LocalLedger, url: str) -> None:
+    """S4.6: the waiting function gets the edited arguments."""
 
     @callslip.tool(approval=True)
     async def greet(name: str) -> str:
@@ -381,10 +383,10 @@ ON_OFFER = [{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "
         (b'{"decision": "deny", "reason": []}', "reason"),
     ],
 )
-async def test_an_answer_that_makes_no_sense_leaves_it_pending(
+async def test_an_invalid_approval_decision_leaves_the_request_pending(
     ledger: LocalLedger, url: str, body: bytes, field: str
 ) -> None:
-    """S4.6: it is refused with the field that is wrong, and nothing is written."""
+    """S4.6: the problem names the invalid field, and nothing is written."""
     approval = await request_approval(ledger, options=ON_OFFER)
     head = (await ledger.find_session("s")).last_seq
     response = problem(await ask(f"{url}/v1/approvals/{approval}", "POST", body=body), 400)
@@ -393,7 +395,7 @@ async def test_an_answer_that_makes_no_sense_leaves_it_pending(
     assert (await ledger.find_session("s")).last_seq == head
 
 
-async def test_an_approval_of_another_session_is_not_there(ledger: LocalLedger) -> None:
+async def test_an_approval_of_another_session_is_not_found(ledger: LocalLedger) -> None:
     """The path of a session answers only its own approvals, and no path those of hidden sessions."""
     mine, hidden, shown = (
         await request_approval(ledger),
@@ -411,8 +413,8 @@ async def test_an_approval_of_another_session_is_not_there(ledger: LocalLedger) 
     assert len(await ledger.approvals()) == 3
 
 
-async def test_requests_are_listed_by_how_they_stand(ledger: LocalLedger, url: str) -> None:
-    """One word or all; every word of the lifecycle is known."""
+async def test_approvals_are_filtered_by_state(ledger: LocalLedger, url: str) -> None:
+    """By a single state or all; every state of an approval is accepted."""
     first, second, third = (
         await request_approval(ledger, "a"),
         await request_approval(ledger, "b"),
@@ -440,8 +442,8 @@ async def large(ledger: LocalLedger, session: str = "s", output: Any = LARGE) ->
     return ending.blob.hash
 
 
-async def test_a_large_output_is_fetched_whole_or_in_part(ledger: LocalLedger, url: str) -> None:
-    """As something to be saved, by whole pieces and across them; once had, it need never be asked for again."""
+async def test_a_large_output_is_downloaded_in_full_or_by_range(ledger: LocalLedger, url: str) -> None:
+    """As an attachment, also for ranges across chunks; the response is immutable."""
     place = f"{url}/v1/blobs/{await large(ledger)}"
     whole, size = await ask(place, headers={"accept-encoding": "gzip"}), len(LARGE)
     assert (whole.status, whole.text) == (200, LARGE)
@@ -469,13 +471,13 @@ async def test_a_large_output_is_fetched_whole_or_in_part(ledger: LocalLedger, u
 
 
 @pytest.mark.parametrize("body", ["", "bytes=", "bytes=-", "bytes=5-2", "lines=1-2", "bytes=0-1,3-4", "bytes=a-b", "x"])
-def test_what_is_no_single_range_gives_all_of_it(body: str) -> None:
-    """As the standard has it: a Range header that says nothing is not there."""
+def test_an_invalid_range_header_gives_the_full_content(body: str) -> None:
+    """The HTTP standard requires that an invalid Range header is ignored."""
     assert parse_range(body, 10) == (0, 10)
 
 
-async def test_what_a_tool_made_is_never_a_page(ledger: LocalLedger, url: str) -> None:
-    """JSON stays JSON; a type that a browser might run is taken away."""
+async def test_tool_output_is_never_served_as_html(ledger: LocalLedger, url: str) -> None:
+    """JSON stays JSON; a type that a browser might run becomes application/octet-stream."""
     response = await ask(f"{url}/v1/blobs/{await large(ledger, 'a', {'text': LARGE})}")
     assert response.headers["content-type"] == "application/json" and response.json() == {"text": LARGE}
     page = await ledger.log.store.put_blob(b"<script>" * 20_000, "text/html")
@@ -485,8 +487,8 @@ async def test_what_a_tool_made_is_never_a_page(ledger: LocalLedger, url: str) -
     assert (response.status, response.headers["content-type"]) == (200, "application/octet-stream")
 
 
-async def test_a_blob_is_there_for_readers_of_a_session_that_names_it(ledger: LocalLedger) -> None:
-    """Who may read none of them cannot tell it from one that never was."""
+async def test_a_blob_is_readable_through_any_visible_session_that_references_it(ledger: LocalLedger) -> None:
+    """For other users the response is that for an unknown blob."""
     hidden = await large(ledger, "hidden")
     async with served(ledger, gate=Hiding()) as url:
         for value in (hidden, "0" * 64, "x", "%2e%2e", hidden.upper()):
@@ -502,8 +504,8 @@ def message_body(text: str, **more: Any) -> dict[str, Any]:
     return {"type": "message.delta", "text": text, "chunks": "delta", **more}
 
 
-async def test_lines_and_lists_are_the_same(ledger: LocalLedger, url: str) -> None:
-    """A body is one message, an array of them, or one a line; the first one makes the session."""
+async def test_a_body_can_be_a_message_a_list_or_json_lines(ledger: LocalLedger, url: str) -> None:
+    """The first body creates the session."""
     messages = [message_body("a"), message_body("b"), message_body("c")]
     lines = b"\r\n\n".join(json.dumps(message).encode() for message in messages)
     response = await ask(f"{url}/v1/sessions/a/events", "POST", value=messages)
@@ -520,8 +522,8 @@ async def test_lines_and_lists_are_the_same(ledger: LocalLedger, url: str) -> No
     assert texts == ["abc"] * 4
 
 
-async def test_a_body_with_a_key_counts_once(ledger: LocalLedger, url: str) -> None:
-    """The same body gets the same result; another one with its key is refused; other keys are other bodies."""
+async def test_a_body_with_a_repeated_idempotency_key_is_written_once(ledger: LocalLedger, url: str) -> None:
+    """The same body gets the same result; another body with the same key is a conflict."""
     place, key = f"{url}/v1/sessions/s/events", {"idempotency-key": "k1"}
     first = await ask(place, "POST", value=[message_body("a"), message_body("b")], headers=key)
     again = await ask(place, "POST", value=[message_body("a"), message_body("b")], headers=key)
@@ -532,8 +534,8 @@ async def test_a_body_with_a_key_counts_once(ledger: LocalLedger, url: str) -> N
     assert (await ask(f"{url}/v1/sessions/s")).json()["entries"][0]["content"] == "abab"
 
 
-async def test_a_key_is_not_the_beginning_of_another(ledger: LocalLedger, url: str) -> None:
-    """Keys are independent, with any characters and of any length, also in another session."""
+async def test_idempotency_keys_that_share_a_prefix_are_independent(ledger: LocalLedger, url: str) -> None:
+    """For any characters and any length, also in another session."""
     keys = ["a:b", "a", "a:b:00000000", "http:a", "\xe9", "k" * 5000]
     for session in "st":
         for key in keys:
@@ -546,8 +548,8 @@ async def test_a_key_is_not_the_beginning_of_another(ledger: LocalLedger, url: s
             assert response.json().get("appended") == 1, response.text
 
 
-async def test_a_body_that_comes_several_times_at_once_counts_once(ledger: LocalLedger, url: str) -> None:
-    """All get the same result: the decoder does not read twice, which would give other events."""
+async def test_concurrent_bodies_with_the_same_key_are_written_once(ledger: LocalLedger, url: str) -> None:
+    """All requests get the same result, and the decoder reads the body once."""
     place = f"{url}/v1/sessions/s/events?format=anthropic"
     block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "hi"}}
     sent = [{"type": "message_start", "message": {"id": "m"}}, block]
@@ -560,10 +562,10 @@ async def test_a_body_that_comes_several_times_at_once_counts_once(ledger: Local
     assert row is not None and row.last_seq == response[0].json()["seq"]
 
 
-async def test_a_body_that_was_broken_off_is_finished_by_its_key(
+async def test_a_retry_completes_a_body_that_was_written_in_part(
     ledger: LocalLedger, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A long one is written in parts. When the disk is full after the first, the same again writes the others."""
+    """The disk is full after the first part of a long body; the retry writes the other parts."""
     append, parts = ledger.log.append, list[int]()
 
     async def full(session: str, drafts: Any, **more: Any) -> Any:
@@ -583,8 +585,8 @@ async def test_a_body_that_was_broken_off_is_finished_by_its_key(
     assert [entry.content for entry in (await ledger.snapshot("s")).entries] == [str(n) for n in range(1500)]  # type: ignore[union-attr]
 
 
-async def test_what_was_refused_is_not_written_by_the_next_body(ledger: LocalLedger) -> None:
-    """Not even by one that has waited for it to be read, in the same conversation."""
+async def test_a_refused_body_is_not_written_by_a_later_body(ledger: LocalLedger) -> None:
+    """Also if the next body of the same conversation was waiting for it."""
     refuse = asyncio.Event()
 
     class Slowly(Hiding):
@@ -618,14 +620,14 @@ async def waiting(done: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_nothing_that_is_posted_makes_nothing(ledger: LocalLedger, url: str) -> None:
-    """A session is created with its first event, and only then the status is 201."""
+async def test_an_empty_body_creates_no_session(ledger: LocalLedger, url: str) -> None:
+    """A session is created with its first event, and only that response is 201."""
     response = await ask(f"{url}/v1/sessions/s/events", "POST", value=[])
     assert (response.status, response.json()["appended"]) == (200, 0)
     problem(await ask(f"{url}/v1/sessions/s"), 404)
 
 
-async def test_a_packed_body_is_refused_as_such(ledger: LocalLedger, url: str) -> None:
+async def test_a_compressed_body_is_refused_with_415(ledger: LocalLedger, url: str) -> None:
     """The error says that compression is not supported, not that the body is invalid JSON."""
     row = await running(ledger)
     for path, sent in (("/v1/sessions/s/events", [message_body("a")]), (f"/v1/calls/{row.id}/cancel", {})):
@@ -636,8 +638,8 @@ async def test_a_packed_body_is_refused_as_such(ledger: LocalLedger, url: str) -
         assert (await ask(url + path, "POST", value=sent, headers=plain)).status == 200
 
 
-async def test_two_conversations_in_one_body_become_two_sessions(ledger: LocalLedger, url: str) -> None:
-    """An agent's wire carries several; the first has the posted name, the response names the others."""
+async def test_two_conversations_in_a_body_become_two_sessions(ledger: LocalLedger, url: str) -> None:
+    """The first has the posted name; the response names the others."""
     other = acp_session.prompt(2, "two")
     other["msg"]["params"]["sessionId"] = "s2"
     response = await ask(f"{url}/v1/sessions/w/events?format=acp", "POST", value=[acp_session.prompt(1, "one"), other])
@@ -646,8 +648,8 @@ async def test_two_conversations_in_one_body_become_two_sessions(ledger: LocalLe
         assert text in (await ask(f"{url}/v1/sessions/{name}")).text
 
 
-async def test_a_body_that_is_refused_leaves_nothing(ledger: LocalLedger) -> None:
-    """Not its first half either, and not in another session that it speaks of."""
+async def test_a_refused_body_writes_nothing(ledger: LocalLedger) -> None:
+    """Neither its first part nor events for another session are written."""
     broken = json.dumps(message_body("a")).encode() + b"\n{"
     other = acp_session.prompt(2, "two")
     other["msg"]["params"]["sessionId"] = "s2"
@@ -676,8 +678,8 @@ async def test_a_body_that_is_refused_leaves_nothing(ledger: LocalLedger) -> Non
         assert (await ask(f"{url}/v1/sessions/n/events?format=acp", "POST", value=talk[:1])).status == 201
 
 
-async def test_a_body_that_is_too_large_is_not_read(ledger: LocalLedger, url: str) -> None:
-    """Whether its header says so or its length shows it; an unsupported type is refused."""
+async def test_a_body_that_is_too_large_is_refused(ledger: LocalLedger, url: str) -> None:
+    """By its Content-Length or by its actual size; an unsupported type gives 415."""
     place, body = f"{url}/v1/sessions/s/events", b"[" + b" " * 100_000 + b"]"
     problem(await ask(place, "POST", body=body), 413)
     problem(await ask(place, "POST", body=body, headers={"transfer-encoding": "chunked"}), 413)
@@ -727,8 +729,10 @@ async def test_a_body_that_is_too_large_is_not_read(ledger: LocalLedger, url: st
         ("sessions/s/stream?follow=maybe", "follow"),
     ],
 )
-async def test_a_bad_parameter_is_refused_by_its_name(ledger: LocalLedger, url: str, path: str, field: str) -> None:
-    """Nothing is guessed, and no list silently restarts."""
+async def test_an_invalid_parameter_is_refused_by_its_name(
+    ledger: LocalLedger, url: str, path: str, field: str
+) -> None:
+    """No value is guessed, and no list restarts from the beginning."""
     await running(ledger)
     assert problem(await ask(f"{url}/v1/{path}"), 400)["field"] == field
 
@@ -749,21 +753,23 @@ async def test_a_bad_parameter_is_refused_by_its_name(ledger: LocalLedger, url: 
         "/%00",
     ],
 )
-async def test_what_is_not_there_is_a_problem_too(url: str, path: str) -> None:
+async def test_an_unknown_path_gives_a_problem_document(url: str, path: str) -> None:
     """Every 404 is the same kind of document."""
     problem(await ask(url + path), 404)
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 @pytest.mark.parametrize("host", ["[", "[::1", "a b", "\xff", "x:y:z", ""])
-async def test_a_host_header_that_is_none_breaks_nothing(url: str, host: str, method: str) -> None:
-    """What is said about a path does not depend on it."""
+async def test_an_invalid_host_header_does_not_change_the_error(url: str, host: str, method: str) -> None:
+    """The response for a path does not depend on it."""
     response = await ask(f"{url}/v1/sessions" + ("/none" if method == "GET" else ""), method, headers={"host": host})
     problem(response, 404 if method == "GET" else 405)
 
 
-async def test_what_breaks_is_a_problem_too(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before or after the endpoint returns, it is a problem without the text of the error."""
+async def test_an_internal_error_gives_a_problem_without_its_text(
+    ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For errors before and after the endpoint returns."""
     await ran(ledger)
     shared = http.Server(ledger, AllowAll())
 
@@ -784,10 +790,10 @@ async def test_what_breaks_is_a_problem_too(ledger: LocalLedger, monkeypatch: py
     assert sum(int(line.split()[-1]) for line in response.text.splitlines() if 'status="500"' in line) == 4
 
 
-async def test_whoever_leaves_in_the_middle_of_a_body_breaks_nothing(
+async def test_a_disconnect_during_the_body_writes_nothing(
     ledger: LocalLedger, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is written and nothing is wrong with the server."""
+    """No error is logged."""
     place = urlsplit(url)
     _, writer = await asyncio.open_connection(place.hostname, place.port)
     head = f"POST /v1/sessions/s/events HTTP/1.1\r\nhost: {place.netloc}\r\ncontent-length: 1000\r\n\r\n["
@@ -802,8 +808,8 @@ async def test_whoever_leaves_in_the_middle_of_a_body_breaks_nothing(
     assert await ledger.log.store.session("s") is None
 
 
-async def test_things_that_take_no_parameters_say_so(ledger: LocalLedger, url: str) -> None:
-    """One that is misspelt, or meant for another place, is not passed over."""
+async def test_an_unexpected_query_parameter_is_refused(ledger: LocalLedger, url: str) -> None:
+    """A misspelt or misplaced parameter is not ignored."""
     approval, blob = await request_approval(ledger), await large(ledger, "other")
     for path in (f"approvals/{approval}", f"blobs/{blob}"):
         assert problem(await ask(f"{url}/v1/{path}?session=s"), 400)["field"] == "session"
@@ -824,8 +830,10 @@ async def test_things_that_take_no_parameters_say_so(ledger: LocalLedger, url: s
         ("OPTIONS", "/v1/calls/claim", "POST"),
     ],
 )
-async def test_a_wrong_method_is_told_the_right_ones(url: str, method: str, path: str, allowed: str) -> None:
-    """All of them, also where two routes share a path."""
+async def test_a_wrong_method_gives_405_with_the_allowed_methods(
+    url: str, method: str, path: str, allowed: str
+) -> None:
+    """Also where two routes share a path."""
     response = await ask(url + path, method)
     assert problem(response, 405) and response.headers["allow"] == allowed
 
@@ -833,7 +841,7 @@ async def test_a_wrong_method_is_told_the_right_ones(url: str, method: str, path
 @pytest.mark.parametrize(
     "body", [b"[]", b"{", b'{"reason": 1}', b'{"why": "x"}', b'{"reason": "' + b"x" * 2001 + b'"}']
 )
-async def test_a_cancel_that_makes_no_sense_stops_nothing(ledger: LocalLedger, url: str, body: bytes) -> None:
+async def test_an_invalid_cancel_request_leaves_the_call_running(ledger: LocalLedger, url: str, body: bytes) -> None:
     """The call continues."""
     row = await running(ledger)
     problem(await ask(f"{url}/v1/calls/{row.id}/cancel", "POST", body=body), 400)
@@ -848,7 +856,7 @@ CLOSED = [route for route in http.ROUTES if route.verb and route.path.startswith
 
 
 @pytest.mark.parametrize("route", CLOSED, ids=lambda route: f"{route.method} {route.path}")
-async def test_without_a_token_nothing_is_told(ledger: LocalLedger, route: http.Route) -> None:
+async def test_requests_without_a_token_get_the_same_401_for_any_record(ledger: LocalLedger, route: http.Route) -> None:
     """Whether the record exists or not, and for any other error in the request, the answer is the same."""
     row, approval, blob = await ran(ledger), await request_approval(ledger), await large(ledger, "other")
     there = {"session": "s", "call": row.id, "approval": approval, "hash": blob}
@@ -863,8 +871,8 @@ async def test_without_a_token_nothing_is_told(ledger: LocalLedger, route: http.
     assert len({one.body for one in response[::3]}) == 1
 
 
-async def test_a_token_for_one_session_and_verb_does_that_and_no_more(ledger: LocalLedger) -> None:
-    """It answers requests of its session without being able to read them; all others are not there."""
+async def test_a_token_for_a_session_and_verb_grants_nothing_else(ledger: LocalLedger) -> None:
+    """It can answer approvals of its session, but not read them; other sessions are not found."""
     mine, other = await request_approval(ledger, "mine"), await request_approval(ledger, "other")
     value = {"authorization": "Bearer part"}
     row = TokenRecord("tok_1", hash_token("part"), "phone", "mine", ("approve",), await ledger.log.store.clock())
@@ -882,8 +890,8 @@ async def test_a_token_for_one_session_and_verb_does_that_and_no_more(ledger: Lo
 # Health, metrics, compression
 
 
-async def test_health_is_for_everybody(ledger: LocalLedger) -> None:
-    """It needs no token; when the store is gone it says so, and nothing about where it was."""
+async def test_health_needs_no_token(ledger: LocalLedger) -> None:
+    """If the store is closed it returns 503 without details."""
     async with served(ledger, gate=Nobody()) as url:
         response = await ask(f"{url}/healthz")
         assert (response.status, response.json()) == (200, {"status": "ok", "version": callslip.__version__})
@@ -905,8 +913,8 @@ async def numbers(url: str) -> dict[str, int]:
     return {name: int(value) for name, value in lines}
 
 
-async def test_metrics_count_what_happens(ledger: LocalLedger, url: str) -> None:
-    """Requests by pattern and never by id, events, open calls, questions, and who reads."""
+async def test_metrics_count_requests_events_calls_and_readers(ledger: LocalLedger, url: str) -> None:
+    """Requests are counted by route and never by id."""
     before = await numbers(url)
     assert before["callslip_pending_approvals"] == before["callslip_readers"] == 0
     await request_approval(ledger)
@@ -936,7 +944,7 @@ async def test_metrics_count_what_happens(ledger: LocalLedger, url: str) -> None
     assert response[label("", "", 404)] == 1 and "secret" not in str(response)
 
 
-async def test_a_reader_that_falls_behind_is_counted(ledger: LocalLedger) -> None:
+async def test_metrics_count_a_reader_disconnected_for_slowness(ledger: LocalLedger) -> None:
     """It is disconnected, and the metrics count it."""
     await running(ledger)
     limits = Limits(backlog=1, stall=0.05)
@@ -961,7 +969,7 @@ async def test_a_reader_that_falls_behind_is_counted(ledger: LocalLedger) -> Non
         ("gzip; q=0.000, *", False),
     ],
 )
-async def test_long_answers_are_compressed_for_who_takes_that(
+async def test_large_responses_are_compressed_if_the_client_accepts_gzip(
     ledger: LocalLedger, url: str, accepted: str, packed: bool
 ) -> None:
     """The same bytes come out, `Vary` is set, and the ETag still works."""
@@ -976,7 +984,7 @@ async def test_long_answers_are_compressed_for_who_takes_that(
     assert (await ask(f"{url}/v1/sessions/s", headers=again)).status == 304
 
 
-async def test_short_answers_and_streams_are_not_compressed(ledger: LocalLedger, url: str) -> None:
+async def test_small_responses_and_streams_are_not_compressed(ledger: LocalLedger, url: str) -> None:
     """A stream must come as it is written."""
     await ledger.log.append("s", [ev.MessageUser(text="hello " * 1000)])
     for path in ("/healthz", "/v1/approvals", "/v1/sessions/s/stream?follow=false"):
@@ -988,7 +996,7 @@ async def test_short_answers_and_streams_are_not_compressed(ledger: LocalLedger,
 # Sessions
 
 
-async def test_sessions_are_read_in_any_format_and_waited_for(ledger: LocalLedger, url: str) -> None:
+async def test_a_session_can_be_read_in_any_format_and_long_polled(ledger: LocalLedger, url: str) -> None:
     """As entries, as events, in a foreign format; with the right ETag, when something happens."""
     await ran(ledger, "search", session="s")
     (row,) = (await ask(f"{url}/v1/sessions?prefix=s")).json()["sessions"]
@@ -1006,7 +1014,7 @@ async def test_sessions_are_read_in_any_format_and_waited_for(ledger: LocalLedge
 
 
 @pytest.mark.parametrize("format", ["events", "entries", "ui-v6"])
-async def test_a_session_is_read_page_by_page(ledger: LocalLedger, url: str, format: str) -> None:
+async def test_a_session_is_read_in_pages(ledger: LocalLedger, url: str, format: str) -> None:
     """The pages together are the whole."""
     for number in range(7):
         await ledger.log.append("s", [ev.MessageUser(text=f"number {number}")])

@@ -117,16 +117,16 @@ def excluded(case: schemathesis.Case) -> list[CheckFunction]:
 @pytest.mark.chaos
 @SCHEMA.parametrize()
 @settings(max_examples=180 if LONG else 12, deadline=None, suppress_health_check=list(HealthCheck))
-def test_the_server_does_what_the_document_says(case: schemathesis.Case, url: str) -> None:
-    """Every status, type, header and body is a documented one; what breaks the schema is refused; no token, no way."""
+def test_responses_match_the_openapi_document(case: schemathesis.Case, url: str) -> None:
+    """Every status, type, header and body is documented; invalid input and a missing token are refused."""
     if case.operation.path.endswith("/stream"):  # One that is followed has no end.
         case.query = {**(case.query or {}), "follow": "false"}
     case.call_and_validate(base_url=url, excluded_checks=excluded(case), timeout=TIMEOUT_S)
 
 
 @pytest.mark.parametrize("format", ["events", "entries", *registry.writable()])
-def test_a_session_is_what_the_document_says_in_every_format(format: str, url: str) -> None:
-    """Also in the formats that are documents of their own."""
+def test_a_session_matches_the_openapi_document_in_every_format(format: str, url: str) -> None:
+    """Also in formats that are not JSON of ours."""
     case = SCHEMA["/v1/sessions/{session}"]["GET"].Case(
         path_parameters={"session": "demo"}, query={"format": format}, headers={"Authorization": f"Bearer {TOKEN}"}
     )
@@ -134,8 +134,8 @@ def test_a_session_is_what_the_document_says_in_every_format(format: str, url: s
 
 
 @pytest.mark.anyio
-async def test_the_document_needs_no_token_and_names_every_route() -> None:
-    """The document needs no token."""
+async def test_the_openapi_document_needs_no_token_and_lists_every_route() -> None:
+    """Its operations are exactly the routes of the server."""
     async with (
         await callslip.open("sqlite:///:memory:") as ledger,
         served(ledger, gate=TokenAuthorizer(ledger.log, TOKEN)) as base,
@@ -148,8 +148,8 @@ async def test_the_document_needs_no_token_and_names_every_route() -> None:
     assert operations == {(route.method, route.path) for route in http.ROUTES}
 
 
-def test_every_operation_is_described() -> None:
-    """Each has a name of its own, says what it is about, what its parameters mean, and who may do it."""
+def test_every_openapi_operation_is_described() -> None:
+    """Each has a unique id, a summary, descriptions of its parameters and its required verb."""
     response = document(http.ROUTES, LIMITS)
     operations = [operation for methods in response["paths"].values() for operation in methods.values()]
     names = [operation["operationId"] for operation in operations]
@@ -165,8 +165,8 @@ def test_every_operation_is_described() -> None:
     assert not [path for path in open_to_all if path.startswith(("/v1", "/metrics"))]
 
 
-def test_limits_stand_in_the_document() -> None:
-    """A server with other limits says so."""
+def test_the_openapi_document_contains_the_configured_limits() -> None:
+    """Parameter maximums are those of the configured `Limits`."""
     response = document(http.ROUTES, Limits(most=7, wait=3.0))
     found = {
         parameter["name"]: parameter["schema"]["maximum"]
@@ -179,7 +179,7 @@ def test_limits_stand_in_the_document() -> None:
     assert found == {"limit": 7, "wait": 3.0}
 
 
-def test_a_mounted_server_says_where_it_stands() -> None:
-    """Paths are relative to the prefix."""
+def test_the_openapi_document_contains_the_mount_prefix() -> None:
+    """The server URL is the prefix, so paths are relative to it."""
     assert document(http.ROUTES, LIMITS, "/callslip")["servers"] == [{"url": "/callslip"}]
     assert document(http.ROUTES, LIMITS)["servers"] == [{"url": "/"}]

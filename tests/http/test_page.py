@@ -46,8 +46,8 @@ async def url(ledger: LocalLedger) -> AsyncIterator[str]:
 @pytest.mark.parametrize(
     "path", ["/nowhere", "/s", "/s/a/b", "/s/a%2Fb", "/s/", "/c/claim", "/inbox/x", "/v1x", "//v1/x", "/%F0%9F%8C%8A"]
 )
-async def test_an_address_that_is_none_is_the_page_for_a_person(ledger: LocalLedger, url: str, path: str) -> None:
-    """With 404, and the same bytes as `/` without a token; programs get a problem."""
+async def test_an_unknown_address_gives_browsers_the_page_with_404(ledger: LocalLedger, url: str, path: str) -> None:
+    """The page is the same as `/`, with or without a token; programs get a problem document."""
     await ledger.session("a").append(ev.MessageUser(text="secret"))
     for headers in (BROWSER, {**BROWSER, "authorization": f"Bearer {TOKEN}"}):
         response = await ask(url + path, headers=headers)
@@ -64,15 +64,15 @@ async def test_an_address_that_is_none_is_the_page_for_a_person(ledger: LocalLed
 @pytest.mark.parametrize(
     "path", ["/v1/nothing", "/v1", "/web/none.js", "/web", "/mcp/x", "/openapi.json/x", "/healthz/x"]
 )
-async def test_where_programs_ask_an_address_that_is_none_is_a_problem(url: str, path: str) -> None:
-    """With any Accept header: a script must not get a page in place of data."""
+async def test_an_unknown_api_path_gives_a_problem_document(url: str, path: str) -> None:
+    """For any Accept header, because a script must not get a page instead of data."""
     response = await ask(url + path, headers=BROWSER)
     assert (response.status, response.headers["content-type"]) == (404, PROBLEM)
 
 
 @pytest.mark.parametrize("value", ["token=wrong", "token=", f"token={TOKEN}&token={TOKEN}", f"token={TOKEN}x"])
-async def test_a_wrong_token_leads_a_person_to_the_page(url: str, value: str) -> None:
-    """Without a cookie, and without the token in the address; programs get a 401."""
+async def test_a_wrong_token_in_the_url_redirects_browsers_to_the_page(url: str, value: str) -> None:
+    """No cookie is set, and the token is removed from the URL; programs get 401."""
     response = await ask(f"{url}/s/a?q=b&{value}", headers=BROWSER)
     assert (response.status, response.headers["location"]) == (303, "/s/a?q=b#unknown-token")
     assert "set-cookie" not in response.headers and response.body == b""
@@ -82,8 +82,8 @@ async def test_a_wrong_token_leads_a_person_to_the_page(url: str, value: str) ->
     assert known.headers["location"] == "/s/a?q=b" and TOKEN in known.headers["set-cookie"]
 
 
-async def test_further_routes_are_behind_the_same_gate(ledger: LocalLedger) -> None:
-    """What is added to a standalone server asks for its token, and its places are a program's, too."""
+async def test_additional_routes_require_the_token(ledger: LocalLedger) -> None:
+    """Unknown paths below such a route give a problem document."""
 
     async def look(context: RequestContext) -> Response:
         await context.admit()
@@ -98,14 +98,14 @@ async def test_further_routes_are_behind_the_same_gate(ledger: LocalLedger) -> N
 
 
 @pytest.mark.parametrize("name", ["a", "a.b", "..a", "%C3%BC%20x", "%25", "%F0%9F%8C%8A", "-", "claim", "a%3Fb", "%00"])
-async def test_every_session_has_its_page(url: str, name: str) -> None:
-    """For any name: the same file for all, so that it does not reveal which sessions exist."""
+async def test_every_session_address_gives_the_same_page(url: str, name: str) -> None:
+    """The page is the same for all names, so it does not reveal which sessions exist."""
     response = await ask(f"{url}/s/{name}", headers=BROWSER)
     assert (response.status, response.body) == (200, (await ask(f"{url}/")).body)
 
 
-async def test_a_session_to_share_is_a_file_and_no_page_of_the_server(ledger: LocalLedger, url: str) -> None:
-    """What others wrote is never shown under this server's name; the file is called as the session is."""
+async def test_an_html_export_is_served_as_a_download(ledger: LocalLedger, url: str) -> None:
+    """Content of others is never shown on this origin; the file has the name of the session."""
     await ledger.log.append('ü "x"', [ev.MessageUser(text="hello")])
     headers = {**BROWSER, "authorization": f"Bearer {TOKEN}"}
     response = await ask(f"{url}/v1/sessions/%C3%BC%20%22x%22?format=html", headers=headers)
@@ -115,7 +115,7 @@ async def test_a_session_to_share_is_a_file_and_no_page_of_the_server(ledger: Lo
 
 
 @pytest.mark.parametrize("path", [*(path for path in PAGES if "{" not in path), "/web/app.js", "/callslip.js"])
-async def test_a_file_comes_once(url: str, path: str) -> None:
+async def test_page_files_are_compressed_and_cached_by_etag(url: str, path: str) -> None:
     """It is compressed if the client accepts that, 304 if the client has it in either form, and HEAD matches."""
     plain = await ask(url + path)
     packed = await ask(url + path, headers={"accept-encoding": "gzip"})
@@ -131,8 +131,8 @@ async def test_a_file_comes_once(url: str, path: str) -> None:
     assert {**SECURITY_HEADERS, "cache-control": "no-cache"}.items() <= plain.headers.items()
 
 
-async def test_what_the_page_names_is_there(url: str) -> None:
-    """Every file that it loads, and every one that a loaded file imports, as what it is."""
+async def test_every_file_that_the_page_loads_is_served(url: str) -> None:
+    """Also every file that a loaded file imports, with the right content type."""
     page = (await ask(f"{url}/")).text
     waiting = re.findall(r'(?:src|href)="(/web/[^"]+)"', page)
     seen: set[str] = set()
@@ -166,14 +166,14 @@ async def test_what_the_page_names_is_there(url: str) -> None:
         "/web/%ff",
     ],
 )
-async def test_nothing_but_the_files_of_the_page_is_given(url: str, path: str) -> None:
+async def test_only_files_of_the_page_are_served(url: str, path: str) -> None:
     """A name is looked up and never made into a path."""
     response = await ask(url + path)
     assert (response.status, response.headers["content-type"]) == (404, PROBLEM)
 
 
 @pytest.mark.parametrize(("root", "body"), [("/team/slips", "/team/slips"), ("/my slips/ü'&", "/my%20slips/%C3%BC'&")])
-async def test_a_mounted_page_names_its_parts_where_they_are(ledger: LocalLedger, root: str, body: str) -> None:
+async def test_a_mounted_page_links_its_files_under_the_prefix(ledger: LocalLedger, root: str, body: str) -> None:
     """The page contains the prefix as in a browser's address, also at an unknown address."""
     app = Starlette(routes=[Mount(root, callslip.asgi(ledger, authorize=lambda *_: None))])
     prefix = body.replace("'", "%27")

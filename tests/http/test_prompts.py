@@ -69,8 +69,8 @@ async def slow(ledger: LocalLedger, session: str, text: str) -> None:
     await asyncio.Event().wait()
 
 
-async def test_a_prompt_begins_a_turn_that_is_answered(ledger: LocalLedger) -> None:
-    """The turn is returned at once, contains the prompt and the call, and ends with the answer."""
+async def test_a_prompt_starts_a_turn_and_gets_an_answer(ledger: LocalLedger) -> None:
+    """The response has the turn, which contains prompt and call and ends after the answer."""
     async with answering(ledger, echo) as place:
         assert (await ask(place)).json() == {"answers": True, "why": ""}
         response = await ask(place, "POST", value={"text": "the sea"})
@@ -83,8 +83,8 @@ async def test_a_prompt_begins_a_turn_that_is_answered(ledger: LocalLedger) -> N
     assert [entry.status for entry in entries if isinstance(entry, ToolCall)] == ["completed"]
 
 
-async def test_an_agent_answers_in_the_turn_that_has_begun(ledger: LocalLedger) -> None:
-    """The loop is given the open turn, and ends it itself; nothing is said or ended twice."""
+async def test_an_agent_answers_in_the_open_turn(ledger: LocalLedger) -> None:
+    """The agent loop gets the open turn and ends it; no message and no end is written twice."""
 
     async def agent(ledger: LocalLedger, session: str, text: str) -> Any:
         row = await ledger.find_session(session)
@@ -99,8 +99,8 @@ async def test_an_agent_answers_in_the_turn_that_has_begun(ledger: LocalLedger) 
     assert len([event for event in events if isinstance(event, ev.TurnEnded)]) == 1
 
 
-async def test_where_nobody_answers_that_is_said(ledger: LocalLedger) -> None:
-    """In words that a page can show; and nothing is written."""
+async def test_a_prompt_without_a_handler_gives_404_with_a_reason(ledger: LocalLedger) -> None:
+    """The page can show the reason, and nothing is written."""
     before = await ledger.log.store.session("talk")
     async with answering(ledger, None) as place:
         response = (await ask(place)).json()
@@ -111,8 +111,8 @@ async def test_where_nobody_answers_that_is_said(ledger: LocalLedger) -> None:
     assert await ledger.log.store.session("talk") == before
 
 
-async def test_a_turn_under_way_is_not_cut_short(ledger: LocalLedger) -> None:
-    """Neither one that is being answered, nor one that an agent elsewhere has begun."""
+async def test_a_prompt_during_a_turn_is_a_conflict(ledger: LocalLedger) -> None:
+    """Both for a turn of this server and for a turn of another agent."""
     async with answering(ledger, slow) as place:
         turn = (await ask(place, "POST", value={"text": "one"})).json()["turn"]
         response = await ask(place, "POST", value={"text": "two"})
@@ -124,8 +124,8 @@ async def test_a_turn_under_way_is_not_cut_short(ledger: LocalLedger) -> None:
     assert [text for role, text in await read_messages(ledger) if role == "user"] == ["one", "from elsewhere"]
 
 
-async def test_of_two_prompts_at_once_one_is_answered(ledger: LocalLedger) -> None:
-    """The other one gets a conflict, even at the same moment."""
+async def test_only_the_first_of_concurrent_prompts_is_answered(ledger: LocalLedger) -> None:
+    """The other requests get a conflict."""
     async with answering(ledger, slow) as place:
         response = await asyncio.gather(*(ask(place, "POST", value={"text": f"prompt {n}"}) for n in range(6)))
         assert sorted(one.status for one in response) == [202, 409, 409, 409, 409, 409]
@@ -135,8 +135,8 @@ async def test_of_two_prompts_at_once_one_is_answered(ledger: LocalLedger) -> No
     assert len([role for role, _ in await read_messages(ledger) if role == "user"]) == 1
 
 
-async def test_stopping_cancels_whoever_answers(ledger: LocalLedger) -> None:
-    """And a second time there is nothing to stop, which is no error."""
+async def test_stopping_a_turn_cancels_its_handler(ledger: LocalLedger) -> None:
+    """A second stop finds nothing to stop and is no error."""
     stopped = asyncio.Event()
 
     async def patient(ledger: LocalLedger, session: str, text: str) -> None:
@@ -156,8 +156,10 @@ async def test_stopping_cancels_whoever_answers(ledger: LocalLedger) -> None:
         assert (await ask(f"{place}/stop", "POST")).json() == {"stopped": False}
 
 
-async def test_an_answer_that_fails_ends_its_turn(ledger: LocalLedger, caplog: pytest.LogCaptureFixture) -> None:
-    """With what it was, and not with its text, which may hold anything; the next prompt is answered."""
+async def test_a_handler_error_ends_the_turn_without_its_text(
+    ledger: LocalLedger, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The turn has only the type of the error, and the next prompt is answered."""
 
     async def failing(ledger: LocalLedger, session: str, text: str) -> str:
         if text == "fail":
@@ -185,7 +187,7 @@ class Between(AllowAll):
         return await super().admit(request, session, verb)
 
 
-async def test_a_turn_that_begins_meanwhile_is_not_cut_short(ledger: LocalLedger) -> None:
+async def test_a_prompt_conflicts_with_a_turn_started_concurrently(ledger: LocalLedger) -> None:
     """The open turn is checked in the transaction that writes the prompt, not before."""
     async with answering(ledger, echo, Between(lambda: ledger.session("talk").start_turn("from elsewhere"))) as place:
         response = await ask(place, "POST", value={"text": "hello"})
@@ -194,8 +196,8 @@ async def test_a_turn_that_begins_meanwhile_is_not_cut_short(ledger: LocalLedger
     assert not [event async for event in ledger.events("talk") if isinstance(event, ev.TurnEnded)]
 
 
-async def test_a_turn_that_ends_meanwhile_is_not_stopped(ledger: LocalLedger) -> None:
-    """It ended as it did, and nothing more is written."""
+async def test_stopping_a_turn_that_ended_concurrently_changes_nothing(ledger: LocalLedger) -> None:
+    """The turn keeps its end, and nothing more is written."""
     await ledger.session("talk").start_turn("from elsewhere")
     async with answering(ledger, echo, Between(lambda: ledger.end_turn("talk"))) as place:
         assert (await ask(f"{place}/stop", "POST")).json() == {"stopped": False}
@@ -204,15 +206,15 @@ async def test_a_turn_that_ends_meanwhile_is_not_stopped(ledger: LocalLedger) ->
 
 
 @pytest.mark.parametrize("way", ["", "/stop"])
-async def test_a_session_that_is_deleted_meanwhile_stays_so(ledger: LocalLedger, way: str) -> None:
-    """A prompt does not create the session again, which would have no owner."""
+async def test_a_prompt_does_not_recreate_a_session_deleted_concurrently(ledger: LocalLedger, way: str) -> None:
+    """The new session would have no owner."""
     async with answering(ledger, echo, Between(lambda: ledger.delete("talk"))) as place:
         assert (await ask(place + way, "POST", value={"text": "hello"})).status == 404
     assert await ledger.log.store.session("talk") is None
 
 
-async def test_a_reader_is_told_that_nothing_can_be_said(ledger: LocalLedger) -> None:
-    """A user who may only read gets no prompt box, and is refused."""
+async def test_a_user_with_only_read_access_cannot_send_prompts(ledger: LocalLedger) -> None:
+    """The page gets the reason, and a prompt gives 403."""
     main, reading = "the-main-token-of-this-server", "a-token-that-only-reads"
     await ledger.log.store.put_token(TokenRecord("tok_1", hash_token(reading), "reader", "talk", ("read",), 0))
     async with answering(ledger, echo, TokenAuthorizer(ledger.log, main)) as place:
@@ -225,8 +227,8 @@ async def test_a_reader_is_told_that_nothing_can_be_said(ledger: LocalLedger) ->
 
 
 @pytest.mark.parametrize("name", ["b:ü x", "a.b", "100%", "?", "🌊"])
-async def test_a_session_is_prompted_by_any_name(ledger: LocalLedger, name: str) -> None:
-    """A name as in an address; a prompt with unusual characters, and of full length."""
+async def test_prompts_work_for_any_session_name(ledger: LocalLedger, name: str) -> None:
+    """The name is quoted in the URL; the prompt has unusual characters and the maximum length."""
     await ledger.log.append(name, [ev.SessionInfo(title="a talk")])
     async with answering(ledger, echo) as place:
         there = place.replace("talk", quote(name, safe=""))
@@ -242,7 +244,7 @@ async def test_a_session_is_prompted_by_any_name(ledger: LocalLedger, name: str)
     "value",
     [{"text": ""}, {"text": " \n"}, {"text": 1}, {}, [], None, {"text": "a", "more": 1}, {"text": "a" * 100_001}],
 )
-async def test_what_is_no_prompt_is_refused(ledger: LocalLedger, value: Any) -> None:
+async def test_an_invalid_prompt_is_refused(ledger: LocalLedger, value: Any) -> None:
     """Before a turn begins."""
     async with answering(ledger, echo) as place:
         response = await ask(place, "POST", value=value)

@@ -69,7 +69,7 @@ async def test_a_post_returns_the_appended_events(ledger: LocalLedger, url: str)
 
 
 @pytest.mark.parametrize("query", ["", "?return=summary"])
-async def test_a_summary_has_no_events(url: str, query: str) -> None:
+async def test_a_summary_response_contains_no_events(url: str, query: str) -> None:
     """Unless they are asked for."""
     assert "events" not in (await post(f"{url}/v1/sessions/s/events{query}", BODY)).json()
 
@@ -88,14 +88,14 @@ async def test_a_repeated_post_returns_the_same_events(ledger: LocalLedger, url:
     assert again["events"] == second["events"]
 
 
-async def test_a_duplicate_is_among_the_events(url: str) -> None:
+async def test_a_duplicate_event_is_returned_with_its_verdict(url: str) -> None:
     """Every posted event has its result, in order: also one that changes nothing."""
     body = [{"type": "turn.started", "turn": "t9"}, {"type": "turn.started", "turn": "t9"}]
     events = (await post(f"{url}/v1/sessions/s/events?return=events", body)).json()["events"]
     assert [event.get("verdict") for event in events] == [None, "duplicate"]
 
 
-async def test_an_unknown_return_is_refused(url: str) -> None:
+async def test_an_unknown_return_parameter_is_refused(url: str) -> None:
     """With the parameter as its field."""
     problem = (await post(f"{url}/v1/sessions/s/events?return=all", BODY)).json()
     assert (problem["status"], problem["field"]) == (400, "return")
@@ -114,7 +114,7 @@ async def test_a_heartbeat_renews_the_lease_of_a_call(ledger: LocalLedger, url: 
     assert now + ledger.log.settings.ingest_lease * 1000 <= usual < until
 
 
-async def test_only_an_open_call_without_a_process_has_a_lease(ledger: LocalLedger, url: str) -> None:
+async def test_a_heartbeat_for_an_ended_or_owned_call_is_a_conflict(ledger: LocalLedger, url: str) -> None:
     """One that has ended is a conflict, as for commands; so is one that its process keeps alive."""
     owned = await start_call(ledger, owner=ledger.log.owner)
     problem = (await post(f"{url}/v1/calls/{owned.id}/heartbeat", {})).json()
@@ -129,7 +129,7 @@ async def test_only_an_open_call_without_a_process_has_a_lease(ledger: LocalLedg
     ("body", "field"),
     [({"lease": 0}, "lease"), ({"lease": 1e10}, "lease"), ({"fence": 1}, "fence"), ({"text": "half"}, "fence")],
 )
-async def test_a_heartbeat_of_a_call_has_only_a_lease(
+async def test_a_call_heartbeat_accepts_only_a_lease(
     ledger: LocalLedger, url: str, body: dict[str, Any], field: str
 ) -> None:
     """Its progress is posted as events, and it has no claim."""
@@ -139,7 +139,7 @@ async def test_a_heartbeat_of_a_call_has_only_a_lease(
     assert (await ledger.find_call(call.id)).lease == call.lease
 
 
-async def test_a_command_needs_its_fence(ledger: LocalLedger, url: str) -> None:
+async def test_a_command_heartbeat_needs_its_fence(ledger: LocalLedger, url: str) -> None:
     """Otherwise any worker could keep the claim of another."""
     command = await ledger.commands.submit("ls")
     claim = await ledger.commands.claim()
@@ -151,7 +151,7 @@ async def test_a_command_needs_its_fence(ledger: LocalLedger, url: str) -> None:
 
 
 @pytest.mark.parametrize(("verbs", "status"), [(("write",), 200), (("read",), 403), (("execute", "read"), 403)])
-async def test_a_call_is_renewed_with_the_right_to_write(
+async def test_a_call_heartbeat_requires_the_write_verb(
     ledger: LocalLedger, url: str, verbs: tuple[str, ...], status: int
 ) -> None:
     """A command needs `execute` instead."""
@@ -160,7 +160,7 @@ async def test_a_call_is_renewed_with_the_right_to_write(
     assert (await post(f"{url}/v1/calls/{call.id}/heartbeat", {}, token=token)).status == status
 
 
-async def test_a_command_is_not_renewed_with_the_right_to_write(ledger: LocalLedger, url: str) -> None:
+async def test_a_command_heartbeat_is_refused_with_the_write_verb(ledger: LocalLedger, url: str) -> None:
     """Also with its fence."""
     command = await ledger.commands.submit("ls")
     claim = await ledger.commands.claim()
@@ -175,10 +175,10 @@ async def test_a_command_is_not_renewed_with_the_right_to_write(ledger: LocalLed
 
 @pytest.mark.parametrize("decision", ["approve", "deny", "edit"])
 @pytest.mark.parametrize(("by", "status"), [("", 200), ("user", 200), ("phone", 400)])
-async def test_an_answer_is_in_the_name_of_its_token(
+async def test_an_approval_decision_records_the_user_of_the_token(
     ledger: LocalLedger, url: str, decision: str, by: str, status: int
 ) -> None:
-    """A client may name its user, but not another one."""
+    """A client may send its own user name as `by`, but not another one."""
     request = [ev.CallProposed(call="new:1", tool_name="rm", input={}), ev.ApprovalRequested(call="new:1")]
     (_, event) = await ledger.log.append("s", request)
     body = {"decision": decision, "by": by} | ({"input": {}} if decision == "edit" else {})

@@ -112,10 +112,10 @@ async def last_turn(ledger: LocalLedger) -> str:
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_a_stream_read_at_any_moment_is_the_history(
+async def test_a_stream_replayed_after_any_event_equals_the_history(
     client: Client, ledger: LocalLedger, peer: Peer, name: str
 ) -> None:
-    """C13, S4.7: after every event, the turn as it is replayed is the turn as it is stored."""
+    """C13, S4.7: after every event the replayed turn equals the stored turn."""
     drafts = scenarios.drafts(name)
     every = 1 + len(drafts) // PLACES if len(drafts) > 4 * PLACES else 1
     async with served(ledger) as url:
@@ -133,10 +133,10 @@ async def test_a_stream_read_at_any_moment_is_the_history(
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_a_stream_watched_from_its_beginning_is_the_history(
+async def test_a_stream_followed_from_the_start_equals_the_history(
     client: Client, ledger: LocalLedger, peer: Peer, name: str
 ) -> None:
-    """C13: who is there from the first event of a turn on, and comes back after a restart, sees the same."""
+    """C13: a client that follows from the first event and reconnects after a restart sees the same."""
     async with served(ledger) as url:
         watching: dict[str, asyncio.Future[Any]] = {}
         for draft in scenarios.drafts(name):
@@ -157,8 +157,8 @@ async def test_a_stream_watched_from_its_beginning_is_the_history(
             unfinished.cancel()
 
 
-async def test_ten_thousand_chunks_are_read_as_they_come(client: Client, ledger: LocalLedger, peer: Peer) -> None:
-    """C12: a long answer, live, at any pace: the client has it whole, and so has who comes in the middle."""
+async def test_a_client_receives_ten_thousand_chunks_live(client: Client, ledger: LocalLedger, peer: Peer) -> None:
+    """C12: a live client and one that joins during the answer both get all of it."""
     await ledger.log.append(S, [ev.TurnStarted(), ev.MessageUser(text="Count.")])
     async with served(ledger) as url:
         watching = asyncio.ensure_future(read(client, url, format=peer.format))

@@ -98,8 +98,8 @@ class Page:
         )
 
 
-async def test_without_a_cursor_a_snapshot_comes_first(ledger: LocalLedger) -> None:
-    """C9: snapshot and patches are the session, as reading it whole gives it."""
+async def test_a_stream_without_a_cursor_starts_with_a_snapshot(ledger: LocalLedger) -> None:
+    """C9: snapshot and patches together give the session as a full read returns it."""
     await ledger.log.append(S, [ev.TurnStarted(), text_delta("a"), ev.CallStarted(aliases=ONE, tool_name="look")])
     async with served(ledger) as url, asking(f"{url}/v1/sessions/{S}/stream") as reply:
         assert reply.headers["content-type"].startswith("text/event-stream")
@@ -116,8 +116,8 @@ async def test_without_a_cursor_a_snapshot_comes_first(ledger: LocalLedger) -> N
 
 
 @pytest.mark.parametrize("format", ["events", "entries"])
-async def test_a_cursor_is_honoured_from_the_query_or_the_header(ledger: LocalLedger, format: str) -> None:
-    """C8: what comes is what comes after it, from the log and then live, with no gap and no repeat."""
+async def test_a_stream_continues_after_the_cursor_from_query_or_header(ledger: LocalLedger, format: str) -> None:
+    """C8: first from the log, then live, with no gap and no repeat."""
     await ledger.log.append(S, [text_delta(str(number)) for number in range(20)])
     async with served(ledger) as url:
         where = f"{url}/v1/sessions/{S}/stream?format={format}"
@@ -153,7 +153,7 @@ async def test_a_cursor_is_honoured_from_the_query_or_the_header(ledger: LocalLe
         ("fromat=events", {}, 400),
     ],
 )
-async def test_a_cursor_that_makes_no_sense_is_refused(
+async def test_an_invalid_cursor_is_refused(
     ledger: LocalLedger, query: str, headers: dict[str, str], status: int
 ) -> None:
     """A stream never silently restarts; the problem names the error."""
@@ -165,8 +165,8 @@ async def test_a_cursor_that_makes_no_sense_is_refused(
         assert answer.json()["detail"]
 
 
-async def test_what_retention_removed_is_gone(ledger: LocalLedger) -> None:
-    """410 with where the log begins now; from there on it can be followed, and without a cursor too."""
+async def test_a_cursor_before_the_retained_events_gives_410(ledger: LocalLedger) -> None:
+    """The problem has the last removed seq; a stream after it, or without a cursor, works."""
     for number in range(10):
         await ledger.log.append(S, [ev.MessageUser(text=str(number), at=1000 + number)])
     await checkpoint.prune(ledger.log.store, S, 1005)
@@ -182,8 +182,8 @@ async def test_what_retention_removed_is_gone(ledger: LocalLedger) -> None:
 
 
 @pytest.mark.chaos
-async def test_a_reader_that_is_cut_off_again_and_again_misses_nothing(ledger: LocalLedger, scale: int) -> None:
-    """C8: cut at random 200 times while 5,000 events are written, it sees 1 to N once each."""
+async def test_a_reader_that_reconnects_many_times_gets_each_event_once(ledger: LocalLedger, scale: int) -> None:
+    """C8: disconnected at random 200 times while 20,000 events are written."""
     total = 5_000 * scale
     chance = random.Random(7)
 
@@ -212,7 +212,7 @@ async def test_a_reader_that_is_cut_off_again_and_again_misses_nothing(ledger: L
     assert seen == list(range(1, total + 2))
 
 
-async def test_a_page_that_is_cut_off_again_and_again_shows_the_session(ledger: LocalLedger) -> None:
+async def test_a_page_that_reconnects_many_times_shows_the_session(ledger: LocalLedger) -> None:
     """C9: the same for snapshot and patches, while entries of every kind change."""
     chance = random.Random(3)
 
@@ -261,8 +261,8 @@ async def test_a_reader_that_is_far_behind_gets_a_snapshot(
     assert near.body.count(b"event: patches") == 48
 
 
-async def test_idle_connections_are_kept_alive(ledger: LocalLedger) -> None:
-    """A comment now and then, so that nothing in between takes the line for dead."""
+async def test_idle_streams_are_kept_alive(ledger: LocalLedger) -> None:
+    """The server sends comments, so that proxies do not close the connection."""
     await ledger.log.append(S, [ev.TurnStarted(), text_delta("a")])
     async with served(ledger, limits=Limits(heartbeat=0.02)) as url:
         for query in ("format=events", "format=entries", "format=ui-v6"):
@@ -270,8 +270,8 @@ async def test_idle_connections_are_kept_alive(ledger: LocalLedger) -> None:
                 await reply.until(b"\n\n:\n\n:\n\n")
 
 
-async def test_a_reader_that_falls_behind_is_cut_off_and_resumes(ledger: LocalLedger) -> None:
-    """A slow reader blocks no other: its connection ends, and its cursor is still valid."""
+async def test_a_slow_reader_is_disconnected_and_can_resume(ledger: LocalLedger) -> None:
+    """It blocks no other reader, and its cursor stays valid."""
     await ledger.log.append(S, [text_delta("a")])
     limits = Limits(backlog=16)
     async with served(ledger, limits=limits) as url:
@@ -285,7 +285,7 @@ async def test_a_reader_that_falls_behind_is_cut_off_and_resumes(ledger: LocalLe
         assert again.body.count(b"\nid: ") + again.body.startswith(b"id: ") == 301 - got[-1]
 
 
-async def test_one_reader_too_many_is_told_so(ledger: LocalLedger) -> None:
+async def test_a_reader_above_the_limit_gets_503(ledger: LocalLedger) -> None:
     """503, until a reader disconnects."""
     await ledger.log.append(S, [text_delta("a")])
     async with served(ledger, limits=Limits(readers=2)) as url:
@@ -299,7 +299,7 @@ async def test_one_reader_too_many_is_told_so(ledger: LocalLedger) -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_nothing_is_left_running_when_the_last_reader_has_gone(ledger: LocalLedger) -> None:
+async def test_stream_tasks_stop_when_the_last_reader_disconnects(ledger: LocalLedger) -> None:
     """A stream, its tasks and the heartbeat run only while there are readers."""
     await ledger.log.append(S, [ev.TurnStarted(), text_delta("a")])
     edge = http.Server(ledger, AllowAll())
@@ -315,7 +315,7 @@ async def test_nothing_is_left_running_when_the_last_reader_has_gone(ledger: Loc
             assert not edge.hub._streams and edge.hub._heartbeat is None
 
 
-async def test_many_readers_share_what_is_made_for_one(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_frame_is_built_once_for_all_readers(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     """A frame is made once, however many follow."""
     created = 0
     frame = http.sse.frame
@@ -339,7 +339,7 @@ async def test_many_readers_share_what_is_made_for_one(ledger: LocalLedger, monk
     assert created == 10
 
 
-async def test_a_session_that_is_deleted_ends_its_streams(ledger: LocalLedger) -> None:
+async def test_deleting_a_session_ends_its_streams(ledger: LocalLedger) -> None:
     """The stream ends, and a reader that reconnects gets a 404."""
     await ledger.log.append(S, [text_delta("a")])
     async with served(ledger) as url:
@@ -354,7 +354,7 @@ async def test_a_session_that_is_deleted_ends_its_streams(ledger: LocalLedger) -
 # By turn
 
 
-async def test_a_turn_is_replayed_and_goes_on(ledger: LocalLedger) -> None:
+async def test_a_turn_stream_replays_the_turn_and_continues(ledger: LocalLedger) -> None:
     """A reader that joins late gets the turn from its start; the stream ends with the turn."""
     await ledger.log.append(S, [ev.TurnStarted(), text_delta("Hel")])
     async with served(ledger) as url, asking(f"{url}/v1/sessions/{S}/stream?format=ui-v6") as reply:
@@ -368,7 +368,7 @@ async def test_a_turn_is_replayed_and_goes_on(ledger: LocalLedger) -> None:
         assert b'"delta":"Hello"' in again.body and again.body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_what_cannot_be_taken_back_ends_the_connection(ledger: LocalLedger) -> None:
+async def test_a_change_to_sent_content_ends_the_turn_stream_with_a_restart(ledger: LocalLedger) -> None:
     """A restart: the reader gets a notice, the stream ends, and the next connection replays the current state."""
     await ledger.log.append(S, [ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="rm", input={})])
     await ledger.log.append(S, [ev.ApprovalRequested(aliases=ONE)])
@@ -385,7 +385,7 @@ async def test_what_cannot_be_taken_back_ends_the_connection(ledger: LocalLedger
             assert b"approval-request" not in reply.body
 
 
-async def test_another_process_is_followed_too(ledger: LocalLedger) -> None:
+async def test_streams_contain_events_of_another_process(ledger: LocalLedger) -> None:
     """What another ledger on the same file writes comes through the stream."""
     await ledger.log.append(S, [ev.TurnStarted(), text_delta("a")])
     async with (
@@ -405,8 +405,8 @@ async def test_another_process_is_followed_too(ledger: LocalLedger) -> None:
 
 
 @pytest.mark.parametrize("format", ["events", "entries"])
-async def test_what_is_there_is_read_to_its_end_while_others_follow(ledger: LocalLedger, format: str) -> None:
-    """With follow=false a reader gets all up to the head, also what the line of another reader holds."""
+async def test_a_stream_without_follow_ends_at_the_last_event(ledger: LocalLedger, format: str) -> None:
+    """Also for events that are only buffered for another reader."""
     await ledger.log.append(S, [text_delta("a")])
     async with served(ledger) as url:
         where = f"{url}/v1/sessions/{S}/stream?format={format}"
@@ -420,8 +420,8 @@ async def test_what_is_there_is_read_to_its_end_while_others_follow(ledger: Loca
                 assert ids == list(range(after + 1, 7))
 
 
-async def test_asking_for_the_headers_of_a_stream_gets_them_and_no_more(ledger: LocalLedger) -> None:
-    """HEAD ends: the next request on that connection is answered, and no reader is counted."""
+async def test_a_head_request_for_a_stream_returns_only_headers(ledger: LocalLedger) -> None:
+    """The connection can be reused, and no reader is counted."""
     await ledger.log.append(S, [ev.TurnStarted(), text_delta("a")])
     async with served(ledger) as url:
         port = int(url.rpartition(":")[2])
@@ -437,8 +437,8 @@ async def test_asking_for_the_headers_of_a_stream_gets_them_and_no_more(ledger: 
     assert said_so.count(b"200 OK") == 4 and said_so.count(b"text/event-stream") == 3
 
 
-async def test_the_open_turn_is_meant_also_while_the_one_before_has_open_calls(ledger: LocalLedger) -> None:
-    """Without a name it is the open turn, even if another reader still follows the last one."""
+async def test_a_turn_stream_defaults_to_the_open_turn(ledger: LocalLedger) -> None:
+    """Also while another reader follows the previous turn, which has open calls."""
     await ledger.log.append(S, [ev.TurnStarted(), ev.CallStarted(aliases=ONE, tool_name="old"), ev.TurnEnded()])
     async with served(ledger) as url:
         where = f"{url}/v1/sessions/{S}/stream?format=ui-v6"
@@ -449,8 +449,8 @@ async def test_the_open_turn_is_meant_also_while_the_one_before_has_open_calls(l
                 assert b'"old"' not in await reply.until(b'"delta":"new"')
 
 
-async def test_a_session_that_is_deleted_while_one_waits_for_news_is_not_there(ledger: LocalLedger) -> None:
-    """404 at once: nothing of it was removed by retention, which 410 would say."""
+async def test_a_long_poll_for_a_deleted_session_gives_404(ledger: LocalLedger) -> None:
+    """Not 410, which would mean that retention removed events."""
     await ledger.log.append(S, [text_delta("a")])
     async with served(ledger) as url:
         first = await ask(f"{url}/v1/sessions/{S}")
@@ -463,8 +463,8 @@ async def test_a_session_that_is_deleted_while_one_waits_for_news_is_not_there(l
         assert (await waiting).status == 404
 
 
-async def test_a_burst_is_written_in_few_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader is woken for what has come by then, not for every event; the first one comes at once."""
+async def test_a_burst_of_frames_is_written_in_few_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader is woken for all frames since the last wake-up; the first frame is sent at once."""
     monkeypatch.setattr("callslip.http.broadcast.COALESCE_S", 3600.0)
     line = Broadcast(1, 1000)
     woke: list[bytes] = []
@@ -483,8 +483,8 @@ async def test_a_burst_is_written_in_few_pieces(monkeypatch: pytest.MonkeyPatch)
     assert woke[0] == b"0 " and len(woke) == 3  # And the last words, which are none.
 
 
-async def test_the_first_frame_comes_at_once_on_a_machine_that_has_just_booted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The monotonic clock may be smaller than the pause; a line that never woke its readers does not wait."""
+async def test_the_first_frame_is_sent_at_once_even_just_after_boot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monotonic clock may be smaller than COALESCE_S."""
     monkeypatch.setattr("callslip.http.broadcast.COALESCE_S", 3600.0)
     line = Broadcast(1, 1000)
     with monkeypatch.context() as booted:
@@ -495,8 +495,8 @@ async def test_the_first_frame_comes_at_once_on_a_machine_that_has_just_booted(m
         assert line.wakeups == 1, "the second waits for the pause"
 
 
-async def test_what_a_line_remembers_does_not_grow_with_the_session(ledger: LocalLedger) -> None:
-    """Entries that nothing can change any more are of no use to who makes patches."""
+async def test_stream_state_does_not_grow_with_the_session(ledger: LocalLedger) -> None:
+    """Entries that can no longer change are removed."""
     await ledger.log.append(S, [text_delta("a")])
     edge = http.Server(ledger, AllowAll())
     async with edge.hub.by_seq(S, "entries") as numbered:
@@ -508,7 +508,7 @@ async def test_what_a_line_remembers_does_not_grow_with_the_session(ledger: Loca
         assert len(numbered._state.entries) < 1500
 
 
-async def test_a_token_that_is_revoked_ends_its_streams(ledger: LocalLedger) -> None:
+async def test_revoking_a_token_ends_its_streams(ledger: LocalLedger) -> None:
     """A reader without rights is disconnected soon."""
     response = mint_token()
     row = TokenRecord(id="t1", hash=hash_token(response), label="", session=S, verbs=("read",), created_at=1)

@@ -29,8 +29,8 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_the_main_token_is_made_once(tmp_path: Path) -> None:
-    """The first start makes it, for its owner's eyes only; the next ones read it."""
+def test_the_main_token_is_created_once(tmp_path: Path) -> None:
+    """The first start creates it, readable only by its owner; later starts read it."""
     folder = tmp_path / "data" / "callslip"
     token = main_token(folder)
     assert len(token) >= 43 and main_token(folder) == token
@@ -39,8 +39,8 @@ def test_the_main_token_is_made_once(tmp_path: Path) -> None:
     assert main_token(tmp_path / "another") != token
 
 
-def test_a_given_token_wins_and_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The option, then the variable, then the file; what is empty says nothing."""
+def test_a_configured_token_takes_precedence_and_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option, then the variable, then the file; an empty value is ignored."""
     monkeypatch.setenv("CALLSLIP_TOKEN", "from-the-variable")
     assert main_token(tmp_path, "from-the-option-") == "from-the-option-"
     assert main_token(tmp_path) == "from-the-variable"
@@ -52,10 +52,8 @@ def test_a_given_token_wins_and_is_not_stored(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     "token", [" ", "a b", "a;b", "a\r\nb", "b\u00e4r", "x" * 600, "\ud800", "=", "x", "only-15-letters"]
 )
-def test_a_token_that_cannot_be_sent_or_can_be_guessed_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
-) -> None:
-    """With the name of its option, without repeating the token."""
+def test_an_unsendable_or_weak_token_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    """The error names the option and does not repeat the token."""
     with pytest.raises(InvalidInputError, match="--token") as refusal:
         main_token(tmp_path, token)
     assert len(str(refusal.value)) < 200
@@ -65,7 +63,7 @@ def test_a_token_that_cannot_be_sent_or_can_be_guessed_is_refused(
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"two words\n", b"\xff\xfe", b"x" * 5000])
-def test_a_file_without_a_token_is_told(tmp_path: Path, content: bytes) -> None:
+def test_a_token_file_without_a_token_raises_an_error(tmp_path: Path, content: bytes) -> None:
     """An empty token would match any request."""
     (tmp_path / "token").write_bytes(content)
     with pytest.raises(StoreError, match="contains no token"):
@@ -73,8 +71,8 @@ def test_a_file_without_a_token_is_told(tmp_path: Path, content: bytes) -> None:
     assert (tmp_path / "token").read_bytes() == content
 
 
-def test_a_place_without_room_for_a_token_is_told(tmp_path: Path) -> None:
-    """A folder in its place, a link to nowhere, a file in the folder's place: words, not a traceback."""
+def test_an_unusable_token_path_raises_an_error(tmp_path: Path) -> None:
+    """A folder, a dangling link, or a file in place of the folder."""
     for number, make in enumerate(
         [
             lambda folder: (folder / "token").mkdir(parents=True),
@@ -87,8 +85,8 @@ def test_a_place_without_room_for_a_token_is_told(tmp_path: Path) -> None:
             main_token(folder)
 
 
-def test_a_token_that_others_can_read_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It works, with a word about it that does not repeat it."""
+def test_a_token_file_readable_by_other_users_gives_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The token still works, and the warning does not repeat it."""
     token = main_token(tmp_path)
     with caplog.at_level(logging.WARNING):
         assert main_token(tmp_path) == token and not caplog.records
@@ -97,7 +95,7 @@ def test_a_token_that_others_can_read_is_warned_of(tmp_path: Path, caplog: pytes
     assert "can be read by other users" in caplog.text and token not in caplog.text
 
 
-def test_two_first_starts_have_the_same_token(tmp_path: Path) -> None:
+def test_concurrent_first_starts_use_the_same_token(tmp_path: Path) -> None:
     """The second one uses the token of the first."""
     gate, found = threading.Barrier(8), list[str]()
 
@@ -114,8 +112,8 @@ def test_two_first_starts_have_the_same_token(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["token"]
 
 
-def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the file is put in place whole, by its name."""
+def test_the_token_file_is_created_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is then renamed into place."""
 
     def unable(*_: Any) -> None:
         raise PermissionError("no links here")
@@ -125,8 +123,8 @@ def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest
     assert main_token(tmp_path) == token and mode(tmp_path / "token") == 0o600
 
 
-def test_tokens_differ(tmp_path: Path) -> None:
-    """Each is new, and its hash is not the token."""
+def test_generated_tokens_are_unique(tmp_path: Path) -> None:
+    """No hash equals a token."""
     created = {mint_token() for _ in range(100)}
     assert len(created) == 100 and not created & {hash_token(token) for token in created}
 
@@ -157,8 +155,8 @@ def listed() -> list[dict[str, Any]]:
     return [json.loads(line) for line in cli("ls", "--json").stdout.splitlines()]
 
 
-def test_a_token_is_printed_once_and_kept_as_a_hash(path: Path) -> None:
-    """stdout is the token and nothing else; the file has no trace of it."""
+def test_a_created_token_is_printed_once_and_stored_as_a_hash(path: Path) -> None:
+    """stdout contains only the token; no file contains it."""
     result = cli("create", "--session", "S", "--can", "read,approve", "--label", "ci", "--expires", "30d")
     token = result.stdout.strip()
     assert result.exit_code == 0 and result.stdout == f"{token}\n" and token.startswith("callslip_")
@@ -172,7 +170,7 @@ def test_a_token_is_printed_once_and_kept_as_a_hash(path: Path) -> None:
     assert row.id in shown.stdout and token not in shown.output and row.hash not in shown.output
 
 
-def test_a_token_reads_everything_unless_told_otherwise(path: Path) -> None:
+def test_a_token_created_without_options_can_read_all_sessions(path: Path) -> None:
     """Without options: every session, for reading, for ever."""
     created = json.loads(cli("create", "--json").stdout)
     (row,) = stored(path)
@@ -196,7 +194,7 @@ def test_a_token_reads_everything_unless_told_otherwise(path: Path) -> None:
         (["execute, approve", "execute"], ("approve", "execute")),
     ],
 )
-def test_verbs_are_given_with_commas_or_several_times(path: Path, value: list[str], verbs: tuple[str, ...]) -> None:
+def test_verbs_can_be_comma_separated_or_repeated(path: Path, value: list[str], verbs: tuple[str, ...]) -> None:
     """In any order, each once."""
     assert cli("create", *(word for one in value for word in ("--can", one))).exit_code == 0
     assert stored(path)[0].verbs == verbs
@@ -221,15 +219,15 @@ def test_verbs_are_given_with_commas_or_several_times(path: Path, value: list[st
         ("--expires", "9" * 400),
     ],
 )
-def test_what_makes_no_sense_makes_no_token(path: Path, arguments: tuple[str, ...]) -> None:
-    """Status 2, one line, nothing on stdout and nothing stored."""
+def test_invalid_token_options_create_no_token(path: Path, arguments: tuple[str, ...]) -> None:
+    """Status 2, a single line on stderr, and nothing on stdout."""
     result = cli("create", *arguments)
     assert (result.exit_code, result.stdout) == (2, "") and len(result.stderr.splitlines()) == 1
     assert not path.exists() or stored(path) == []
 
 
-def test_a_session_that_is_there_needs_no_word(path: Path) -> None:
-    """Only by its whole name: a prefix is another session, which may be created later."""
+def test_a_token_for_an_existing_session_gives_no_warning(path: Path) -> None:
+    """Only for a full name: a prefix is another session that may be created later."""
 
     async def fill() -> None:
         async with await callslip.open(f"sqlite:///{path}") as ledger:
@@ -241,8 +239,8 @@ def test_a_session_that_is_there_needs_no_word(path: Path) -> None:
     assert [row.session for row in stored(path)] == ["session-one", "session"]
 
 
-def test_a_token_is_revoked_by_its_id(path: Path) -> None:
-    """By a beginning of it, too, if it is the only one; the token itself is no id and is not repeated."""
+def test_a_token_is_revoked_by_its_id_or_prefix(path: Path) -> None:
+    """A prefix must be unique; the token itself is not accepted as an id and not repeated."""
     tokens = [cli("create", "--label", label).stdout.strip() for label in ("one", "two")]
     one, two = stored(path)
     several = cli("revoke", "tok_")
@@ -255,13 +253,13 @@ def test_a_token_is_revoked_by_its_id(path: Path) -> None:
     assert stored(path) == [] and listed() == [] and "no tokens" in cli("ls").stderr
 
 
-def test_reading_tokens_makes_no_ledger(path: Path) -> None:
-    """Where there is none, there is none to list or revoke."""
+def test_listing_or_revoking_tokens_creates_no_ledger(path: Path) -> None:
+    """Both commands give status 3."""
     assert cli("ls").exit_code == 3 and cli("revoke", "tok_1").exit_code == 3 and not path.exists()
 
 
-def test_a_hostile_label_is_shown_inert(path: Path) -> None:
-    """What a terminal would obey does not reach it."""
+def test_a_hostile_label_is_escaped(path: Path) -> None:
+    """No control character reaches the terminal."""
     hostile = "a\u202eb"
     assert cli("create", "--label", hostile).exit_code == 0
     assert hostile not in cli("ls").stdout and hostile not in cli("revoke", stored(path)[0].id).stderr

@@ -54,8 +54,8 @@ def without_requests(messages: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("format", ["ui-v6", "ui-v7"])
-async def test_a_person_answers_in_the_page_and_the_turn_goes_on(clients: Clients, db: str, format: str) -> None:
-    """One yes and one no, posted by the client itself; the message in the end is the one that is stored."""
+async def test_the_turn_continues_after_approvals_in_the_page(clients: Clients, db: str, format: str) -> None:
+    """The client posts an approval and a denial; its final message equals the stored one."""
     async with chatting(clients, db, careful, format) as server:
         page = await server.page(auto=True)
         response = await page.say("clean up")
@@ -75,7 +75,7 @@ async def test_a_person_answers_in_the_page_and_the_turn_goes_on(clients: Client
 
 
 @pytest.mark.parametrize("format", FORMATS)
-async def test_an_answer_from_elsewhere_is_seen_by_who_comes_back(clients: Clients, db: str, format: str) -> None:
+async def test_a_reopened_page_shows_an_approval_given_elsewhere(clients: Clients, db: str, format: str) -> None:
     """A user approves elsewhere. The page, opened again, shows how the turn continued."""
     async with chatting(clients, db, careful, format) as server:
         page = await server.page()
@@ -121,8 +121,8 @@ async def requested(server: Any, page: Page) -> str:
 
 
 @pytest.mark.parametrize("format", ["ui-v6", "ui-v7"])
-async def test_an_answer_from_elsewhere_comes_into_a_stream(clients: Clients, db: str, format: str) -> None:
-    """While another call runs the stream stays open. Version 6 gets a restart notice, and its page resumes."""
+async def test_an_open_stream_shows_an_approval_given_elsewhere(clients: Clients, db: str, format: str) -> None:
+    """The stream stays open while another call runs; version 6 gets a restart notice and resumes."""
     handler = Beside()
     async with chatting(clients, db, handler, format) as server:
         page = await server.page(comes=True)
@@ -137,8 +137,8 @@ async def test_an_answer_from_elsewhere_comes_into_a_stream(clients: Clients, db
 
 
 @pytest.mark.parametrize("format", ["ui-v6", "ui-v7"])
-async def test_an_answer_is_posted_when_the_stream_has_ended(clients: Clients, db: str, format: str) -> None:
-    """Given while another call runs it waits in the client: that one ends, the stream does, and the answer is sent."""
+async def test_an_approval_is_posted_after_the_stream_ends(clients: Clients, db: str, format: str) -> None:
+    """The client keeps a decision until the other call and the stream end, then posts it."""
     handler = Beside()
     async with chatting(clients, db, handler, format) as server:
         page = await server.page(auto=True)
@@ -157,8 +157,10 @@ async def test_an_answer_is_posted_when_the_stream_has_ended(clients: Clients, d
 
 @pytest.mark.parametrize("format", ["ui-v6", "ui-v7", "ag-ui"])
 @pytest.mark.parametrize("pause", [0, 0.02])
-async def test_several_requests_at_once_are_all_answered(clients: Clients, db: str, format: str, pause: float) -> None:
-    """Calls beside each other, each with its own request: the client answers those it knows, and hears of more."""
+async def test_concurrent_approval_requests_are_all_answered(
+    clients: Clients, db: str, format: str, pause: float
+) -> None:
+    """Concurrent calls each request approval; the client answers the requests as it learns of them."""
 
     async def handler(chat: Chat) -> str:
         async def ask(number: int) -> None:
@@ -188,8 +190,8 @@ async def test_several_requests_at_once_are_all_answered(clients: Clients, db: s
         assert "All gone." in str(response["messages"])
 
 
-async def test_an_answer_that_comes_second_still_goes_on(clients: Clients, db: str) -> None:
-    """Another user was faster: the page's answer changes nothing, and the page gets what it missed."""
+async def test_a_second_approval_decision_is_ignored_and_the_page_continues(clients: Clients, db: str) -> None:
+    """Another user decided first; the page gets the events it missed."""
     async with chatting(clients, db, careful, "ui-v7") as server:
         page = await server.page(auto=True)
         (first,) = open_requests((await page.say("clean up"))["messages"])
@@ -205,8 +207,10 @@ async def test_an_answer_that_comes_second_still_goes_on(clients: Clients, db: s
 
 
 @pytest.mark.parametrize("format", ["ui-v6", "ui-v7", "ag-ui"])
-async def test_a_cut_after_an_answer_is_made_good(clients: Clients, db: str, format: str) -> None:
-    """After a lost connection at any point a client that reconnects has everything."""
+async def test_a_stream_resumes_after_a_disconnect_following_an_approval(
+    clients: Clients, db: str, format: str
+) -> None:
+    """For a disconnect at any chunk."""
 
     async def handler(chat: Chat) -> AsyncIterator[str]:
         async with chat.session.call("delete", {}, approval=True) as call:
@@ -234,8 +238,8 @@ async def test_a_cut_after_an_answer_is_made_good(clients: Clients, db: str, for
         assert cut > 2
 
 
-async def test_an_interrupted_run_goes_on_in_a_new_one(clients: Clients, db: str) -> None:
-    """AG-UI: each request ends a run; the next one has a name of its own and says only what is new."""
+async def test_an_interrupted_run_continues_in_a_new_run(clients: Clients, db: str) -> None:
+    """AG-UI: each request ends a run; the next run has a new id and contains only new events."""
     async with chatting(clients, db, careful, "ag-ui") as server:
         page = await server.page()
         response = await page.say("clean up", run="r1")
@@ -253,8 +257,8 @@ async def test_an_interrupted_run_goes_on_in_a_new_one(clients: Clients, db: str
         assert "deleted {'file': 'other'}" in str(stored) and "Then not: keep it" in str(stored)
 
 
-async def test_who_cancels_an_interrupt_denies_the_call(clients: Clients, db: str) -> None:
-    """AG-UI has a word for it that is no decision."""
+async def test_cancelling_an_interrupt_denies_the_call(clients: Clients, db: str) -> None:
+    """AG-UI has the status `cancelled` besides the decisions."""
     async with chatting(clients, db, careful, "ag-ui") as server:
         page = await server.page()
         (request,) = (await page.say("clean up"))["interrupts"]
@@ -296,7 +300,7 @@ def open_call(response: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-async def test_a_tool_of_the_page_gives_the_output(clients: Clients, db: str, format: str) -> None:
+async def test_a_page_tool_returns_its_output_to_the_turn(clients: Clients, db: str, format: str) -> None:
     """The turn waits, the page answers, and the turn continues; twice in one message."""
     async with chatting(clients, db, located, format) as server:
         page = await server.page(auto=True)
@@ -316,8 +320,8 @@ async def stands(page: Page, response: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("format", ["ui-v5", "ui-v6", "ui-v7"])
-async def test_a_page_that_answers_by_itself_needs_no_person(clients: Clients, db: str, format: str) -> None:
-    """`onToolCall` gives the output while the stream is read; the client posts it when that ends."""
+async def test_a_page_tool_can_return_its_output_automatically(clients: Clients, db: str, format: str) -> None:
+    """`onToolCall` returns the output during the stream; the client posts it after the stream ends."""
     async with chatting(clients, db, located, format) as server:
         page = await server.page(auto=True, tools={"locate": "Rome"})
         await page.say("where am I")
@@ -328,7 +332,7 @@ async def test_a_page_that_answers_by_itself_needs_no_person(clients: Clients, d
 
 
 @pytest.mark.parametrize("format", ["ui-v5", "ui-v6", "ui-v7"])
-async def test_a_tool_of_the_page_may_fail(clients: Clients, db: str, format: str) -> None:
+async def test_a_page_tool_error_reaches_the_handler(clients: Clients, db: str, format: str) -> None:
     """The handler gets the error, as for any call."""
     async with chatting(clients, db, located, format) as server:
         page = await server.page(auto=True)
@@ -339,8 +343,8 @@ async def test_a_tool_of_the_page_may_fail(clients: Clients, db: str, format: st
         assert response["error"] is None
 
 
-async def test_a_client_has_no_say_about_calls_that_run_here(clients: Clients, db: str) -> None:
-    """An output that is posted for a call of the server's is not taken, and begins nothing."""
+async def test_client_output_for_a_server_call_is_ignored(clients: Clients, db: str) -> None:
+    """The posted output is not stored and starts no turn."""
     begun, end = asyncio.Event(), asyncio.Event()
 
     async def handler(chat: Chat) -> None:
@@ -369,8 +373,8 @@ def model_chunk(reason: str | None = None, **delta: Any) -> dict[str, Any]:
     return {"id": "c", "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
 
 
-async def test_the_agent_loop_answers_a_chat(clients: Clients, db: str) -> None:
-    """A scripted model, a tool that asks first, and the page's answer in between; one turn, ended once."""
+async def test_the_agent_loop_answers_a_chat_with_an_approval(clients: Clients, db: str) -> None:
+    """A scripted model and a tool with approval; the turn is ended once."""
     function = {"name": "add", "arguments": '{"a": 2, "b": 3}'}
     model = Scripted(
         [
@@ -414,7 +418,7 @@ async def test_the_agent_loop_answers_a_chat(clients: Clients, db: str) -> None:
         assert model.histories[0] == [{"role": "user", "content": "2 and 3?"}]
 
 
-async def test_the_agent_loop_takes_up_an_open_turn_only(db: str) -> None:
+async def test_the_agent_loop_refuses_a_turn_that_is_not_open(db: str) -> None:
     """A turn that has ended, or never existed, is not started again."""
     async with await callslip.open(db) as ledger:
         session = ledger.session("s")

@@ -74,8 +74,8 @@ def one_way(monkeypatch: pytest.MonkeyPatch) -> str:
     return created.name
 
 
-def test_an_unknown_format_is_refused_with_the_names_there_are(one_way: str) -> None:
-    """And a known one that goes only one way says which do go."""
+def test_an_unknown_format_is_refused_with_the_known_names(one_way: str) -> None:
+    """An export-only format is refused with the names of the import formats."""
     with pytest.raises(InvalidInputError, match=r"unknown format 'acpp'; known are acp, .*events"):
         registry.decoder("acpp")
     with pytest.raises(InvalidInputError, match=r"one-way cannot be read; these can: acp, .*events"):
@@ -85,8 +85,8 @@ def test_an_unknown_format_is_refused_with_the_names_there_are(one_way: str) -> 
 
 
 @pytest.mark.parametrize("name", registry.FORMATS)
-def test_every_format_in_the_list_can_be_loaded(name: str) -> None:
-    """What the table names is there, and a decoder takes anything."""
+def test_every_listed_format_can_be_loaded(name: str) -> None:
+    """And its decoder accepts any value."""
     entry = registry.find(name)
     assert entry.about and (entry.decoder or entry.encoder or entry.document)
     if entry.decoder:
@@ -103,7 +103,7 @@ def test_every_format_in_the_list_can_be_loaded(name: str) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", CAPTURES)
 async def test_importing_a_file_twice_changes_nothing(name: str) -> None:
-    """C7: no event more, and the report says that all was there."""
+    """C7: no event is added, and the report says so."""
     async with await opened() as ledger:
         first = await import_file(ledger.log, S, "acp", CAPTURES[name])
         log = await log_of(ledger)
@@ -116,7 +116,7 @@ async def test_importing_a_file_twice_changes_nothing(name: str) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", CAPTURES)
-async def test_batches_make_no_difference(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_batch_size_does_not_change_the_entries(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All lines in one transaction, or each in its own: the same entries, replays included (S2.11)."""
     seen: list[bytes] = []
     for size in (1, importer.BATCH_DRAFTS):
@@ -139,7 +139,7 @@ def renamed(log: list[Event]) -> bytes:
 
 
 @pytest.mark.anyio
-async def test_a_longer_version_of_a_file_brings_only_what_is_new() -> None:
+async def test_a_longer_version_of_a_file_adds_only_new_events() -> None:
     """The end of the shorter one ended its turn; events of the longer one about that turn are late."""
     lines = lines_of("ts-example-allow")
     async with await opened() as ledger:
@@ -179,8 +179,8 @@ def jsonl(*messages: Any) -> list[bytes]:
 
 
 @pytest.mark.anyio
-async def test_conversations_of_one_file_go_into_sessions_of_their_own() -> None:
-    """The first into the named one; ids that make no good names are replaced by a digest."""
+async def test_conversations_of_one_file_are_separate_sessions() -> None:
+    """The first one gets the chosen name; ids that are not valid names are replaced by a digest."""
     messages = [
         {
             "id": key,
@@ -204,8 +204,8 @@ async def test_conversations_of_one_file_go_into_sessions_of_their_own() -> None
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("bad", [b"{", b'{"a": nope}', b"\xff\xfe", b'{"a":1} {"b":2}', b"[" * 1000])
-async def test_a_line_that_is_not_json_is_refused_by_its_number(bad: bytes) -> None:
-    """What stood before it stays, closed; what stands after it is not taken."""
+async def test_a_line_that_is_not_json_is_refused_with_its_number(bad: bytes) -> None:
+    """Earlier lines stay imported and their calls end; later lines are not read."""
     good = lines_of("ts-example-allow")
     async with await opened() as ledger:
         with pytest.raises(InvalidInputError) as error:
@@ -219,8 +219,8 @@ async def test_a_line_that_is_not_json_is_refused_by_its_number(bad: bytes) -> N
 
 
 @pytest.mark.anyio
-async def test_bad_json_inside_a_good_row_is_kept() -> None:
-    """An agent that prints something else on its line does not end the record."""
+async def test_an_invalid_message_in_a_valid_row_is_stored() -> None:
+    """Other output of an agent on its stdout does not end the import."""
     row = {"t": 1, "dir": "a2c", "msg": "npm WARN deprecated {"}
     async with await opened() as ledger:
         await acp(ledger, [*jsonl(row), b"\r\n", *lines_of("py-example-agent")])
@@ -228,8 +228,8 @@ async def test_bad_json_inside_a_good_row_is_kept() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_line_that_the_ledger_refuses_is_kept_as_it_came() -> None:
-    """C11: a log of another version with numbers that no column holds; the lines around it are taken as they are."""
+async def test_a_line_refused_by_the_ledger_is_stored_as_raw() -> None:
+    """C11: for example numbers of another version that fit no column; the other lines are imported."""
     odd = {"type": "call.started", "call": "exec_000000000001", "at": 10**30}
     around = {"type": "message.user", "text": "hi"}
     async with await opened() as ledger:
@@ -242,7 +242,7 @@ async def test_a_line_that_the_ledger_refuses_is_kept_as_it_came() -> None:
 
 @pytest.mark.anyio
 async def test_a_wrong_format_or_session_is_refused_before_anything_is_read(one_way: str) -> None:
-    """The lines are not even looked at."""
+    """No line is read."""
 
     def unread() -> Iterator[bytes]:
         raise AssertionError("read")
@@ -255,7 +255,7 @@ async def test_a_wrong_format_or_session_is_refused_before_anything_is_read(one_
 
 
 @pytest.mark.anyio
-async def test_large_output_is_kept_whole() -> None:
+async def test_large_output_is_stored_as_a_blob() -> None:
     """S2.8: with a preview and its size on the entry."""
     output = "x" * 200_000
     update = {"sessionUpdate": "tool_call", "toolCallId": "c1", "status": "completed", "rawOutput": output}
@@ -268,8 +268,8 @@ async def test_large_output_is_kept_whole() -> None:
 
 
 @pytest.mark.anyio
-async def test_progress_is_told_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The callback gets the progress."""
+async def test_progress_is_reported_for_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a callback."""
     monkeypatch.setattr(importer, "BATCH_DRAFTS", 10)
     heard: list[int] = []
     async with await opened() as ledger:
@@ -278,8 +278,8 @@ async def test_progress_is_told_batch_by_batch(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.anyio
-async def test_times_of_a_file_are_counted_back_from_its_last_write(tmp_path: Path) -> None:
-    """Calls last as long as they did, and did so when the file was written."""
+async def test_relative_times_end_at_the_modification_time_of_the_file(tmp_path: Path) -> None:
+    """Durations of calls are kept."""
     path = tmp_path / "codex.jsonl"
     path.write_bytes(CAPTURES["codex-allow"].read_bytes())
     os.utime(path, (1_700_000_000, 1_700_000_000))
@@ -305,7 +305,7 @@ def copied(log: list[Event], *, redact: bool = False) -> MemoryLedger:
 
 
 @given(logs)
-def test_a_log_that_is_copied_gives_the_same_entries(log: list[Event]) -> None:
+def test_a_copied_log_gives_the_same_entries(log: list[Event]) -> None:
     """Export, then import into an empty ledger: the same verdicts, the same entries, byte for byte."""
     copy = copied(log)
     assert [event.verdict for event in copy.log] == [event.verdict for event in log]
@@ -316,8 +316,8 @@ def test_a_log_that_is_copied_gives_the_same_entries(log: list[Event]) -> None:
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
-def test_every_scenario_is_copied_to_the_byte(name: str) -> None:
-    """Replays, late and orphaned events, turns that end badly: the same log again, ids and numbers included."""
+def test_a_copy_of_every_scenario_has_the_same_bytes(name: str) -> None:
+    """Replays, late and orphan events and failed turns, including ids and numbers."""
     log = list(scenarios.events(name))
     copy = copied(log)
     assert [event.verdict for event in copy.log] == [event.verdict for event in log]
@@ -328,8 +328,8 @@ def test_every_scenario_is_copied_to_the_byte(name: str) -> None:
 
 
 @given(logs)
-def test_a_copy_of_a_copy_is_a_copy(log: list[Event]) -> None:
-    """The names that the first copy added do no harm to the second."""
+def test_a_copy_of_a_copy_has_the_same_entries(log: list[Event]) -> None:
+    """The aliases that the first copy added do not change the second."""
     assert renamed(copied(copied(log).log).log) == renamed(log)
 
 
@@ -339,8 +339,8 @@ def as_deltas(script: list[Event]) -> list[Event]:
 
 
 @given(scripts().map(as_deltas))
-def test_a_copy_that_looks_for_secrets_again_says_the_same(script: list[Event]) -> None:
-    """What might begin a secret is held back again, so that numbers and times may move; no text and no outcome does."""
+def test_redaction_during_a_copy_changes_no_text(script: list[Event]) -> None:
+    """Text is held again, so numbers and times may differ, but no text and no outcome."""
     log = write_script(script).log
     copy = copied(log, redact=True)
     copy.write(ev.MessageEnded())  # What waits comes when something follows.
@@ -381,8 +381,8 @@ SCENARIO: list[Event] = [
 
 
 @pytest.mark.anyio
-async def test_a_session_is_copied_within_one_database() -> None:
-    """Ids that are taken are minted again, calls and approvals both, and the original is not touched."""
+async def test_a_session_can_be_copied_within_one_database() -> None:
+    """Ids of calls and approvals that exist are replaced, and the original is unchanged."""
     async with await opened() as ledger:
         for event in SCENARIO:
             await ledger.log.append(S, [event], source="test")
@@ -419,8 +419,8 @@ def shown_as_before(copy: list[Event], log: list[Event]) -> bytes:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", CAPTURES)
-async def test_an_imported_capture_is_copied_with_its_ids(name: str) -> None:
-    """From one database to another, ids are kept: entries are the same to the byte."""
+async def test_a_copied_capture_keeps_its_ids(name: str) -> None:
+    """In another database the entries have the same bytes."""
     async with await opened() as first, await opened() as second:
         await import_file(first.log, S, "acp", CAPTURES[name])
         await import_lines(second.log, S, "events", native(await log_of(first)))
@@ -429,7 +429,7 @@ async def test_an_imported_capture_is_copied_with_its_ids(name: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_log_that_stops_in_the_middle_is_ended_in_the_copy() -> None:
+async def test_open_calls_of_a_log_end_in_its_copy() -> None:
     """C5: no process continues the copy of a call, not even of one that waits for a worker."""
     async with await opened() as ledger:
         await ledger.log.append(S, SCENARIO[:9])
@@ -443,8 +443,8 @@ async def test_a_log_that_stops_in_the_middle_is_ended_in_the_copy() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_text_that_the_end_of_the_file_cuts_off_is_whole_in_the_ledger() -> None:
-    """S2.12: it no longer streams, and nothing of it waits for more, in either format."""
+async def test_the_end_of_the_file_ends_an_open_text() -> None:
+    """S2.12: it is not streaming, and no part of it is held, in either format."""
     chunk = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "We go by plan B"}}
     message = {"method": "session/update", "params": {"sessionId": "s1", "update": chunk}}
     async with await opened() as ledger:
@@ -455,7 +455,7 @@ async def test_a_text_that_the_end_of_the_file_cuts_off_is_whole_in_the_ledger()
             assert (entry.content, entry.streaming) == ("We go by plan B", False)
 
 
-def test_a_whole_document_is_read_as_its_events() -> None:
+def test_an_exported_document_is_imported_as_events() -> None:
     """What `export` prints."""
     events = [{"type": "message.user", "text": "hi", "seq": 1}, {"type": "turn.started", "turn": "t1"}]
     drafts = EventsDecoder().feed({"session": "x", "seq": 2, "events": events})
@@ -463,8 +463,8 @@ def test_a_whole_document_is_read_as_its_events() -> None:
 
 
 @given(st.recursive(st.none() | st.text() | st.integers(), lambda inside: st.dictionaries(st.text(), inside)))
-def test_what_is_no_event_is_kept(value: Any) -> None:
-    """C11: also an event type of a version to come."""
+def test_values_that_are_not_events_are_stored_as_raw(value: Any) -> None:
+    """C11: also event types of a newer version."""
     for body in (value, {"type": value}, {"type": "call.reborn", "x": value}, {"type": "message.delta", "text": 5}):
         (draft,) = EventsDecoder().feed(body)
         assert draft == Draft(ev.Raw(format="events", body=body))
@@ -473,7 +473,7 @@ def test_what_is_no_event_is_kept(value: Any) -> None:
 @pytest.mark.anyio
 @pytest.mark.chaos
 async def test_a_long_file_is_imported_in_batches(scale: int) -> None:
-    """Tens of thousands of chunks, then all of them again: nothing new, and the text is whole."""
+    """Tens of thousands of chunks, twice: the second import adds nothing, and the text is complete."""
     count = 2000 * scale
     chunk = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "word "}, "messageId": "m"}
     line = jsonl({"method": "session/update", "params": {"sessionId": "s1", "update": chunk}})[0]
@@ -512,7 +512,7 @@ SMALL = structs.replace(QUIET, max_event=2000, inline_limit=1000, preview=100)
 
 
 @pytest.mark.anyio
-async def test_one_refused_part_spoils_no_other_part_of_its_message(several: type[Several]) -> None:
+async def test_a_refused_part_does_not_affect_the_rest_of_its_message(several: type[Several]) -> None:
     """C11: the rest of the message is written, and the message is kept as raw for the refused part."""
     message = [
         {"type": "message.user", "text": "first"},
@@ -535,8 +535,8 @@ async def test_one_refused_part_spoils_no_other_part_of_its_message(several: typ
 
 
 @pytest.mark.anyio
-async def test_names_for_new_calls_hold_within_their_message(several: type[Several]) -> None:
-    """C3: two lines of one write that both say `new:1` mean two calls."""
+async def test_placeholders_for_new_calls_are_local_to_a_message(several: type[Several]) -> None:
+    """C3: `new:1` in two lines of one write means two calls."""
     message = [
         {"type": "call.proposed", "call": "new:1", "toolName": "ls"},
         {"type": "call.completed", "call": "new:1"},
@@ -547,10 +547,10 @@ async def test_names_for_new_calls_hold_within_their_message(several: type[Sever
 
 
 @pytest.mark.anyio
-async def test_an_end_that_says_very_much_is_written_in_parts(
+async def test_many_events_at_the_end_are_written_in_batches(
     several: type[Several], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No other writer waits for thousands of drafts."""
+    """So no other writer waits for thousands of drafts."""
     sizes: list[int] = []
     append = EventLog.append
 

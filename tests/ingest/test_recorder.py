@@ -41,8 +41,8 @@ async def call_of(ledger: LocalLedger) -> ToolCall:
     return found[0]
 
 
-async def test_a_stream_passes_unchanged_and_each_chunk_is_durable_first(ledger: LocalLedger) -> None:
-    """C6: when a chunk is seen, what it says is in the log."""
+async def test_each_chunk_is_durable_before_the_caller_receives_it(ledger: LocalLedger) -> None:
+    """C6: and the chunks are unchanged."""
     chunks = says("Good morning.")
     passed: list[Any] = []
     async for chunk in ledger.session("s").record(each(chunks), format="openai"):
@@ -53,16 +53,16 @@ async def test_a_stream_passes_unchanged_and_each_chunk_is_durable_first(ledger:
     assert passed == chunks
 
 
-async def test_what_comes_live_has_the_time_at_which_it_came(ledger: LocalLedger) -> None:
-    """Not the one at which another clock says that the answer began, which all its chunks repeat."""
+async def test_live_events_have_the_time_of_their_arrival(ledger: LocalLedger) -> None:
+    """And not the creation time of the response, which every chunk repeats."""
     before = await ledger.log.store.clock()
     async for _ in ledger.session("s").record(each(says("Now.")), format="openai"):
         pass
     assert all(before <= event.at <= before + 60_000 for event in await read_events(ledger, "s"))
 
 
-async def test_a_recorded_call_is_taken_up_by_the_models_id(ledger: LocalLedger) -> None:
-    """The stream proposes it, the program runs it: one call, completed."""
+async def test_a_recorded_call_is_started_by_the_models_id(ledger: LocalLedger) -> None:
+    """The stream proposes it and the program runs it: one call, completed."""
     session = ledger.session("s")
     await session.start_turn("How is the weather?")
     async for _ in session.record(each(CALLING), format="openai"):
@@ -75,8 +75,8 @@ async def test_a_recorded_call_is_taken_up_by_the_models_id(ledger: LocalLedger)
     await session.end_turn()
 
 
-async def test_rounds_of_one_turn_keep_their_calls_apart(ledger: LocalLedger) -> None:
-    """C2: a server that calls every call `call_0` still makes two of them, equal arguments or not."""
+async def test_equal_ids_in_two_rounds_are_two_calls(ledger: LocalLedger) -> None:
+    """C2: for a server that names every call `call_0`, with equal or different arguments."""
     session = ledger.session("s")
     await session.start_turn("Twice, please.")
     for number in range(2):
@@ -89,8 +89,8 @@ async def test_rounds_of_one_turn_keep_their_calls_apart(ledger: LocalLedger) ->
     assert [(entry.status, entry.output) for entry in recorded] == [("completed", 0), ("completed", 1)]
 
 
-async def test_the_sdks_own_objects_are_recorded(ledger: LocalLedger) -> None:
-    """Over a real socket, with the real client."""
+async def test_sdk_objects_are_recorded(ledger: LocalLedger) -> None:
+    """Over a socket, with the official client."""
     from openai import AsyncOpenAI
 
     with Server([CALLING]).running() as server:
@@ -103,8 +103,8 @@ async def test_the_sdks_own_objects_are_recorded(ledger: LocalLedger) -> None:
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])
-async def test_lines_and_bytes_of_an_sse_response_are_recorded(ledger: LocalLedger, as_bytes: bool) -> None:
-    """Lines as text, or bytes cut anywhere; comments and the end mark say nothing."""
+async def test_sse_lines_and_bytes_are_recorded(ledger: LocalLedger, as_bytes: bool) -> None:
+    """Lines as text, or bytes in chunks of any size; comments and the end marker are ignored."""
     frames = [f"data: {json.dumps(chunk)}\n\n" for chunk in says("Grüße!")]
     body = ": hello\n\n" + "".join(frames) + "data: [DONE]\n\n"
     data = body.encode()
@@ -115,8 +115,8 @@ async def test_lines_and_bytes_of_an_sse_response_are_recorded(ledger: LocalLedg
     assert isinstance(spoken[-1], Message) and spoken[-1].content == "Grüße!"
 
 
-async def test_a_stream_that_breaks_off_ends_its_calls(ledger: LocalLedger) -> None:
-    """C5: the error reaches the reader, and the call says why it was never run."""
+async def test_an_interrupted_stream_ends_its_calls(ledger: LocalLedger) -> None:
+    """C5: the reader gets the error, and the calls have it as their reason."""
 
     async def broken() -> AsyncIterator[Any]:
         for chunk in CALLING[:4]:
@@ -130,7 +130,7 @@ async def test_a_stream_that_breaks_off_ends_its_calls(ledger: LocalLedger) -> N
     assert call.status == "lost" and "broke off" in call.reason
 
 
-async def test_a_reader_that_stops_cancels_the_calls(ledger: LocalLedger) -> None:
+async def test_a_reader_that_stops_cancels_the_proposed_calls(ledger: LocalLedger) -> None:
     """No process is left to run them."""
     reading = ledger.session("s").record(each(CALLING), format="openai")
     async for chunk in reading:
@@ -140,7 +140,7 @@ async def test_a_reader_that_stops_cancels_the_calls(ledger: LocalLedger) -> Non
     assert (await call_of(ledger)).status == "cancelled"
 
 
-async def test_a_cancelled_reader_leaves_nothing_open(ledger: LocalLedger) -> None:
+async def test_a_cancelled_reader_leaves_no_open_call(ledger: LocalLedger) -> None:
     """Also when the program's own task is cancelled while the stream hangs."""
     begun = asyncio.Event()
 
@@ -162,8 +162,8 @@ async def test_a_cancelled_reader_leaves_nothing_open(ledger: LocalLedger) -> No
     assert (await call_of(ledger)).status == "cancelled"
 
 
-async def test_what_the_ledger_cannot_keep_is_kept_as_it_came(db: str) -> None:
-    """C11: one chunk that is too large for an event is stored in full as a blob, and the recording continues."""
+async def test_a_chunk_over_the_size_limit_is_stored_as_a_blob(db: str) -> None:
+    """C11: and the recording continues."""
     huge = model_server.chunk({"content": "x" * 100_000})
     async with sound_ledger(db, max_event=50_000, inline_limit=1000, preview=100) as ledger:
         async for _ in ledger.session("s").record(each([huge, *says("Still here.")]), format="openai"):
@@ -175,15 +175,15 @@ async def test_what_the_ledger_cannot_keep_is_kept_as_it_came(db: str) -> None:
         assert "".join(event.text for event in log if isinstance(event, ev.MessageDelta)) == "Still here."
 
 
-async def test_a_format_that_is_not_there_is_refused(ledger: LocalLedger) -> None:
-    """Before anything is read."""
+async def test_an_unknown_format_is_refused(ledger: LocalLedger) -> None:
+    """Before the stream is read."""
     with pytest.raises(InvalidInputError, match="unknown format"):
         async for _ in ledger.session("s").record(each([1]), format="acme"):
             raise AssertionError
 
 
-def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes that never come to an end of line are not kept for ever."""
+def test_a_line_over_the_size_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes without a line end are buffered up to a limit."""
     monkeypatch.setattr("callslip.ingest.stream_parser.MAX_LINE_BYTES", 100)
     parser = StreamParser(plain_text=False)
     with pytest.raises(InvalidInputError, match="a line must be at most 100 bytes"):
@@ -191,8 +191,8 @@ def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             parser.feed(b"x" * 10)
 
 
-async def test_plain_text_is_recorded_to_its_last_character(ledger: LocalLedger) -> None:
-    """S0.1: a stream of text with tags; a tag that is never closed was none."""
+async def test_plain_text_is_recorded_completely(ledger: LocalLedger) -> None:
+    """S0.1: a text stream with tags; an unclosed tag is text."""
     text = "First <shell>ls</shell> and then <shell>oops"
     async for _ in ledger.session("s").record(each(list(text)), format="shell"):
         pass
@@ -209,8 +209,8 @@ async def statuses(ledger: LocalLedger) -> list[str]:
     return [entry.status for entry in (await ledger.snapshot("s")).entries if isinstance(entry, ToolCall)]
 
 
-async def test_a_scope_that_cancels_again_and_again_leaves_nothing_open(ledger: LocalLedger) -> None:
-    """C5: web frameworks cancel by scopes, in which every wait is cancelled, also that for the last write."""
+async def test_repeated_cancellation_leaves_no_open_call(ledger: LocalLedger) -> None:
+    """C5: in a cancelled scope of a web framework every wait is cancelled, also that for the last write."""
     import anyio
 
     async def hangs() -> AsyncIterator[Any]:
@@ -225,8 +225,8 @@ async def test_a_scope_that_cancels_again_and_again_leaves_nothing_open(ledger: 
     assert await statuses(ledger) == ["cancelled", "cancelled"]
 
 
-async def test_half_a_line_of_a_broken_stream_does_not_spoil_the_next_stream(ledger: LocalLedger) -> None:
-    """Each stream begins with a line of its own."""
+async def test_a_partial_line_does_not_affect_the_next_stream(ledger: LocalLedger) -> None:
+    """Each stream starts with an empty buffer."""
 
     async def broken() -> AsyncIterator[Any]:
         yield b'data: {"choices": [{"del'
@@ -242,8 +242,8 @@ async def test_half_a_line_of_a_broken_stream_does_not_spoil_the_next_stream(led
     assert [event.text for event in await read_events(ledger, "s") if isinstance(event, ev.MessageDelta)] == ["Whole."]
 
 
-async def test_frames_of_several_lines_as_text_are_recorded(ledger: LocalLedger) -> None:
-    """A frame of SSE may name its event before its data; one text may hold several frames, or a value over lines."""
+async def test_sse_frames_with_several_lines_are_recorded(ledger: LocalLedger) -> None:
+    """A frame may have an event name before its data; a text may have several frames, or data on several lines."""
     first, *others = [json.dumps(chunk) for chunk in says("Good morning.")]
     frames = [json.dumps(json.loads(first), indent=1), "".join(f"event: x\r\ndata: {one}\r\n\r\n" for one in others)]
     async for _ in ledger.session("s").record(frames, format="openai"):
@@ -253,8 +253,8 @@ async def test_frames_of_several_lines_as_text_are_recorded(ledger: LocalLedger)
     assert not [event for event in await read_events(ledger, "s") if isinstance(event, ev.Raw) and event.body in frames]
 
 
-async def test_a_stream_that_breaks_off_ends_no_call_of_the_one_before(ledger: LocalLedger) -> None:
-    """A call that an earlier, whole stream proposed is running, and continues."""
+async def test_an_interrupted_stream_ends_no_call_of_an_earlier_stream(ledger: LocalLedger) -> None:
+    """A call of an earlier, complete stream continues."""
 
     async def broken() -> AsyncIterator[Any]:
         yield says("Well")[0]
@@ -273,8 +273,8 @@ async def test_a_stream_that_breaks_off_ends_no_call_of_the_one_before(ledger: L
     await session.end_turn()
 
 
-async def test_streams_that_are_recorded_at_once_are_not_mixed_up(ledger: LocalLedger) -> None:
-    """Two answers of a model, interleaved in one session: each keeps its arguments."""
+async def test_concurrent_streams_are_recorded_separately(ledger: LocalLedger) -> None:
+    """Two responses, interleaved in one session: each keeps its arguments."""
     session = ledger.session("s")
     wanted = {"call_1": {"path": "/a" * 30}, "call_2": {"path": "/b" * 30}}
     both = [session.record(each(calls((name, "ls", command))), format="openai") for name, command in wanted.items()]
@@ -289,8 +289,8 @@ async def test_streams_that_are_recorded_at_once_are_not_mixed_up(ledger: LocalL
         await ledger.log.append("s", [ev.CallCancelled(call=entry.call_id)])
 
 
-def test_a_long_line_costs_its_length() -> None:
-    """C12: a line that comes in many pieces is put together once, so that a piece needs no more room than itself."""
+def test_the_cost_of_a_long_line_is_linear() -> None:
+    """C12: a line in many chunks is joined once."""
     parser = StreamParser(plain_text=False)
     for _ in range(2_000):
         parser.feed(b"x" * 500)

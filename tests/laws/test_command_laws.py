@@ -553,7 +553,7 @@ def _lines(out: str) -> list[list[Any]]:
 
 @pytest.mark.anyio
 @pytest.mark.chaos
-async def test_each_command_ends_once_whoever_is_killed(db: str, scale: int) -> None:
+async def test_each_command_ends_once_when_processes_are_killed(db: str, scale: int) -> None:
     """S3.4, S3.6, C4, C5: submitters and workers in six processes, of which one is killed every few moments."""
     chance = random.Random(7)
     roles = ["submit", "submit", "run", "run", "run"]

@@ -86,8 +86,8 @@ def folded(events: list[Event], state: SessionFold | None = None) -> SessionFold
 
 
 @given(logs)
-def test_every_prefix_is_the_same_live_in_bulk_from_storage_and_in_the_browser(log: list[Event]) -> None:
-    """C9: four ways to the state after each event, one result, byte for byte as JSON."""
+def test_every_prefix_gives_the_same_state_in_all_four_folds(log: list[Event]) -> None:
+    """C9: folded live, in bulk, from stored events and in the browser: identical JSON after each event."""
     live, browser = SessionFold(SESSION), Browser()
     for number, event in enumerate(log, 1):
         browser.take(event.seq, live.apply(event))
@@ -99,7 +99,7 @@ def test_every_prefix_is_the_same_live_in_bulk_from_storage_and_in_the_browser(l
 
 
 @given(logs, st.data())
-def test_folding_a_prefix_and_then_the_rest_is_folding_it_all(log: list[Event], data: st.DataObject) -> None:
+def test_folding_in_parts_equals_folding_at_once(log: list[Event], data: st.DataObject) -> None:
     """A snapshot at any point does not change later states."""
     cuts = data.draw(st.sets(st.integers(0, len(log)), max_size=4))
     state = SessionFold(SESSION)
@@ -110,7 +110,7 @@ def test_folding_a_prefix_and_then_the_rest_is_folding_it_all(log: list[Event], 
 
 
 @given(logs, st.data())
-def test_patches_after_a_snapshot_lead_on_from_it(log: list[Event], data: st.DataObject) -> None:
+def test_a_snapshot_plus_later_patches_gives_the_state(log: list[Event], data: st.DataObject) -> None:
     """C9: a snapshot at N and the patches after N give the state."""
     cut = data.draw(st.integers(0, len(log)))
     state = folded(log[:cut])
@@ -132,8 +132,8 @@ def thawed(state: SessionFold) -> tuple[dict[int, bytes], SessionFold]:
 
 
 @given(logs, st.data())
-def test_a_state_kept_and_resumed_folds_on_as_if_nothing_had_been(log: list[Event], data: st.DataObject) -> None:
-    """Finished entries are removed, and the rest is stored and restored, at any points."""
+def test_a_stored_and_restored_state_folds_the_same(log: list[Event], data: st.DataObject) -> None:
+    """At any points finished entries are removed, and the rest is stored and restored."""
     cuts = sorted(data.draw(st.sets(st.integers(0, len(log)), max_size=3)))
     state, away = SessionFold(SESSION), dict[int, Any]()
     for start, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
@@ -171,9 +171,7 @@ async def stored(script: list[Event], projected: set[int]) -> None:
 
 
 @given(scripts(), st.sets(st.integers(0, 40), min_size=6, max_size=30))
-def test_the_store_with_checkpoints_anywhere_reads_as_the_fold_of_its_log(
-    script: list[Event], projected: set[int]
-) -> None:
+def test_the_store_with_any_checkpoints_equals_the_fold_of_its_log(script: list[Event], projected: set[int]) -> None:
     """C9: rows and the fold of the tail give what folding the whole log gives, for any checkpoint."""
     asyncio.run(stored(script, projected))
 
@@ -199,7 +197,7 @@ def rows(memory: MemoryLedger) -> bytes:
 
 
 @given(scripts(), st.data())
-def test_a_draft_sent_again_under_its_key_changes_nothing(script: list[Event], data: st.DataObject) -> None:
+def test_a_repeated_draft_with_its_key_changes_nothing(script: list[Event], data: st.DataObject) -> None:
     """C7: the first result is returned again, after any other events, and nothing is appended."""
     memory, done = keyed(script)
     log, before = memory.log, rows(memory)
@@ -209,7 +207,7 @@ def test_a_draft_sent_again_under_its_key_changes_nothing(script: list[Event], d
 
 
 @given(scripts(), any_event, st.data())
-def test_another_body_under_a_key_is_refused_and_leaves_no_trace(
+def test_a_used_key_with_another_body_is_refused_and_writes_nothing(
     script: list[Event], other: Event, data: st.DataObject
 ) -> None:
     """C7: nothing of a write is kept when one of its drafts has a key that was used for something else."""
@@ -224,14 +222,14 @@ def test_another_body_under_a_key_is_refused_and_leaves_no_trace(
 
 
 @given(scripts())
-def test_events_are_numbered_from_one_without_gaps(script: list[Event]) -> None:
+def test_events_are_numbered_from_1_without_gaps(script: list[Event]) -> None:
     """C8: for any drafts, and for any number of events of one draft."""
     log = write_script(script).log
     assert [event.seq for event in log] == list(range(1, len(log) + 1))
 
 
 @given(scripts())
-def test_a_call_ends_at_most_once_and_stays_as_it_ended(script: list[Event]) -> None:
+def test_a_call_ends_at_most_once_and_then_does_not_change(script: list[Event]) -> None:
     """C4: after its end only the `late` field of a call changes."""
     state, ended = SessionFold(SESSION), dict[int, bytes]()
     for event in write_script(script).log:
@@ -270,7 +268,7 @@ def test_rows_and_entries_agree(script: list[Event]) -> None:
 
 
 @given(scripts())
-def test_a_pending_approval_is_one_that_its_call_awaits(script: list[Event]) -> None:
+def test_an_approval_is_pending_while_its_call_awaits_it(script: list[Event]) -> None:
     """An approval is pending exactly while its call awaits it."""
     unit = write_script(script).unit
     pending = {row.call: row.id for row in unit.approvals.values() if row.state == "pending"}
@@ -303,12 +301,12 @@ def final(memory: MemoryLedger) -> list[bytes]:
 
 @given(about(Alias("acp", "1")), about(Alias("acp", "2")), st.lists(st.integers(0, 1), max_size=16))
 def test_events_of_different_calls_commute(one: list[Event], other: list[Event], picks: list[int]) -> None:
-    """However the events of two calls are interleaved, each call ends up the same."""
+    """The state of each call does not depend on how the events of two calls are interleaved."""
     assert final(write_script(interleaved([one, other], picks))) == final(write_script(one + other))
 
 
 @given(st.lists(call_events([ev.CallProposed], {}), min_size=2, max_size=5))
-def test_calls_without_a_foreign_id_are_each_their_own(proposals: list[Event]) -> None:
+def test_each_proposal_without_a_foreign_id_is_a_separate_call(proposals: list[Event]) -> None:
     """C2, C3: as many calls as proposals, even if they are alike to the byte."""
     memory = write_script([*proposals, proposals[0]])
     assert len(memory.unit.calls) == len(proposals) + 1
@@ -348,7 +346,7 @@ def uncovers(parts: list[str]) -> bool:
 
 
 @given(texts, Reading.SPLITS)
-def test_a_text_in_deltas_reads_the_same_however_it_was_cut(text: str, cuts: list[int]) -> None:
+def test_delta_text_is_the_same_for_any_chunking(text: str, cuts: list[int]) -> None:
     """S2.4: no part of a secret is shown, and held chunks neither lose nor repeat text."""
     parts = Reading.deltas(text, cuts)
     assume(not uncovers(parts))
@@ -356,7 +354,7 @@ def test_a_text_in_deltas_reads_the_same_however_it_was_cut(text: str, cuts: lis
 
 
 @given(texts, Reading.SPLITS, st.integers(0, 2))
-def test_a_cumulative_text_reads_the_same_however_it_grew(text: str, cuts: list[int], repeats: int) -> None:
+def test_cumulative_text_is_the_same_for_any_chunking(text: str, cuts: list[int], repeats: int) -> None:
     """S2.4: each chunk is the full text; a repeated or late one changes nothing."""
     parts, clean = Reading.growing(text, cuts), Redactor().text(text)
     late = parts[:1] if clean == text else []
@@ -364,7 +362,7 @@ def test_a_cumulative_text_reads_the_same_however_it_grew(text: str, cuts: list[
 
 
 @given(texts, Reading.SPLITS, st.booleans())
-def test_an_undeclared_text_reads_the_same_with_and_without_redaction(text: str, cuts: list[int], gaps: bool) -> None:
+def test_text_without_a_chunk_policy_is_the_same_with_redaction(text: str, cuts: list[int], gaps: bool) -> None:
     """S2.4: neither held text nor empty chunks change the policy that chunks prove."""
     for parts in (Reading.deltas(text, cuts), Reading.growing(text, cuts)):
         parts = [part for whole in parts for part in (whole, "")] if gaps else parts
@@ -376,13 +374,13 @@ def test_an_undeclared_text_reads_the_same_with_and_without_redaction(text: str,
 
 @pytest.mark.parametrize("policy", ["delta", "auto", "dedupe"])
 @pytest.mark.parametrize("gap", [[], [""], ["", ""]])
-def test_a_secret_in_two_chunks_does_not_show(policy: str, gap: list[str]) -> None:
+def test_a_secret_split_over_chunks_is_redacted(policy: str, gap: list[str]) -> None:
     """A secret across chunks is found for any policy, also with empty chunks between."""
     parts = ["the key: sk-", *gap, "ant-api03-abcdefghij", *gap, "0123456789", *gap, " is it"]
     assert joined(parts, policy) == "the key: [redacted:anthropic] is it"
 
 
-def test_what_waited_says_nothing_that_is_old() -> None:
+def test_released_held_text_does_not_restore_an_outdated_title() -> None:
     """C10: released text is appended without the title of its chunk, which may be outdated."""
     one = {"aliases": (Alias("acp", "1"),)}
     memory = write_script(
@@ -404,7 +402,7 @@ def test_what_waited_says_nothing_that_is_old() -> None:
     "event",
     [ev.CallProgress(title="x"), ev.MessageUser(text="hi"), ev.TurnEnded(), ev.CallProposed(), ev.MessageEnded()],
 )
-def test_what_waited_leaves_before_what_ends_its_text(policy: str, event: Event) -> None:
+def test_held_text_is_released_before_the_event_that_ends_it(policy: str, event: Event) -> None:
     """S2.12: the message is complete before the next entry, even if its last word might begin a secret."""
     memory = write_script([ev.TurnStarted(), ev.MessageDelta(text="ask for s", chunks=policy), event])
     first = memory.state.snapshot().entries[0]
@@ -416,7 +414,7 @@ def test_what_waited_leaves_before_what_ends_its_text(policy: str, event: Event)
 
 @pytest.mark.parametrize("policy", ["delta", "auto", "dedupe"])
 @pytest.mark.parametrize("patches", [None, []])
-def test_a_long_text_is_held_in_few_pieces(policy: str, patches: list[Patch] | None) -> None:
+def test_a_long_text_is_stored_in_few_strings(policy: str, patches: list[Patch] | None) -> None:
     """C12: any number of chunks needs only as many strings as a few hundred."""
     chunks = [ev.MessageDelta(text=text, seq=1, chunks=policy) for text in ("never", " ", "é", "😀", "end. ")]
     state = SessionFold(SESSION)
@@ -447,7 +445,7 @@ async def statements(length: int, drafts: list[Event]) -> list[list[str]]:
         return taken
 
 
-def test_writing_to_a_long_session_takes_the_statements_of_a_short_one() -> None:
+def test_a_write_runs_the_same_queries_for_short_and_long_sessions() -> None:
     """C12: the queries of a write do not depend on the length of the session."""
     alias = (Alias("acp", "new"),)
     drafts: list[Event] = [
@@ -469,7 +467,7 @@ def test_writing_to_a_long_session_takes_the_statements_of_a_short_one() -> None
 # Identity
 
 
-def test_an_id_that_is_taken_is_minted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_id_that_is_taken_is_generated_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """C1: the ledger never assigns an id twice, even if the random generator repeats it."""
     given_out = iter(["exec_000000000001"] * 3 + ["exec_000000000002"] * 2 + ["exec_000000000003"])
     monkeypatch.setattr(ids, "call_id", lambda: next(given_out))

@@ -84,7 +84,7 @@ def test_stream_and_history_agree_after_every_event(prove: Prove, name: str) -> 
 
 
 @pytest.mark.parametrize("name", stream_checks.CAPTURES)
-def test_what_real_agents_did_streams_as_its_history(prove: Prove, name: str) -> None:
+def test_stream_and_history_agree_for_captures(prove: Prove, name: str) -> None:
     """S4.7: the same for the recorded traffic of real agents, as it is imported."""
     for log in stream_checks.captured(name):
         prove(log, stream_checks.places(log))
@@ -95,7 +95,7 @@ CLOCKS = st.none() | st.lists(st.sampled_from([0, 0, 1, 5]), min_size=1, max_siz
 
 @settings(max_examples=15 * EXAMPLES if LONG else EXAMPLES // 2)  # All formats together have more than enough.
 @given(scripts(), st.booleans(), st.integers(0, 40), CLOCKS)
-def test_any_log_streams_as_its_history(
+def test_stream_and_history_agree_for_any_log(
     prove: Prove, script: list[Event], in_turn: bool, after: int, clock: list[int] | None
 ) -> None:
     """The client agrees with the history for any events, in any order, with any clock, in turns and outside."""

@@ -64,8 +64,8 @@ def traced(ledger: LocalLedger) -> list[tuple[str, Any]]:
 # Reading
 
 
-async def test_the_newest_entries_and_the_ones_before_them(ledger: LocalLedger) -> None:
-    """Pages from the end, whether stored or in the tail: each entry once, in order, nothing lost at the seams."""
+async def test_pages_from_the_end_have_every_entry_once(ledger: LocalLedger) -> None:
+    """Stored entries and those of the tail, in order and without gaps."""
     await ledger.log.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(10)])
     await ledger.log.project(SESSION)
     await ledger.log.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(10, 15)])
@@ -80,8 +80,8 @@ async def test_the_newest_entries_and_the_ones_before_them(ledger: LocalLedger) 
     assert (await ledger.snapshot(SESSION, limit=0)).entries == []
 
 
-async def test_an_open_entry_is_shown_where_it_belongs(ledger: LocalLedger) -> None:
-    """A call that is still open stands among stored entries by its id, in every page."""
+async def test_an_open_call_keeps_its_position_in_every_page(ledger: LocalLedger) -> None:
+    """It is ordered among the stored entries by its id."""
     await ledger.log.append(SESSION, [ev.MessageUser(text="a"), ev.CallStarted(aliases=ONE), ev.MessageUser(text="b")])
     await ledger.log.project(SESSION)
     assert [entry.id for entry in (await ledger.snapshot(SESSION)).entries] == [1, 2, 3]
@@ -89,7 +89,7 @@ async def test_an_open_entry_is_shown_where_it_belongs(ledger: LocalLedger) -> N
     assert [entry.id for entry in (await ledger.snapshot(SESSION, limit=1, before=3)).entries] == [2]
 
 
-async def test_reading_a_long_session_reads_its_tail_only(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reading_a_long_session_reads_only_its_tail(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     """C12: with a checkpoint at the head the newest entries are read without any event."""
     await ledger.log.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(3000)])
     await ledger.log.project(SESSION)
@@ -107,7 +107,7 @@ async def test_reading_a_long_session_reads_its_tail_only(ledger: LocalLedger, m
     assert requested == [(3000, 1)]
 
 
-async def test_what_comes_late_is_noted_on_a_stored_entry(ledger: LocalLedger) -> None:
+async def test_a_late_event_is_noted_on_a_stored_entry(ledger: LocalLedger) -> None:
     """C4: before the checkpoint, in the tail, and after the next checkpoint."""
     await ledger.log.append(SESSION, [ev.CallCompleted(aliases=ONE, output="x")])
     await ledger.log.project(SESSION)
@@ -121,10 +121,10 @@ async def test_what_comes_late_is_noted_on_a_stored_entry(ledger: LocalLedger) -
     assert await verify(ledger.log) == []
 
 
-async def test_a_reader_is_not_fooled_by_a_checkpoint_made_meanwhile(
+async def test_a_checkpoint_between_two_reads_loses_no_entry(
     ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C9: rows that a projector moves between two reads are neither shown twice nor missed."""
+    """C9: rows that a projector moves between two reads are neither repeated nor missed."""
     await ledger.log.append(SESSION, [ev.MessageUser(text="a"), delta("one "), ev.CallStarted(aliases=ONE)])
     await ledger.log.project(SESSION)
     await ledger.log.append(SESSION, [ev.CallProgress(aliases=ONE, text="out")])
@@ -152,7 +152,7 @@ async def test_a_reader_is_not_fooled_by_a_checkpoint_made_meanwhile(
 # Making
 
 
-async def test_making_it_twice_changes_nothing(ledger: LocalLedger) -> None:
+async def test_a_repeated_checkpoint_changes_nothing(ledger: LocalLedger) -> None:
     """The same events give the same rows: nothing is written a second time."""
     await ledger.log.append(SESSION, [ev.MessageUser(text="a"), delta("b"), ev.CallStarted(aliases=ONE)])
     await ledger.log.project(SESSION)
@@ -162,8 +162,8 @@ async def test_making_it_twice_changes_nothing(ledger: LocalLedger) -> None:
     assert ran == [] and await stored(ledger) == before
 
 
-async def test_of_two_projectors_one_is_enough(db: str) -> None:
-    """The second one does nothing, and the session reads the same by both, however they race."""
+async def test_concurrent_projectors_write_one_checkpoint(db: str) -> None:
+    """The second one writes nothing, and the session reads the same, for any order of the two."""
     async with await callslip.open(db, SETTINGS) as one, await callslip.open(db, SETTINGS) as two:
         for number in range(20):
             alias = (Alias("acp", str(number)),)
@@ -176,10 +176,10 @@ async def test_of_two_projectors_one_is_enough(db: str) -> None:
         assert await verify(one.log) == []
 
 
-async def test_one_that_stood_still_meanwhile_does_not_overwrite(
+async def test_a_delayed_projector_does_not_overwrite_a_newer_checkpoint(
     ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A projector that comes late, with work begun before another's, adds nothing."""
+    """A projector that started before another and finishes after it writes nothing."""
     save = ledger.log.store.save_progress
     for first in (True, False):  # without a checkpoint, and with one
         await ledger.log.append(SESSION, [delta(f"a{first}"), ev.MessageUser(text="b"), delta("c")])
@@ -196,10 +196,10 @@ async def test_one_that_stood_still_meanwhile_does_not_overwrite(
         assert await verify(ledger.log) == []
 
 
-async def test_of_a_session_that_came_again_nothing_old_is_stored(
+async def test_a_projector_of_a_deleted_session_writes_nothing(
     ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A projector that began before its session was deleted does not write into the next one of that name."""
+    """A projector that started before the deletion does not write into a new session of the same name."""
     await ledger.log.append(SESSION, [ev.MessageUser(text="old"), delta("old")])
     save = ledger.log.store.save_progress
 
@@ -215,8 +215,8 @@ async def test_of_a_session_that_came_again_nothing_old_is_stored(
     assert await verify(ledger.log) == []
 
 
-async def test_a_long_text_is_stored_piece_by_piece(ledger: LocalLedger) -> None:
-    """C12: each checkpoint writes what is new of a text, so that all of them together write it once."""
+async def test_each_checkpoint_stores_only_new_text(ledger: LocalLedger) -> None:
+    """C12: so all checkpoints together write a long text once."""
     await ledger.log.append(SESSION, [ev.CallStarted(aliases=ONE)])
     await ledger.log.project(SESSION)
     ran, sent = traced(ledger), 0
@@ -238,10 +238,10 @@ async def test_a_long_text_is_stored_piece_by_piece(ledger: LocalLedger) -> None
 
 
 @pytest.mark.parametrize("policy", ["delta", "auto"])
-async def test_a_checkpoint_of_deltas_does_not_read_what_is_stored_of_them(
+async def test_a_checkpoint_of_deltas_does_not_read_stored_text(
     ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch, policy: Any
 ) -> None:
-    """C12: declared or proven, deltas are added to a text by its length alone, however long it is."""
+    """C12: declared or proven deltas are appended by the length of the text alone."""
     await ledger.log.append(SESSION, [ev.MessageDelta(text="one"), ev.MessageDelta(text=" two"), ev.MessageEnded()])
     await ledger.log.append(SESSION, [ev.MessageDelta(text="begun", chunks=policy)])
     await ledger.log.project(SESSION)
@@ -291,8 +291,8 @@ TURNS: dict[str, list[Event]] = {
 
 @pytest.mark.parametrize("name", TURNS)
 @pytest.mark.parametrize("every", [1, 2, 3])
-async def test_the_turns_a_session_may_take_between_two_checkpoints(ledger: LocalLedger, name: str, every: int) -> None:
-    """C9: a text in progress at the checkpoint continues as if there had been none."""
+async def test_a_text_continues_after_a_checkpoint(ledger: LocalLedger, name: str, every: int) -> None:
+    """C9: the entries are the same as without the checkpoint."""
     for number, event in enumerate(TURNS[name]):
         await ledger.log.append(SESSION, [event])
         if number % every == 0:
@@ -303,10 +303,8 @@ async def test_the_turns_a_session_may_take_between_two_checkpoints(ledger: Loca
     assert await verify(ledger.log) == []
 
 
-async def test_another_version_of_the_fold_derives_it_afresh(
-    ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What an older version stored is not read, and replaced at the next checkpoint."""
+async def test_a_new_fold_version_rebuilds_the_checkpoint(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of an older version are ignored, and replaced by the next checkpoint."""
     await ledger.log.append(SESSION, [ev.MessageUser(text="a"), delta("b"), ev.CallCompleted(aliases=ONE), delta("c")])
     await ledger.log.project(SESSION)
     monkeypatch.setattr(checkpoint, "VERSION", fold.VERSION + 1)
@@ -326,8 +324,8 @@ async def test_another_version_of_the_fold_derives_it_afresh(
     assert await stored(ledger) == await whole(ledger) and requested
 
 
-async def test_two_versions_at_work_do_not_mix(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An older process that moves on from its own checkpoint does not add to one that a newer made there."""
+async def test_checkpoints_of_two_versions_are_not_mixed(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older process does not extend a checkpoint that a newer one has made."""
     await ledger.log.append(SESSION, [ev.MessageUser(text="a"), delta("b")])
     await ledger.log.project(SESSION)
     save, newer = ledger.log.store.save_progress, list[Any]()
@@ -355,8 +353,8 @@ async def test_two_versions_at_work_do_not_mix(ledger: LocalLedger, monkeypatch:
 # Time travel
 
 
-async def test_any_past_state_can_be_had(ledger: LocalLedger) -> None:
-    """A state after N is the fold of N events; beyond the log there is none."""
+async def test_any_past_state_can_be_read(ledger: LocalLedger) -> None:
+    """The state after N is the fold of N events; a position beyond the log is an error."""
     await ledger.log.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(5)])
     for seq in range(6):
         assert len((await ledger.log.state_at(SESSION, seq)).entries) == seq
@@ -389,8 +387,8 @@ OLD = aged(
 )
 
 
-async def test_retention_keeps_what_is_open(ledger: LocalLedger) -> None:
-    """Events go, and with them what ended; the open call, its request and the text in progress stay and continue."""
+async def test_retention_keeps_open_calls_requests_and_texts(ledger: LocalLedger) -> None:
+    """They continue; events and ended entries before the cut are removed."""
     await ledger.log.append(SESSION, OLD)
     before = (await ledger.snapshot(SESSION)).entries
     assert await checkpoint.prune(ledger.log.store, SESSION, 8) == 7
@@ -415,8 +413,8 @@ async def test_retention_keeps_what_is_open(ledger: LocalLedger) -> None:
     assert await verify(ledger.log) == []
 
 
-async def test_a_call_answered_before_the_cut_is_sound_after_it(ledger: LocalLedger) -> None:
-    """What retention froze of an open call names no request, since none is pending: its row names none either."""
+async def test_an_answered_call_verifies_after_retention(ledger: LocalLedger) -> None:
+    """Neither the base row nor the call record of an open call has a request, since none is pending."""
     answered: list[Event] = [
         ev.ApprovalRequested(aliases=ONE),
         ev.ApprovalGranted(aliases=ONE),
@@ -429,8 +427,8 @@ async def test_a_call_answered_before_the_cut_is_sound_after_it(ledger: LocalLed
     assert await verify(ledger.log) == []
 
 
-async def test_below_what_is_kept_there_is_nothing_to_be_had(ledger: LocalLedger) -> None:
-    """A cursor or a time before the cut raises an error, with where the log begins."""
+async def test_a_position_before_the_retention_cut_is_an_error(ledger: LocalLedger) -> None:
+    """The error has the first position of the log."""
     await ledger.log.append(SESSION, OLD)
     await checkpoint.prune(ledger.log.store, SESSION, 6)
     with pytest.raises(CursorExpiredError) as gone:
@@ -441,10 +439,10 @@ async def test_below_what_is_kept_there_is_nothing_to_be_had(ledger: LocalLedger
     assert (await ledger.log.state_at(SESSION, 5)).seq == 5
 
 
-async def test_a_cut_session_is_derived_afresh_from_its_base(
+async def test_a_new_fold_version_rebuilds_a_pruned_session_from_its_base(
     ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new version of the fold begins with what retention froze: no text loses its beginning."""
+    """No text loses its beginning."""
     await ledger.log.append(SESSION, OLD)
     await checkpoint.prune(ledger.log.store, SESSION, 8)
     before = await stored(ledger)
@@ -455,8 +453,8 @@ async def test_a_cut_session_is_derived_afresh_from_its_base(
         assert await stored(ledger) == before
 
 
-async def test_retention_of_nothing_changes_nothing(ledger: LocalLedger) -> None:
-    """What is younger than the cut stays, and a second cut at the same place finds nothing."""
+async def test_retention_without_old_events_changes_nothing(ledger: LocalLedger) -> None:
+    """A second cut at the same position removes nothing."""
     await ledger.log.append(SESSION, OLD)
     assert await checkpoint.prune(ledger.log.store, SESSION, 1) == 0
     assert await checkpoint.prune(ledger.log.store, SESSION, 5) == 4
@@ -467,8 +465,8 @@ async def test_retention_of_nothing_changes_nothing(ledger: LocalLedger) -> None
         await checkpoint.prune(ledger.log.store, "nobody", 5)
 
 
-async def test_everything_may_be_forgotten(ledger: LocalLedger) -> None:
-    """A session of which no event is kept still numbers on from where it was (C8)."""
+async def test_a_session_without_events_continues_its_numbering(ledger: LocalLedger) -> None:
+    """C8: after retention has removed all events."""
     await ledger.log.append(SESSION, [*OLD, structs.replace(ev.MessageEnded(), at=9)])
     assert await checkpoint.prune(ledger.log.store, SESSION, 100) == 9
     assert [type(entry).__name__ for entry in (await ledger.snapshot(SESSION)).entries] == [
@@ -513,13 +511,13 @@ async def cut_and_go_on(script: list[Event], cuts: list[int]) -> None:
 
 
 @given(scripts(), st.lists(st.integers(0, 30), min_size=1, max_size=3))
-def test_what_retention_keeps_reads_as_if_nothing_had_been_cut(script: list[Event], cuts: list[int]) -> None:
-    """The kept entries of a cut session are those of the whole log, wherever it was cut, also for later events."""
+def test_entries_after_retention_equal_those_of_the_full_log(script: list[Event], cuts: list[int]) -> None:
+    """For any cut, also after later events."""
     asyncio.run(cut_and_go_on(script, cuts))
 
 
-async def test_a_deleted_session_leaves_nothing(ledger: LocalLedger, db: str) -> None:
-    """And its name starts again at 1, without the calls, ids and keys of before."""
+async def test_deleting_a_session_removes_all_its_data(ledger: LocalLedger, db: str) -> None:
+    """A new session of the same name starts at 1, without the earlier calls, ids and keys."""
     await ledger.log.append(SESSION, OLD)
     await ledger.log.append("other", [ev.CallStarted(aliases=ONE)])
     await checkpoint.prune(ledger.log.store, SESSION, 3)

@@ -77,8 +77,8 @@ class Other:
 # No gap, no repeat
 
 
-async def test_a_reader_catches_up_and_goes_live(db: str) -> None:
-    """C6: what was there and what comes arrive in one order, each once, as it is stored."""
+async def test_a_reader_catches_up_and_then_follows_live(db: str) -> None:
+    """C6: stored and new events arrive in one order, each once, as they are stored."""
     async with await open_with_settings(db, read_page=10) as ledger:
         await ledger.log.append("a", deltas(*range(35)))
         reading = asyncio.create_task(take(ledger, "a", 60))
@@ -90,8 +90,8 @@ async def test_a_reader_catches_up_and_goes_live(db: str) -> None:
         assert [(one.event.seq, one.body) for one in seen] == await ledger.log.store.events("a", 0, 100)
 
 
-async def test_a_reader_may_come_before_the_session(ledger: LocalLedger) -> None:
-    """Following a session that does not exist yet gives its first event when it comes."""
+async def test_a_reader_can_follow_a_session_before_it_exists(ledger: LocalLedger) -> None:
+    """It receives the first event when the session is created."""
     reading = asyncio.create_task(take(ledger, "a", 2))
     await until_in(READER_WAITS, reading)
     await ledger.log.append("b", deltas("elsewhere"))
@@ -99,7 +99,7 @@ async def test_a_reader_may_come_before_the_session(ledger: LocalLedger) -> None
     assert seqs(await reading) == [1, 2]
 
 
-async def test_a_reader_may_come_before_the_session_of_another_process(ledger: LocalLedger, db: str) -> None:
+async def test_a_reader_can_follow_a_future_session_of_another_process(ledger: LocalLedger, db: str) -> None:
     """Also when another process creates it."""
     other = Other(db, "a", 3)
     await other.ready()
@@ -111,8 +111,8 @@ async def test_a_reader_may_come_before_the_session_of_another_process(ledger: L
 
 
 @pytest.mark.chaos
-async def test_readers_that_come_at_random_miss_nothing(db: str, scale: int) -> None:
-    """C6: for any cursor of a reader, while this and another process write, it sees every event after it once."""
+async def test_readers_at_random_cursors_miss_no_event(db: str, scale: int) -> None:
+    """C6: while this and another process write, a reader receives every event after its cursor once."""
     chance = random.Random(8)
     count = 400 * min(scale, 10)
     async with await open_with_settings(db, read_page=7, feed_length=16_384) as ledger:
@@ -134,8 +134,8 @@ async def test_readers_that_come_at_random_miss_nothing(db: str, scale: int) -> 
         assert [text for text in texts if text.startswith("theirs")] == [f"theirs {n}" for n in range(count)]
 
 
-async def test_many_readers_share_one_channel(ledger: LocalLedger) -> None:
-    """All of them see the same events, and when the last one leaves nothing is left to do."""
+async def test_readers_of_a_session_share_one_channel(ledger: LocalLedger) -> None:
+    """All of them receive the same events, and the channel is closed with the last one."""
     reading = [asyncio.create_task(take(ledger, "a", 50)) for _ in range(50)]
     await until_in(READER_WAITS, *reading)
     for number in range(50):
@@ -146,8 +146,8 @@ async def test_many_readers_share_one_channel(ledger: LocalLedger) -> None:
     assert not ledger.log.feed._channels and ledger.log.feed._poller is None
 
 
-async def test_a_reader_that_leaves_takes_no_other_along(ledger: LocalLedger) -> None:
-    """Cancelling one reader changes nothing for another of the same session."""
+async def test_cancelling_a_reader_does_not_affect_others(ledger: LocalLedger) -> None:
+    """Also if both follow the same session."""
     staying = asyncio.create_task(take(ledger, "a", 3))
     leaving = asyncio.create_task(take(ledger, "a", 3))
     await until_in(READER_WAITS, staying, leaving)
@@ -158,8 +158,8 @@ async def test_a_reader_that_leaves_takes_no_other_along(ledger: LocalLedger) ->
     assert seqs(await staying) == [1, 2, 3]
 
 
-async def test_what_is_delivered_can_be_read_by_anybody(ledger: LocalLedger, db: str) -> None:
-    """C6: at the moment of delivery another connection already finds the event in the store."""
+async def test_a_delivered_event_is_already_stored(ledger: LocalLedger, db: str) -> None:
+    """C6: at delivery another connection finds the event in the store."""
     async with await callslip.open(db) as other:
 
         async def check() -> None:
@@ -180,8 +180,8 @@ async def test_what_is_delivered_can_be_read_by_anybody(ledger: LocalLedger, db:
             await checking
 
 
-async def test_another_process_is_noticed_soon(ledger: LocalLedger, db: str) -> None:
-    """What another process wrote arrives by itself, without a write in this process."""
+async def test_events_of_another_process_arrive(ledger: LocalLedger, db: str) -> None:
+    """Without a write in this process."""
     other = Other(db, "a", 40)
     await other.ready()
     reading = asyncio.create_task(take(ledger, "a", 40))
@@ -197,15 +197,15 @@ async def test_another_process_is_noticed_soon(ledger: LocalLedger, db: str) -> 
 
 
 @pytest.mark.parametrize("after", [-1, 4, 10**9])
-async def test_a_cursor_ahead_of_the_session_is_refused(ledger: LocalLedger, after: int) -> None:
-    """A cursor that makes no sense is never silently restarted."""
+async def test_a_cursor_beyond_the_last_event_is_refused(ledger: LocalLedger, after: int) -> None:
+    """An invalid cursor never silently restarts the feed."""
     await ledger.log.append("a", deltas(1, 2, 3))
     with pytest.raises(InvalidInputError, match=r"^after: must be .*last event \(3\)"):
         await take(ledger, "a", 1, after)
 
 
-async def test_a_cursor_below_what_was_kept_is_gone(ledger: LocalLedger) -> None:
-    """Retention tells how far it went; a snapshot and its seq are the way on."""
+async def test_a_cursor_before_the_retention_cut_is_expired(ledger: LocalLedger) -> None:
+    """The error has the cut; the reader continues from a snapshot and its seq."""
     await ledger.log.append("a", [ev.MessageUser(text=str(n), at=1000 + n) for n in range(5)])
     await ledger.log.append("a", deltas("kept"))
     assert await ledger.prune(60) == 5
@@ -219,8 +219,8 @@ async def test_a_cursor_below_what_was_kept_is_gone(ledger: LocalLedger) -> None
     assert seqs(await take(ledger, "a", 1, snapshot.seq)) == [7]
 
 
-async def test_retention_during_the_catching_up_is_told(db: str) -> None:
-    """A reader never jumps over what was removed under it."""
+async def test_retention_during_catch_up_raises(db: str) -> None:
+    """A reader never skips events that were removed meanwhile."""
     async with await open_with_settings(db, read_page=5) as ledger:
         await ledger.log.append("a", [ev.MessageUser(text=str(n), at=1000 + n) for n in range(30)])
         await ledger.log.append("a", deltas("kept"))
@@ -232,8 +232,8 @@ async def test_retention_during_the_catching_up_is_told(db: str) -> None:
             assert (gone.value.cursor, gone.value.low) == (5, 30)
 
 
-async def test_a_deleted_session_ends_its_readers(ledger: LocalLedger, db: str) -> None:
-    """A session that comes by the same name later is another one: no reader is carried over."""
+async def test_deleting_a_session_ends_its_readers(ledger: LocalLedger, db: str) -> None:
+    """A later session of the same name is another one, and no reader continues there."""
     await ledger.log.append("a", [*deltas(1, 2), ev.CallStarted()])
     reading = asyncio.create_task(take(ledger, "a", 100))
     waiting = asyncio.create_task(ledger.wait("@last"))
@@ -253,7 +253,7 @@ async def test_a_deleted_session_ends_its_readers(ledger: LocalLedger, db: str) 
 
 
 async def test_a_slow_reader_is_dropped_and_resumes_without_loss(db: str) -> None:
-    """A reader that falls behind the channel gets the cursor from which nothing is lost."""
+    """The error has the cursor from which it can continue."""
     async with await open_with_settings(db, feed_length=10) as ledger:
         await ledger.log.append("a", deltas(0))
         batches = ledger.log.batches("a")
@@ -271,8 +271,8 @@ async def test_a_slow_reader_is_dropped_and_resumes_without_loss(db: str) -> Non
         assert seen == list(range(1, 41))
 
 
-async def test_a_burst_longer_than_the_channel_drops_nobody_who_waited(db: str) -> None:
-    """A reader that was up to date is not slow because a process wrote much at once, here or elsewhere."""
+async def test_a_burst_over_the_channel_size_drops_no_waiting_reader(db: str) -> None:
+    """A reader that was up to date is not slow because a process wrote many events at once."""
     async with await open_with_settings(db, feed_length=10, read_page=8) as ledger:
         reading = asyncio.create_task(take(ledger, "a", 200))
         await until_in(READER_WAITS, reading)
@@ -284,8 +284,8 @@ async def test_a_burst_longer_than_the_channel_drops_nobody_who_waited(db: str) 
         await other.done()
 
 
-async def test_nobody_waits_for_the_slow(db: str) -> None:
-    """Writers and other readers continue while one reader does nothing."""
+async def test_a_slow_reader_blocks_no_writer_and_no_other_reader(db: str) -> None:
+    """They continue while one reader does not read."""
     async with await open_with_settings(db, feed_length=10) as ledger:
         await ledger.log.append("a", deltas(0))
         idle = ledger.log.batches("a")
@@ -317,10 +317,10 @@ async def test_closing_the_ledger_ends_its_readers(db: str) -> None:
         await take(ledger, "a", 1)
 
 
-async def test_a_store_that_fails_for_a_moment_loses_no_reader(
+async def test_readers_survive_a_temporary_disk_error(
     ledger: LocalLedger, db: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk error while looking for news is survived; the news comes when the disk does."""
+    """New events arrive when the disk works again."""
     reading = asyncio.create_task(take(ledger, "a", 4))
     await until_in(READER_WAITS, reading)
 
@@ -336,8 +336,8 @@ async def test_a_store_that_fails_for_a_moment_loses_no_reader(
         assert seqs(await reading) == [1, 2, 3, 4]
 
 
-async def test_waiting_costs_next_to_nothing(ledger: LocalLedger) -> None:
-    """Forty followed sessions in a ledger where nothing happens: the processor time of two seconds is printed."""
+async def test_idle_readers_use_little_processor_time(ledger: LocalLedger) -> None:
+    """Print the processor time of forty followed sessions without events in two seconds."""
     for number in range(40):
         await ledger.log.append(f"s{number}", deltas(1))
     reading = [asyncio.create_task(take(ledger, f"s{number}", 99)) for number in range(40)]

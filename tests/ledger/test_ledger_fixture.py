@@ -165,7 +165,7 @@ def test_an_old_ledger_answers_the_same(db: Path) -> None:
     verify(db)
 
 
-def test_opening_an_old_ledger_ends_nothing(db: Path) -> None:
+def test_opening_an_old_ledger_ends_no_call(db: Path) -> None:
     """A reaper that runs with the default settings leaves every open call, turn, approval and command open.
 
     That it ran shows in a call of another session whose deadline is over: nothing but the reaper ends it.
@@ -242,7 +242,7 @@ def test_a_leased_command_of_an_old_ledger_is_completed_with_its_fence(db: Path)
     verify(db)
 
 
-def test_a_held_back_text_of_an_old_ledger_continues(db: Path) -> None:
+def test_held_text_of_an_old_ledger_is_redacted_with_its_end(db: Path) -> None:
     """The beginning of a secret that waited in the session is redacted with its end, in a message and in an output."""
     with serving(db) as server:
         append(
@@ -262,7 +262,7 @@ def test_a_held_back_text_of_an_old_ledger_continues(db: Path) -> None:
     verify(db)
 
 
-def test_an_old_session_is_continued_after_retention_and_after_a_checkpoint(db: Path) -> None:
+def test_an_old_session_continues_after_retention_and_a_checkpoint(db: Path) -> None:
     """Open texts and calls continue from their last state, and foreign ids still find their calls."""
     with serving(db) as server:
         append(
@@ -294,8 +294,8 @@ def test_an_old_session_is_continued_after_retention_and_after_a_checkpoint(db: 
     verify(db)
 
 
-def test_pages_of_an_old_session_make_up_the_whole(db: Path) -> None:
-    """Paging through entries, rows stored by a checkpoint and the rest, misses nothing and repeats nothing."""
+def test_pages_of_an_old_session_have_every_entry_once(db: Path) -> None:
+    """Both entries stored by a checkpoint and later ones."""
     with serving(db) as server:
         for session in SESSIONS:
             found: list[Any] = []

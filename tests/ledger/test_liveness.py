@@ -81,8 +81,8 @@ async def state(ledger: LocalLedger, call: str) -> tuple[str, str]:
 # Owners
 
 
-def test_an_owner_is_told_from_one_that_only_has_its_number() -> None:
-    """C5: a pid used again by another process, or on another machine, is not the owner."""
+def test_a_reused_pid_is_not_the_owner() -> None:
+    """C5: a pid used again by another process, or on another machine."""
     mine = new_owner()
     place, pid, started, number = mine.split(" ")
     assert int(pid) == os.getpid() and not is_dead(mine) and is_here(mine)
@@ -103,8 +103,8 @@ async def test_an_owner_has_a_lease_on_a_machine_that_has_just_booted(
     assert [row.id for row in await ledger.log.store.owners()] == [ELSEWHERE]
 
 
-async def test_a_dead_owners_calls_are_lost_when_the_ledger_opens(db: str) -> None:
-    """C5: at once, with a reason; the living and those of other machines keep theirs."""
+async def test_calls_of_a_dead_owner_are_lost_when_the_ledger_opens(db: str) -> None:
+    """C5: at once, with a reason; calls of living owners and of other machines stay open."""
     place, pid, started, _ = new_owner().split(" ")
     async with await callslip.open(db) as ledger:
         dead = await call_of(ledger, owner=f"{place} 999999999 {started} 1")
@@ -119,8 +119,8 @@ async def test_a_dead_owners_calls_are_lost_when_the_ledger_opens(db: str) -> No
             assert kept == {ELSEWHERE, ledger.log.owner}, "the rows of dead owners stay behind"
 
 
-async def test_closing_ends_what_the_process_owned(db: str) -> None:
-    """C5: a ledger that is closed leaves no call running that only it could finish."""
+async def test_closing_the_ledger_ends_the_calls_of_the_process(db: str) -> None:
+    """C5: no other process could finish them."""
     ledger = await callslip.open(db)
     mine = await call_of(ledger, owner=ledger.log.owner)
     connection = await call_of(ledger, owner=new_owner())
@@ -133,8 +133,8 @@ async def test_closing_ends_what_the_process_owned(db: str) -> None:
         assert await ledger.log.store.owners() == []
 
 
-async def test_a_connections_end_ends_its_calls_and_no_others(ledger: LocalLedger) -> None:
-    """C5: each connection of a process is an owner of its own."""
+async def test_a_closed_connection_ends_only_its_own_calls(ledger: LocalLedger) -> None:
+    """C5: each connection of a process is a separate owner."""
     first, second = new_owner(), new_owner()
     ended = [await call_of(ledger, owner=first, session=session) for session in ("a", "b")]
     stays = await call_of(ledger, owner=second)
@@ -145,8 +145,8 @@ async def test_a_connections_end_ends_its_calls_and_no_others(ledger: LocalLedge
     assert first not in [row.id for row in await ledger.log.store.owners()]
 
 
-async def test_owners_are_renewed_while_they_live(db: str) -> None:
-    """C5: other machines see by the lease that this process, and each of its connections, lives."""
+async def test_leases_of_living_owners_are_renewed(db: str) -> None:
+    """C5: other machines see by the lease that this process and its connections are alive."""
     async with await open_with_settings(db, owner_lease=0.3, reaper_interval=0.05) as ledger:
         connection = new_owner()
         await call_of(ledger, owner=ledger.log.owner)
@@ -158,8 +158,10 @@ async def test_owners_are_renewed_while_they_live(db: str) -> None:
                 await asyncio.sleep(0.05)
 
 
-async def test_a_silent_owner_elsewhere_is_given_up(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
-    """C5: a call lives by its owner's lease, not by its own events; when the lease lapses it is lost."""
+async def test_calls_of_a_remote_owner_are_lost_when_its_lease_expires(
+    ledger: LocalLedger, reaper: Reaper, clocks: Clocks
+) -> None:
+    """C5: events of the call do not renew the lease of its owner."""
     call = await call_of(ledger, owner=ELSEWHERE)
     assert await reaper.reap() == 0
     for _ in range(5):
@@ -172,8 +174,10 @@ async def test_a_silent_owner_elsewhere_is_given_up(ledger: LocalLedger, reaper:
     assert await state(ledger, call) == ("lost", "its owner went silent")
 
 
-async def test_an_owner_nobody_knows_keeps_nothing_alive(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
-    """C5: a call whose owner's row is gone is given up after the grace, not kept for ever."""
+async def test_calls_of_an_unknown_owner_are_lost_after_the_grace_period(
+    ledger: LocalLedger, reaper: Reaper, clocks: Clocks
+) -> None:
+    """C5: the row of the owner is missing."""
     call = await call_of(ledger, owner=ELSEWHERE)
     await ledger.log.store.drop_owner(ELSEWHERE)
     assert await reaper.reap() == 0
@@ -185,8 +189,8 @@ async def test_an_owner_nobody_knows_keeps_nothing_alive(ledger: LocalLedger, re
 # Clocks
 
 
-async def test_a_jump_of_the_clock_ends_nothing(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
-    """C5: a suspended laptop or a corrected clock is no silence; the lease must pass on the running clock too."""
+async def test_a_clock_jump_ends_no_call(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
+    """C5: after a suspend or a clock correction; the lease must also expire on the monotonic clock."""
     call = await call_of(ledger)
     assert await reaper.reap() == 0
     clocks.wall += 365 * 24 * 3600
@@ -198,8 +202,8 @@ async def test_a_jump_of_the_clock_ends_nothing(ledger: LocalLedger, reaper: Rea
     assert await state(ledger, call) == ("lost", "nothing more was heard of this call")
 
 
-async def test_whoever_slept_with_the_machine_has_as_much_time_as_before(db: str, clocks: Clocks) -> None:
-    """C5: with a reaper that looks only a little ahead, and whether the clock stands beyond the time or before it."""
+async def test_a_suspend_does_not_shorten_leases_and_deadlines(db: str, clocks: Clocks) -> None:
+    """C5: with a short reaper interval, and with the wall clock before or after the deadline."""
     async with sound_ledger(db, reaper_interval=NEVER) as ledger:
         settings = msgspec.structs.replace(ledger.log.settings, reaper_interval=1.0)
         how = ledger.log.write_context(source="callslip", strict=True)
@@ -228,8 +232,8 @@ async def test_whoever_slept_with_the_machine_has_as_much_time_as_before(db: str
         assert await reaper.reap() == 1 and (await state(ledger, fresh))[0] == "lost"
 
 
-async def test_a_clock_set_back_ends_nothing(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
-    """C5: both clocks must agree that the time is over."""
+async def test_a_clock_set_back_ends_no_call(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
+    """C5: the time must be over on both clocks."""
     await call_of(ledger)
     assert await reaper.reap() == 0
     clocks.wall -= 3600
@@ -239,8 +243,8 @@ async def test_a_clock_set_back_ends_nothing(ledger: LocalLedger, reaper: Reaper
     assert await reaper.reap() == 1
 
 
-async def test_a_reaper_that_comes_late_watches_first(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
-    """C5: what had lapsed before the first round gets a grace period, in which its events still count."""
+async def test_a_new_reaper_waits_a_grace_period_first(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
+    """C5: events of calls that had expired before the first round still count in that period."""
     heard, silent = await call_of(ledger), await call_of(ledger)
     clocks.pass_time(5000)
     assert await reaper.reap() == 0
@@ -262,10 +266,10 @@ async def test_a_reaper_that_comes_late_watches_first(ledger: LocalLedger, reape
         ev.ApprovalRequested(),
     ],
 )
-async def test_any_event_of_an_ingested_call_renews_it(
+async def test_any_event_renews_an_ingested_call(
     ledger: LocalLedger, reaper: Reaper, clocks: Clocks, news: Any
 ) -> None:
-    """C5: a call that came without a connection lives as long as something is heard of it."""
+    """C5: a call without a connection stays open as long as events about it arrive."""
     alias = (Alias("acp", "c"),)
     call = await call_of(ledger, ev.CallStarted(tool_name="t", aliases=alias))
     for _ in range(3):
@@ -286,8 +290,8 @@ def _fields(event: ev.Event) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("reason", "ends_as"), [("cancelled", "cancelled"), ("error", "lost"), ("eof", "lost")])
-async def test_a_turn_that_broke_off_ends_its_calls_at_once(ledger: LocalLedger, reason: str, ends_as: str) -> None:
-    """C5: queued, running or waiting for an answer: each ends with the turn, and says so."""
+async def test_an_interrupted_turn_ends_its_calls_at_once(ledger: LocalLedger, reason: str, ends_as: str) -> None:
+    """C5: queued, running or waiting for approval, with the turn as the reason."""
     await ledger.log.append("a", [ev.TurnStarted()])
     calls = [
         await call_of(ledger, ev.CallProposed(tool_name="queued")),
@@ -303,16 +307,18 @@ async def test_a_turn_that_broke_off_ends_its_calls_at_once(ledger: LocalLedger,
     assert isinstance((await read_events(ledger, "a"))[-1], ev.TurnEnded)
 
 
-async def test_a_turns_detail_is_the_reason_of_its_calls(ledger: LocalLedger) -> None:
-    """C5: the last message of an interrupted agent is what a person reads on the call."""
+async def test_the_detail_of_a_turn_is_the_reason_of_its_calls(ledger: LocalLedger) -> None:
+    """C5: the last message of an interrupted agent is shown on the call."""
     await ledger.log.append("a", [ev.TurnStarted()])
     call = await call_of(ledger)
     await ledger.end_turn("a", "error", "the model refused to go on")
     assert await state(ledger, call) == ("lost", "the model refused to go on")
 
 
-async def test_a_result_just_after_the_turn_still_counts(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
-    """C5: an orderly end leaves two seconds for what was on its way; then the call is lost."""
+async def test_a_result_within_the_grace_period_after_the_turn_counts(
+    ledger: LocalLedger, reaper: Reaper, clocks: Clocks
+) -> None:
+    """C5: two seconds after a normal end; then the call is lost."""
     await ledger.log.append("a", [ev.TurnStarted()])
     quick, slow, owned = await call_of(ledger), await call_of(ledger), await call_of(ledger, owner=ledger.log.owner)
     await ledger.end_turn("a")
@@ -329,8 +335,8 @@ async def test_a_result_just_after_the_turn_still_counts(ledger: LocalLedger, re
     assert late.verdict == "late" and (await state(ledger, slow))[0] == "lost"
 
 
-async def test_a_new_turn_ends_the_one_before(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
-    """C5: an agent that never says that a turn ended still ends its calls, by beginning the next."""
+async def test_a_new_turn_ends_the_previous_turn(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
+    """C5: and its calls, for agents that never report the end of a turn."""
     await ledger.log.append("a", [ev.TurnStarted()])
     call = await call_of(ledger)
     await ledger.log.append("a", [ev.TurnStarted()])
@@ -397,7 +403,7 @@ def gone() -> str:
 
 
 async def test_the_turn_of_a_killed_process_ends_with_its_calls(db: str) -> None:
-    """C5: while it lives nothing is touched; once it is killed the turn ends as cut off, and every call with it."""
+    """C5: as interrupted; nothing changes while the process lives."""
     process = subprocess.Popen([sys.executable, "-c", WORKER, db], stdout=subprocess.PIPE, text=True)
     with process:
         try:
@@ -421,8 +427,8 @@ async def test_the_turn_of_a_killed_process_ends_with_its_calls(db: str) -> None
         assert (await last(ledger)).seq == head, "it ended twice"
 
 
-async def test_a_turn_that_nobody_owns_stays(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
-    """What is posted or hooked comes from many short-lived processes: none of their ends is the turn's."""
+async def test_a_turn_without_an_owner_stays_open(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
+    """Posted events and hooks come from many short-lived processes, whose ends do not end the turn."""
     turn = await turn_of(ledger)
     for _ in range(3):
         assert await reaper.reap() == 0
@@ -431,7 +437,7 @@ async def test_a_turn_that_nobody_owns_stays(ledger: LocalLedger, reaper: Reaper
 
 
 async def test_a_turn_lives_as_long_as_its_owner(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
-    """C5: of a process on this machine no lease is asked; of one elsewhere the lease alone tells."""
+    """C5: a local owner is checked by its process, a remote one by its lease."""
     mine, other = await turn_of(ledger, ledger.log.owner, "mine"), await turn_of(ledger, ELSEWHERE, "other")
     for _ in range(5):
         clocks.pass_time(20)
@@ -446,8 +452,8 @@ async def test_a_turn_lives_as_long_as_its_owner(ledger: LocalLedger, reaper: Re
     assert (await open_turn(ledger, "mine"), await open_turn(ledger, "other")) == (mine, "")
 
 
-async def test_a_machine_that_slept_ends_no_turn(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
-    """C5: the wall clock jumped, but no reaper has watched the owner for that long."""
+async def test_a_suspend_ends_no_turn(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
+    """C5: the wall clock jumped, but no reaper has watched the owner for that time."""
     turn = await turn_of(ledger, ELSEWHERE)
     assert await reaper.reap() == 0
     clocks.wall += 10_000
@@ -458,7 +464,9 @@ async def test_a_machine_that_slept_ends_no_turn(ledger: LocalLedger, reaper: Re
     assert await reaper.reap() == 0 and await open_turn(ledger) == turn
 
 
-async def test_a_turn_whose_owner_nobody_knows_is_given_up(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
+async def test_a_turn_of_an_unknown_owner_ends_after_the_grace_period(
+    ledger: LocalLedger, reaper: Reaper, clocks: Clocks
+) -> None:
     """C5: after the grace, not at once and not never."""
     await turn_of(ledger, ELSEWHERE)
     await ledger.log.store.drop_owner(ELSEWHERE)
@@ -476,10 +484,10 @@ async def test_a_turn_whose_owner_nobody_knows_is_given_up(ledger: LocalLedger, 
     ],
     ids=["ended", "superseded", "again"],
 )
-async def test_a_reapers_verdict_on_a_turn_vanishes_if_it_went_on(
+async def test_a_stale_reaper_decision_does_not_end_the_next_turn(
     ledger: LocalLedger, reaper: Reaper, meanwhile: list[ev.Event]
 ) -> None:
-    """C5: between the look and the deed the turn may be over: the next one is not ended in its place."""
+    """C5: the turn may end between the reaper's read and its write."""
     await turn_of(ledger, gone())
     stale = await ledger.log.store.sessions_with_owned_turn()
     await ledger.log.append("a", meanwhile)
@@ -494,8 +502,8 @@ async def test_a_reapers_verdict_on_a_turn_vanishes_if_it_went_on(
     assert await read_events(ledger, "a") == before
 
 
-async def test_the_next_turn_has_an_owner_of_its_own(ledger: LocalLedger, reaper: Reaper) -> None:
-    """A turn without an owner does not inherit the owner of the one before, be it ended or superseded."""
+async def test_a_turn_does_not_inherit_the_previous_owner(ledger: LocalLedger, reaper: Reaper) -> None:
+    """Whether the previous turn ended or was superseded."""
     for session, between in (("ended", [ev.TurnEnded()]), ("superseded", [])):
         await turn_of(ledger, gone(), session)
         await ledger.log.append(session, [*between, ev.TurnStarted(turn="mine")])
@@ -503,8 +511,8 @@ async def test_the_next_turn_has_an_owner_of_its_own(ledger: LocalLedger, reaper
     assert [await open_turn(ledger, session) for session in ("ended", "superseded")] == ["mine", "mine"]
 
 
-async def test_a_connections_end_is_its_turns(ledger: LocalLedger) -> None:
-    """C5: the turn that it worked on ends as cut off, in every session; those of others continue."""
+async def test_a_closed_connection_ends_its_turns(ledger: LocalLedger) -> None:
+    """C5: as interrupted, in every session; turns of other connections continue."""
     first, second = new_owner(), new_owner()
     for session, owner in (("a", first), ("b", first), ("c", second), ("d", "")):
         await turn_of(ledger, owner, session)
@@ -519,8 +527,8 @@ async def test_a_connections_end_is_its_turns(ledger: LocalLedger) -> None:
     assert await ledger.log.close_owner(first, "again") == 0
 
 
-async def test_closing_ends_the_turns_of_the_process(db: str) -> None:
-    """C5: as its calls do; it leaves no turn to be found open by the next one."""
+async def test_closing_the_ledger_ends_the_turns_of_the_process(db: str) -> None:
+    """C5: like its calls, so the next process finds none of them open."""
     ledger = await callslip.open(db)
     await turn_of(ledger, ledger.log.owner, "mine")
     await turn_of(ledger, "", "posted")
@@ -533,8 +541,10 @@ async def test_closing_ends_the_turns_of_the_process(db: str) -> None:
 # Deadlines and approvals
 
 
-async def test_a_deadline_is_kept_queued_or_running(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
-    """C5: what ran out of time is expired, and the reason tells whether it had begun."""
+async def test_queued_and_running_calls_expire_at_their_deadline(
+    ledger: LocalLedger, reaper: Reaper, clocks: Clocks
+) -> None:
+    """C5: the reason has whether the call had started."""
     deadline = int(clocks.wall * 1000) + 30_000
     queued = await call_of(ledger, ev.CallProposed(tool_name="t", scope="detached", deadline=deadline))
     running = await call_of(ledger, ev.CallProposed(tool_name="t", scope="detached", deadline=deadline))
@@ -548,7 +558,7 @@ async def test_a_deadline_is_kept_queued_or_running(ledger: LocalLedger, reaper:
     assert (await state(ledger, done))[0] == "completed"
 
 
-async def test_an_owners_calls_have_deadlines_too(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
+async def test_a_living_owner_does_not_extend_deadlines(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: that its owner lives does not keep a call beyond its time."""
     deadline = int(clocks.wall * 1000) + 30_000
     call = await call_of(ledger, ev.CallProposed(tool_name="t", deadline=deadline), owner=ledger.log.owner)
@@ -558,8 +568,8 @@ async def test_an_owners_calls_have_deadlines_too(ledger: LocalLedger, reaper: R
     assert (await state(ledger, call))[0] == "expired"
 
 
-async def test_an_unanswered_approval_denies(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
-    """C5, S2.7: the call is denied with words for the model, the request is closed, and an answer comes too late."""
+async def test_an_expired_approval_denies_the_call(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
+    """C5, S2.7: with a reason for the model; the request is closed, and a later answer is late."""
     expires = int(clocks.wall * 1000) + 300_000
     call = await call_of(ledger, ev.ApprovalRequested(tool_name="rm", expires_at=expires), owner=ledger.log.owner)
     (requested,) = await ledger.approvals()
@@ -576,8 +586,8 @@ async def test_an_unanswered_approval_denies(ledger: LocalLedger, reaper: Reaper
     assert conflict.value.winner == closed
 
 
-async def test_an_answer_just_before_the_expiry_counts(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
-    """S2.7: of an answer and the expiry the first one wins, and the other changes nothing."""
+async def test_an_answer_before_the_expiry_counts(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
+    """S2.7: the first of the two counts, the other changes nothing."""
     expires = int(clocks.wall * 1000) + 300_000
     call = await call_of(ledger, ev.ApprovalRequested(tool_name="rm", expires_at=expires), owner=ledger.log.owner)
     (requested,) = await ledger.approvals()
@@ -599,8 +609,8 @@ async def test_an_answer_just_before_the_expiry_counts(ledger: LocalLedger, reap
 # Reapers
 
 
-async def test_of_two_reapers_one_ends_a_call(ledger: LocalLedger, db: str, clocks: Clocks) -> None:
-    """C4, C5: any number of processes may reap: each call has one ending."""
+async def test_concurrent_reapers_end_a_call_once(ledger: LocalLedger, db: str, clocks: Clocks) -> None:
+    """C4, C5: for any number of processes."""
     calls = [await call_of(ledger) for _ in range(20)]
     async with await callslip.open(db, Settings(reaper_interval=NEVER)) as other:
         reapers = [reaper_of(one, clocks) for one in (ledger, other, ledger, other)]
@@ -614,10 +624,10 @@ async def test_of_two_reapers_one_ends_a_call(ledger: LocalLedger, db: str, cloc
 @pytest.mark.parametrize(
     "meanwhile", [ev.CallProgress(text="alive"), ev.CallStarted(attempt=2), ev.CallCompleted(output=1)]
 )
-async def test_a_reapers_verdict_vanishes_if_anything_happened(
+async def test_a_stale_reaper_decision_does_not_end_an_active_call(
     ledger: LocalLedger, reaper: Reaper, clocks: Clocks, meanwhile: Any
 ) -> None:
-    """C5: between the reaper's look and its deed the call may speak up: then it is not lost."""
+    """C5: an event may arrive between the reaper's read and its write."""
     call = await call_of(ledger)
     await reaper.reap()
     clocks.pass_time(700)
@@ -637,16 +647,16 @@ def _spoken(event: ev.Event) -> dict[str, Any]:
     return {name: getattr(event, name) for name in ("text", "attempt", "output") if hasattr(event, name)}
 
 
-async def test_the_ledger_reaps_by_itself(db: str) -> None:
-    """C5: a running process needs no request."""
+async def test_an_open_ledger_runs_the_reaper(db: str) -> None:
+    """C5: without any request."""
     async with await open_with_settings(db, ingest_lease=0.1, reaper_interval=0.02, reaper_grace=0.02) as ledger:
         call = await call_of(ledger)
         async with asyncio.timeout(10):
             assert (await ledger.wait(call)).state == "lost"
 
 
-async def test_the_watch_goes_on_after_a_failure(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """C5: a full disk or a broken one stops the reaping only as long as it lasts."""
+async def test_the_reaper_continues_after_a_disk_error(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C5: a full or broken disk stops it only while the error lasts."""
     async with await open_with_settings(db, ingest_lease=0.1, reaper_interval=0.02, reaper_grace=0.02) as ledger:
         call = await call_of(ledger)
         tried = asyncio.Event()
@@ -662,8 +672,8 @@ async def test_the_watch_goes_on_after_a_failure(db: str, monkeypatch: pytest.Mo
             assert (await ledger.wait(call)).state == "lost"
 
 
-async def test_a_reader_of_a_file_it_may_not_write_reaps_nothing(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking at a ledger read-only changes nothing in it."""
+async def test_a_read_only_ledger_does_not_run_the_reaper(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading a ledger changes nothing in it."""
     place, _, started, _ = new_owner().split(" ")
     async with await callslip.open(db) as ledger:
         call = await call_of(ledger, owner=f"{place} 999999999 {started} 1")

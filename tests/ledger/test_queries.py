@@ -61,7 +61,7 @@ async def all_pages(ledger: LocalLedger, encode: Any, limit: int, *, newest_firs
 
 
 @given(scripts(), st.sets(st.integers(0, 30)), st.integers(1, 5), st.sampled_from(PAGED))
-def test_pages_of_any_size_are_the_history(script: list[Event], kept: set[int], limit: int, format: str) -> None:
+def test_pages_of_any_size_give_the_full_history(script: list[Event], kept: set[int], limit: int, format: str) -> None:
     """S4.5: for any log and checkpoints, pages hold every message once, in order, as the history has it."""
     asyncio.run(check_pages(script, kept, limit, format))
 
@@ -90,8 +90,8 @@ async def rewritten(ledger: LocalLedger, script: Sequence[Event], kept: set[int]
 
 @pytest.mark.parametrize("format", PAGED)
 @pytest.mark.parametrize("name", scenarios.NAMES)
-def test_a_history_is_that_of_its_blocks(name: str, format: str) -> None:
-    """S4.5: a message never reaches over the end of its turn, so a call is never parted from its result."""
+def test_a_history_is_made_block_by_block(name: str, format: str) -> None:
+    """S4.5: no message spans two turns, so a call is never separated from its result."""
     from tests.support.stream_checks import folded
 
     entries = folded(scenarios.events(name)).snapshot().entries
@@ -116,8 +116,8 @@ async def turn(ledger: LocalLedger, number: int) -> None:
     )
 
 
-async def test_a_cursor_means_the_same_whatever_is_written_meanwhile(ledger: LocalLedger) -> None:
-    """S4.5: a reader that pages back sees every message once, even if the session continues."""
+async def test_a_cursor_stays_valid_while_the_session_grows(ledger: LocalLedger) -> None:
+    """S4.5: a reader that pages back receives every message once."""
     for number in range(6):
         await turn(ledger, number)
     before = [message for page in (await all_pages(ledger, ids, 4))[::-1] for message in page]
@@ -138,15 +138,15 @@ async def test_a_cursor_means_the_same_whatever_is_written_meanwhile(ledger: Loc
 @pytest.mark.parametrize(
     "cursor", ["x", "[]", "[1]", '["1",2]', "[1,2,3]", "[1,-1]", "[4,1]", "[-3,1]", "[99999,1]", "{}", "[1e3,1]"]
 )
-async def test_a_cursor_that_makes_no_sense_is_refused(ledger: LocalLedger, cursor: str) -> None:
+async def test_an_invalid_cursor_is_refused(ledger: LocalLedger, cursor: str) -> None:
     """A list never silently starts again."""
     await turn(ledger, 1)
     with pytest.raises(InvalidInputError):
         await queries.messages(ledger.log.store, SESSION, ids, limit=4, cursor=cursor)
 
 
-async def test_no_session_no_page(ledger: LocalLedger) -> None:
-    """It is said, not shown as empty."""
+async def test_a_page_of_an_unknown_session_is_not_found(ledger: LocalLedger) -> None:
+    """It is an error and not an empty page."""
     with pytest.raises(NotFoundError):
         await queries.messages(ledger.log.store, "none", ids, limit=4)
 
@@ -171,8 +171,8 @@ class Counted:
         return counted
 
 
-async def test_a_page_costs_what_it_gives(db: str) -> None:
-    """C12: the rows that are read for a page of a long session are those of a short one, also just after a restart."""
+async def test_the_cost_of_a_page_does_not_grow_with_the_session(db: str) -> None:
+    """C12: a page reads as many rows of a long session as of a short one, also after a restart."""
     read: list[list[int]] = []
     for turns in (200, 1000):
         url = db + str(turns)
@@ -207,8 +207,8 @@ async def costs(ledger: LocalLedger) -> list[int]:
 
 
 @given(scripts(), st.sets(st.integers(0, 30)), st.integers(0, 40))
-def test_a_state_resumed_anywhere_folds_on_alike(script: list[Event], kept: set[int], after: int) -> None:
-    """C9: a reader with a cursor gets the patches that a reader from the beginning got."""
+def test_a_state_resumed_at_any_cursor_gives_the_same_patches(script: list[Event], kept: set[int], after: int) -> None:
+    """C9: as a reader from the beginning receives."""
     asyncio.run(check_resumed(script, kept, after))
 
 
@@ -225,8 +225,8 @@ async def check_resumed(script: list[Event], kept: set[int], after: int) -> None
 
 
 @given(scripts(), st.sets(st.integers(0, 30)), st.booleans())
-def test_a_turn_is_read_whole(script: list[Event], kept: set[int], named: bool) -> None:
-    """C9: of the turn that is asked for no entry is missing, wherever the checkpoint stands, and it folds on alike."""
+def test_a_loaded_turn_has_all_its_entries(script: list[Event], kept: set[int], named: bool) -> None:
+    """C9: for any position of the checkpoint, and later events give the same patches."""
     asyncio.run(check_turn(script, kept, named))
 
 
@@ -248,13 +248,13 @@ def late(seq: int) -> Event:
     return ev.MessageDelta(text="more", chunks="delta", seq=seq + 1, at=5)
 
 
-def test_pages_are_told_apart_by_json() -> None:
-    """What a cursor says is JSON, so that it can be carried in a URL and read again."""
+def test_a_page_cursor_is_json() -> None:
+    """So it can be part of a URL."""
     assert queries.read_cursor(codec.encode([12, 3]).decode(), int, int) == [12, 3]
 
 
-async def test_the_turn_before_the_open_one_is_found(ledger: LocalLedger) -> None:
-    """Its stored entries lie behind those of the turn that is open now."""
+async def test_the_turn_before_the_open_turn_is_loaded(ledger: LocalLedger) -> None:
+    """Its entries are stored before those of the open turn."""
     await turn(ledger, 1)
     await ledger.log.append(SESSION, [ev.TurnStarted(), ev.MessageUser(text="more"), ev.MessageUser(text="and more")])
     await ledger.log.project(SESSION)

@@ -91,8 +91,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", KEPT)
-async def test_odd_values_are_kept_and_read_back(ledger: LocalLedger, name: str) -> None:
-    """C11: what JSON can say is kept in its canonical form, in any field that takes JSON or text."""
+async def test_unusual_values_are_stored_and_read_back(ledger: LocalLedger, name: str) -> None:
+    """C11: any JSON is stored in its canonical form, in any field of JSON or text."""
     given_value, canonical = KEPT[name]
     async with ledger.session("s").call("tool", given_value) as call:
         call.complete(given_value)
@@ -107,8 +107,8 @@ async def test_odd_values_are_kept_and_read_back(ledger: LocalLedger, name: str)
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_is_not_json_is_refused_with_its_field(ledger: LocalLedger, name: str) -> None:
-    """C11: the refusal names the field, the place in it, and the limit; nothing of the batch is written."""
+async def test_a_value_that_is_not_json_is_refused_with_its_field(ledger: LocalLedger, name: str) -> None:
+    """C11: the error has the field, the path in it and the limit; nothing of the batch is written."""
     value, problem_text = REFUSED[name]
     head = len(await read_events(ledger, "s"))
     with pytest.raises(InvalidInputError, match=problem_text):
@@ -120,7 +120,7 @@ async def test_what_is_not_json_is_refused_with_its_field(ledger: LocalLedger, n
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_any_result_of_a_tool_is_kept(ledger: LocalLedger, name: str) -> None:
+async def test_any_result_of_a_tool_is_stored(ledger: LocalLedger, name: str) -> None:
     """S1.5: what a tool returns is converted to JSON for every type; the call completes."""
     value, _ = REFUSED[name]
     async with ledger.session("s").call("tool") as call:
@@ -131,8 +131,8 @@ async def test_any_result_of_a_tool_is_kept(ledger: LocalLedger, name: str) -> N
     assert isinstance(ending, ev.CallCompleted) and (ending.output is not None or ending.blob is not None)
 
 
-async def test_an_error_too_large_to_keep_still_ends_its_call(ledger: LocalLedger) -> None:
-    """C5: a call whose outcome is refused by the ledger has failed, and says why."""
+async def test_an_error_over_the_size_limit_still_ends_its_call(ledger: LocalLedger) -> None:
+    """C5: a call whose outcome the ledger refuses fails with the reason."""
     with pytest.raises(RuntimeError):
         async with ledger.session("s").call("tool") as call:
             raise RuntimeError("x" * 5_000_000)
@@ -144,8 +144,8 @@ async def test_an_error_too_large_to_keep_still_ends_its_call(ledger: LocalLedge
     assert (row.state, row.reason) == ("failed", "it broke")
 
 
-async def test_an_exception_that_cannot_be_shown_still_ends_its_call(ledger: LocalLedger) -> None:
-    """C5: not even an exception whose text raises leaves a call open."""
+async def test_an_exception_without_a_printable_text_ends_its_call(ledger: LocalLedger) -> None:
+    """C5: even if its `__str__` raises."""
 
     class Mute(Exception):
         def __str__(self) -> str:
@@ -220,8 +220,8 @@ WRONG: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("field", "draft"), WRONG, ids=[f"{n}-{field}" for n, (field, _) in enumerate(WRONG)])
-async def test_a_field_of_the_wrong_kind_is_refused_by_name(ledger: LocalLedger, field: str, draft: Any) -> None:
-    """C11: what could not be read again is not written, nor is anything of its batch, nor is a neighbour hurt."""
+async def test_a_field_of_the_wrong_type_is_refused_by_name(ledger: LocalLedger, field: str, draft: Any) -> None:
+    """C11: nothing of its batch is written, and other batches are not affected."""
     neighbour = asyncio.create_task(ledger.log.append("other", [ev.MessageUser(text="neighbour")]))
     with pytest.raises(InvalidInputError, match=f"^{field}"):
         await ledger.log.append("s", [ev.MessageUser(text="first"), draft, ev.MessageUser(text="last")])
@@ -230,8 +230,8 @@ async def test_a_field_of_the_wrong_kind_is_refused_by_name(ledger: LocalLedger,
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\\b", "a\x00b", "a\nb", LONE, "n" * 10_000, 5, None])
-async def test_a_name_that_is_none_is_refused(ledger: LocalLedger, name: Any) -> None:
-    """C11: a session's name works in a URL and a file name, or it is refused, with the limit if it is too long."""
+async def test_an_invalid_session_name_is_refused(ledger: LocalLedger, name: Any) -> None:
+    """C11: a name must work in a URL and as a file name; if it is too long, the error has the limit."""
     with pytest.raises(InvalidInputError, match=r"^session") as refusal:
         ledger.session(name)
     assert refusal.value.limit == (MAX_NAME_BYTES if name == "n" * 10_000 else None)
@@ -240,16 +240,16 @@ async def test_a_name_that_is_none_is_refused(ledger: LocalLedger, name: Any) ->
 
 
 @pytest.mark.parametrize("value", [LONE, "x" * 1000, "a\x00b", 5])
-async def test_who_writes_must_have_a_name_too(ledger: LocalLedger, value: Any) -> None:
-    """C11: source and owner are in rows and are checked like ids."""
+async def test_invalid_source_and_owner_names_are_refused(ledger: LocalLedger, value: Any) -> None:
+    """C11: they are checked like ids."""
     with pytest.raises(InvalidInputError, match=r"^source"):
         await ledger.log.append("s", [ev.MessageUser(text="x")], source=value)
     with pytest.raises(InvalidInputError, match=r"^owner"):
         await ledger.log.append("s", [ev.CallStarted()], owner=value)
 
 
-async def test_an_event_too_large_is_refused_whatever_its_kind(ledger: LocalLedger) -> None:
-    """C11: the limit holds for every kind of event, and the refusal tells it."""
+async def test_an_event_over_the_size_limit_is_refused_for_every_type(ledger: LocalLedger) -> None:
+    """C11: the error has the limit."""
     large = "x" * 150_000
     for draft in (
         ev.MessageUser(text=large),
@@ -286,7 +286,7 @@ async def test_a_hundred_megabytes_are_refused_by_default(db: str) -> None:
 @pytest.mark.parametrize(
     "cursor", ["1", "zz", '["x"]', "[1]", "[1,2,3]", '["a","b","c"]', "null", "[[1],[2]]", "\x00", LONE]
 )
-async def test_a_cursor_that_makes_no_sense_is_refused(ledger: LocalLedger, cursor: str) -> None:
+async def test_an_invalid_cursor_is_refused(ledger: LocalLedger, cursor: str) -> None:
     """No cursor silently restarts a list."""
     with pytest.raises(InvalidInputError, match=r"^cursor"):
         await ledger.sessions(cursor=cursor)
@@ -295,8 +295,8 @@ async def test_a_cursor_that_makes_no_sense_is_refused(ledger: LocalLedger, curs
 
 
 @pytest.mark.parametrize("given_name", [LONE, "\x00", "x" * 100_000, "", "@", "%"])
-async def test_looking_for_nonsense_finds_nothing(ledger: LocalLedger, given_name: str) -> None:
-    """A query for what cannot exist is answered like any other."""
+async def test_queries_for_invalid_ids_raise_not_found(ledger: LocalLedger, given_name: str) -> None:
+    """LookupError is raised, as for any unknown id."""
     for looking in (
         ledger.find_call(given_name),
         ledger.snapshot(given_name),
@@ -335,8 +335,8 @@ BODIES: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("field", "body"), BODIES, ids=[str(number) for number in range(len(BODIES))])
-def test_json_that_is_no_event_is_refused_by_field(field: str, body: Any) -> None:
-    """C11: an unknown type or a wrong field is named in the refusal."""
+def test_json_that_is_not_an_event_is_refused_with_the_field(field: str, body: Any) -> None:
+    """C11: for an unknown type or an invalid field."""
     with pytest.raises(InvalidInputError, match=f"^{field}"):
         read_event(body)
 
@@ -358,14 +358,14 @@ def test_json_that_is_no_event_is_refused_by_field(field: str, body: Any) -> Non
         (b'{"a": 1} {"b": 2}', "not JSON"),
     ],
 )
-def test_text_that_is_no_json_is_refused(text: bytes, problem_text: str) -> None:
-    """C11: with the field that the caller named and the limit where there is one."""
+def test_text_that_is_not_json_is_refused(text: bytes, problem_text: str) -> None:
+    """C11: with the field name that the caller passed, and the limit if there is one."""
     with pytest.raises(InvalidInputError, match=f"^line 3.*{problem_text}"):
         codec.parse_json(text, field="line 3")
 
 
-async def test_the_ledgers_own_fields_cannot_be_forged(ledger: LocalLedger) -> None:
-    """Seq, verdict and the notes that the ledger makes are not taken from a stranger."""
+async def test_fields_set_by_the_ledger_cannot_be_forged(ledger: LocalLedger) -> None:
+    """Seq, verdict and notes of the ledger are ignored in input."""
     body = {"type": "message.user", "text": "x", "seq": 77, "verdict": "late"}
     (event,) = await ledger.log.append("s", [read_event(body)])
     assert (event.seq, event.verdict) == (2, "applied")
@@ -376,7 +376,7 @@ async def test_the_ledgers_own_fields_cannot_be_forged(ledger: LocalLedger) -> N
     assert (event.reused, event.entry) == (False, 0)
 
 
-async def test_duplicate_keys_and_escaped_surrogates_read_one_way(ledger: LocalLedger) -> None:
+async def test_duplicate_keys_and_escaped_surrogates_are_normalized(ledger: LocalLedger) -> None:
     """C11: of equal keys the last counts, an escaped lone surrogate becomes U+FFFD, and both read back the same."""
     body = codec.parse_json(rb'{"type":"call.proposed","toolName":"a","toolName":"b\ud800","input":{"x":1,"x":2}}')
     (event,) = await ledger.log.append("s", [read_event(body)])
@@ -420,14 +420,14 @@ async def _write_all(drafts: list[Event]) -> None:
 
 
 @given(st.lists(st.one_of([hostile(cls) for cls in EVENT_TYPES.values()]), max_size=12))
-def test_no_event_whatever_it_holds_makes_a_session_unreadable(drafts: list[Event]) -> None:
-    """C11: each is refused in our own words or kept, and the log, the rows and the entries stay sound."""
+def test_no_event_makes_a_session_unreadable(drafts: list[Event]) -> None:
+    """C11: each is refused with our own error or stored, and log, rows and entries stay consistent."""
     asyncio.run(_write_all(drafts))
 
 
 @given(json_values, st.sampled_from(sorted(EVENT_TYPES)))
-def test_any_json_is_read_or_refused(value: Any, kind: str) -> None:
-    """C11: no decoded JSON makes the door raise anything but Refused."""
+def test_any_json_is_accepted_or_refused(value: Any, kind: str) -> None:
+    """C11: decoded JSON raises only InvalidInputError."""
     bodies = [value, {"type": value}, {"type": kind, **(value if isinstance(value, dict) else {"text": value})}]
     for body in bodies:
         try:
@@ -438,7 +438,7 @@ def test_any_json_is_read_or_refused(value: Any, kind: str) -> None:
 
 @given(st.binary(max_size=40) | st.text(st.characters(codec=None), max_size=40))
 def test_any_text_is_parsed_or_refused(data: bytes | str) -> None:
-    """C11: and what is parsed is what Python's own reader makes of it, where that reads it at all."""
+    """C11: a parsed value equals that of Python's own parser, if that accepts the text."""
     try:
         value = codec.parse_json(data)
     except InvalidInputError:

@@ -70,7 +70,7 @@ def kinds(found: list[Problem]) -> set[str]:
     return {problem.what for problem in found}
 
 
-async def test_a_sound_ledger_has_no_problem(ledger: LocalLedger) -> None:
+async def test_an_undamaged_ledger_has_no_problem(ledger: LocalLedger) -> None:
     """With a checkpoint at the head, before it, and without one."""
     assert await verify(ledger.log) == await verify(ledger.log, "s") == []
     await ledger.log.append(
@@ -81,7 +81,7 @@ async def test_a_sound_ledger_has_no_problem(ledger: LocalLedger) -> None:
 
 
 async def test_an_unknown_session_is_not_found(ledger: LocalLedger) -> None:
-    """What is not there is neither sound nor damaged."""
+    """It is reported neither as undamaged nor as damaged."""
     with pytest.raises(NotFoundError):
         await verify(ledger.log, "nobody")
 
@@ -196,8 +196,8 @@ DAMAGES: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-async def test_damage_is_found(ledger: LocalLedger, file: Path, name: str) -> None:
-    """Each kind, in a ledger that is open and in use."""
+async def test_every_kind_of_damage_is_found(ledger: LocalLedger, file: Path, name: str) -> None:
+    """In a ledger that is open and in use."""
     sql, what = DAMAGES[name]
     damage(file, sql)
     found = await verify(ledger.log, "s")
@@ -236,8 +236,8 @@ def other(value: Any) -> Any:
     return value + 1000 if isinstance(value, int) else f"{value}x"
 
 
-async def test_no_value_can_be_changed_unnoticed(ledger: LocalLedger, file: Path) -> None:
-    """Each stored value by itself, in every table, also where it says which session a row belongs to."""
+async def test_every_changed_value_is_found(ledger: LocalLedger, file: Path) -> None:
+    """Each stored value in every table, including the session of a row."""
     connection = apsw.Connection(str(file))
     unnoticed: list[str] = []
     for table, column, row in cells(connection):
@@ -256,8 +256,8 @@ async def test_no_value_can_be_changed_unnoticed(ledger: LocalLedger, file: Path
     assert await verify(ledger.log) == []
 
 
-async def test_a_damaged_file_is_found(ledger: LocalLedger, file: Path) -> None:
-    """What SQLite itself finds wrong is reported once, for the file and not of a session."""
+async def test_a_damaged_file_is_reported_once(ledger: LocalLedger, file: Path) -> None:
+    """A problem that SQLite finds is reported for the file and not for a session."""
     connection = apsw.Connection(str(file))
     connection.execute("PRAGMA writable_schema = ON")
     connection.execute(
@@ -291,10 +291,10 @@ async def test_two_endings_of_one_call_are_found(ledger: LocalLedger, file: Path
     ],
     ids=["started while awaiting approval", "requeued while awaiting approval", "cancelled without a call"],
 )
-async def test_an_impossible_step_of_an_open_call_is_found(
+async def test_an_invalid_transition_of_an_open_call_is_found(
     ledger: LocalLedger, file: Path, events: list[ev.Event], verdict: str, fault: str
 ) -> None:
-    """C4: neither records nor entries change by it, so only the step itself shows that its verdict is wrong."""
+    """C4: it changes neither records nor entries, so only the transition shows that its verdict is wrong."""
     (event,) = await ledger.log.append("s", events)
     assert event.verdict == verdict and await verify(ledger.log, "s") == []
     sql = "UPDATE events SET body = CAST(replace(CAST(body AS TEXT), ?, '') AS BLOB) WHERE seq = ?"
@@ -303,14 +303,14 @@ async def test_an_impossible_step_of_an_open_call_is_found(
     assert [(problem.what, fault in problem.detail) for problem in problems] == [("call", True)]
 
 
-async def test_checkpoints_of_another_version_are_left_alone(ledger: LocalLedger, file: Path) -> None:
-    """They are derived again when they are next needed."""
+async def test_checkpoints_of_another_version_are_ignored(ledger: LocalLedger, file: Path) -> None:
+    """They are rebuilt when they are needed."""
     damage(file, "UPDATE checkpoints SET version = version + 1, state = x'00'")
     assert await verify(ledger.log) == []
 
 
-async def test_a_session_that_retention_cut_is_compared_from_its_base(file: Path) -> None:
-    """What is kept is sound, and damage to it is found: in calls that are older than the cut, and in younger ones."""
+async def test_a_pruned_session_is_verified_from_its_base(file: Path) -> None:
+    """It has no problem, and damage is found in calls before and after the cut."""
     async with await callslip.open(f"sqlite:///{file}", SETTINGS) as ledger:
         await ledger.log.append("s", [timed(event, number) for number, event in enumerate(SCRIPT, 1)])
         for cut in (3, 5, 8, 11, 12):
@@ -345,8 +345,8 @@ def timed(event_or_draft: ev.Event | Draft, at: int) -> Draft:
     return msgspec.structs.replace(draft, event=msgspec.structs.replace(draft.event, at=at))
 
 
-async def test_a_ledger_that_is_being_written_is_compared_as_of_one_moment(ledger: LocalLedger) -> None:
-    """Events, rows and checkpoints that come meanwhile are no problems."""
+async def test_a_ledger_is_verified_at_one_position_during_writes(ledger: LocalLedger) -> None:
+    """Events, rows and checkpoints written meanwhile are no problems."""
     running = True
 
     async def write() -> None:
@@ -365,8 +365,8 @@ async def test_a_ledger_that_is_being_written_is_compared_as_of_one_moment(ledge
     assert found == [[]] * 20
 
 
-async def test_memory_does_not_grow_with_what_has_ended(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows and entries are compared page by page, and nothing of a finished call is held on to."""
+async def test_memory_does_not_grow_with_ended_calls(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and entries are compared page by page, and ended calls are not held."""
     import callslip.ledger.verify as module
 
     monkeypatch.setattr(module, "PAGE_ROWS", 20)
@@ -386,10 +386,10 @@ async def test_memory_does_not_grow_with_what_has_ended(ledger: LocalLedger, mon
     assert len(held) > 10 and max(held) < 10
 
 
-async def test_the_version_of_the_fold_is_the_one_that_is_compared(
+async def test_only_entries_of_the_current_fold_version_are_compared(
     ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After an upgrade of the fold the old entries are not compared, and a new checkpoint is."""
+    """After an upgrade old entries are ignored, and a new checkpoint is compared."""
     for module in (fold, checkpoint, __import__("callslip.ledger.verify.entries", fromlist=["VERSION"])):
         monkeypatch.setattr(module, "VERSION", fold.VERSION + 1 if module is not fold else fold.VERSION)
     assert await verify(ledger.log) == []

@@ -110,7 +110,7 @@ async def test_all_commands_are_listed_and_the_failed_ones_looked_at(connection:
     assert [(one["correlation_id"], one["error"]) for one in inspected["commands"]] == [(failed, "the tab is gone")]
 
 
-async def test_an_unknown_command_is_not_found_and_that_is_final(http_connection: Connection) -> None:
+async def test_an_unknown_command_has_the_final_status_not_found(http_connection: Connection) -> None:
     """S3.2: a model that polls learns at once that there is nothing to wait for, even with `wait`."""
     for unknown in ("exec_000000000000", "no such thing", "@last", "\x00"):
         result = await call(http_connection.client, "observe", what="command_result", correlation_id=unknown, wait=30)
@@ -139,7 +139,7 @@ async def test_the_same_correlation_id_is_the_same_command(http_connection: Conn
     assert len((await call(http_connection.client, "observe", what="pending_commands"))["pending"]) == 1
 
 
-async def test_a_full_queue_tells_the_model(http_connection: Connection) -> None:
+async def test_a_full_queue_is_reported_to_the_model(http_connection: Connection) -> None:
     """S3.7"""
     for _ in range(SETTINGS.queue_limit):
         await call(http_connection.client, "interact", action="go")

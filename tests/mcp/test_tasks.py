@@ -266,7 +266,7 @@ async def test_a_task_expires_and_is_not_found_after_its_ttl(ledger: LocalLedger
             await request_task(client.session, "get", task)
 
 
-async def test_large_and_odd_results_are_kept(ledger: LocalLedger) -> None:
+async def test_large_and_unusual_results_are_returned_unchanged(ledger: LocalLedger) -> None:
     """C11: large output comes back whole, and half a character as a replacement character."""
     async with connected_studio(ledger) as (_, client):
         ended = await wait_for_task(client.session, await begin_task(client, "odd"))
@@ -375,7 +375,7 @@ async def test_a_command_is_a_task_for_a_client_that_knows_tasks(tmp_path: Path)
         await commands.close()
 
 
-async def test_how_commands_end_as_tasks(ledger: LocalLedger) -> None:
+async def test_command_ends_map_to_task_states(ledger: LocalLedger) -> None:
     """C13: errors and timeouts are `completed` with isError, a cancelled command is `cancelled`, none is `failed`."""
     commands = CommandQueue(ledger.log)
     async with served(ledger) as url, over_http(url, extensions=[ClientTasks()]) as client:

@@ -122,23 +122,23 @@ def same(one: Any, other: Any) -> bool:
 
 class TestParse:
     @given(values)
-    def test_what_is_written_reads_back_the_same(self, value: Any) -> None:
-        """Writing and reading gives the same value, of the same types."""
+    def test_encoded_values_decode_to_the_same_value(self, value: Any) -> None:
+        """With the same types."""
         assert same(parse_json(encode(value)), value)
 
     @given(values)
-    def test_other_writers_are_read(self, value: Any) -> None:
+    def test_json_of_other_libraries_is_read(self, value: Any) -> None:
         """JSON written by another library, as bytes or as text, gives the same value."""
         written = json.dumps(value)
         assert same(parse_json(written), value) and same(parse_json(written.encode()), value)
 
     @given(values)
-    def test_other_readers_read_it(self, value: Any) -> None:
+    def test_other_libraries_read_our_json(self, value: Any) -> None:
         """What we write is read by another library as the same value."""
         assert same(json.loads(encode(value)), value)
 
     @given(st.binary() | st.text(alphabet='[]{}:,"\\u0dD8cC9aA1.eE-+ntf\0 ').map(str.encode))
-    def test_any_bytes_are_read_or_refused(self, data: bytes) -> None:
+    def test_any_bytes_are_parsed_or_refused(self, data: bytes) -> None:
         """Input raises only InvalidInputError, and each value that is read is canonical and reads back the same."""
         try:
             value = parse_json(data)
@@ -177,8 +177,8 @@ class TestParse:
             (b'"[[[" ', "[[["),
         ],
     )
-    def test_odd_text_is_read(self, data: bytes | str, value: Any) -> None:
-        """Legal JSON is accepted, however odd."""
+    def test_unusual_but_valid_json_is_read(self, data: bytes | str, value: Any) -> None:
+        """All valid JSON is accepted."""
         assert same(parse_json(data), value)
 
     @pytest.mark.parametrize(
@@ -189,15 +189,15 @@ class TestParse:
             *(b'"\xff"', b'{"\xff": 1}', b'"\xed\xa0\x80"', b'"\0"', b'"\0\0 \\ud800"', b'"\n"', b'"\\x"', b'"\\ud8"'),
         ],
     )
-    def test_what_is_not_json_is_refused(self, data: bytes) -> None:
-        """Malformed text, numbers out of range and broken UTF-8 are refused by the name of their field."""
+    def test_invalid_json_is_refused(self, data: bytes) -> None:
+        """Malformed text, numbers out of range and invalid UTF-8, with the name of the field."""
         with pytest.raises(InvalidInputError) as refused:
             parse_json(data, field="input")
         assert refused.value.field == "input"
 
     @pytest.mark.parametrize("digits", [MAX_DIGITS + 1, 1000, 5000, 100_000])
-    def test_an_integer_of_too_many_digits_is_refused(self, digits: int) -> None:
-        """The refusal names the limit, also where Python itself could not write the number."""
+    def test_an_integer_with_too_many_digits_is_refused(self, digits: int) -> None:
+        """The error has the limit, also if Python cannot print the number."""
         with pytest.raises(InvalidInputError) as refused:
             parse_json(b'{"n": [-' + b"7" * digits + b"]}")
         assert refused.value.limit == MAX_DIGITS
@@ -229,8 +229,8 @@ class TestParse:
         with pytest.raises(InvalidInputError):
             parse_json(b"[[1]]", max_depth=1)
 
-    def test_a_nearly_full_stack_refuses_or_reads_it_whole(self) -> None:
-        """A caller deep in its own recursion is refused; from Python 3.12 on there is room, and the value is right."""
+    def test_nested_json_is_parsed_or_refused_near_the_stack_limit(self) -> None:
+        """A caller in deep recursion gets an error; from Python 3.12 on the value is parsed."""
         data = encode(nested(MAX_DEPTH))
 
         def descend() -> None:
@@ -248,7 +248,7 @@ class TestParse:
             descend()
 
     @given(values)
-    def test_depth_is_that_of_the_value(self, value: Any) -> None:
+    def test_the_scanned_depth_equals_the_depth_of_the_value(self, value: Any) -> None:
         """The scan over the text finds what a walk over the value finds."""
 
         def depth(value: Any) -> int:
@@ -259,19 +259,19 @@ class TestParse:
         assert json_depth(encode(value)) == depth(value)
 
     @given(st.binary())
-    def test_depth_of_anything_is_a_number(self, data: bytes) -> None:
-        """The scan never fails, for any bytes."""
+    def test_the_depth_scan_accepts_any_bytes(self, data: bytes) -> None:
+        """It never raises."""
         assert 0 <= json_depth(data) <= len(data)
 
 
 class TestCheck:
     @given(values)
-    def test_a_json_value_passes(self, value: Any) -> None:
+    def test_a_json_value_is_returned_unchanged(self, value: Any) -> None:
         """A canonical value is returned unchanged."""
         assert same(validate_json(value, "input"), value)
 
     @given(anything)
-    def test_anything_passes_or_is_refused(self, value: Any) -> None:
+    def test_any_value_is_accepted_or_refused(self, value: Any) -> None:
         """Values raise only InvalidInputError; a result is canonical and reads back the same."""
         try:
             checked = validate_json(value, "input")
@@ -297,14 +297,14 @@ class TestCheck:
             ({"a" * 100: {1}}, "input." + "a" * 40),
         ],
     )
-    def test_what_is_not_json_is_refused_by_its_path(self, value: Any, path: str) -> None:
+    def test_a_value_that_is_not_json_is_refused_with_its_path(self, value: Any, path: str) -> None:
         """The error names the path of the invalid part."""
         with pytest.raises(InvalidInputError) as refused:
             validate_json(value, "input")
         assert refused.value.field == path
 
-    def test_what_pytest_itself_cannot_show_is_refused(self) -> None:
-        """Hostile objects and numbers beyond Python's own limit are refused like others."""
+    def test_objects_that_cannot_be_printed_are_refused(self) -> None:
+        """Objects whose repr raises, and integers beyond Python's limit. They cannot be pytest parameters."""
         for value in (Hostile(), 10**5000):
             with pytest.raises(InvalidInputError) as refused:
                 validate_json([value], "input")
@@ -332,18 +332,18 @@ class TestCheck:
             (["1" * 1000], ["1" * 1000]),
         ],
     )
-    def test_near_misses_become_canonical(self, value: Any, canonical: Any) -> None:
+    def test_values_close_to_json_become_canonical(self, value: Any, canonical: Any) -> None:
         """Tuples, number keys, subclasses and lone surrogates are converted."""
         assert same(validate_json(value, "input"), canonical)
 
-    def test_a_copy_is_kept(self) -> None:
-        """The result is a copy: later changes of the value do not affect it."""
+    def test_the_result_is_a_copy(self) -> None:
+        """Later changes of the value do not affect it."""
         mine = {"a": [1]}
         checked = validate_json(mine, "input")
         mine["a"].append(2)
         assert checked == {"a": [1]}
 
-    def test_depth_and_cycles_are_refused(self) -> None:
+    def test_deep_and_cyclic_values_are_refused(self) -> None:
         """A value that is too deep, or inside itself, is refused with the limit."""
         loop: list[Any] = []
         loop.append(loop)
@@ -369,7 +369,7 @@ class TestCheck:
 
 class TestSafe:
     @given(anything)
-    def test_anything_becomes_json(self, value: Any) -> None:
+    def test_any_value_becomes_json(self, value: Any) -> None:
         """Any result of a tool becomes canonical (S1.5), and the same each time."""
         result = to_json(value)
         assert is_canonical(result)
@@ -378,7 +378,7 @@ class TestSafe:
         assert same(to_json(value), result)
 
     @given(values)
-    def test_json_stays_as_it_is(self, value: Any) -> None:
+    def test_json_values_are_unchanged(self, value: Any) -> None:
         """A value that is JSON already is not changed."""
         assert same(to_json(value), value)
 
@@ -416,18 +416,18 @@ class TestSafe:
             (ValueError, "<class 'ValueError'>"),
         ],
     )
-    def test_kinds_of_values(self, value: Any, expected: Any) -> None:
-        """Each kind that JSON lacks has one form."""
+    def test_each_type_that_json_lacks_has_one_form(self, value: Any, expected: Any) -> None:
+        """For example dates, bytes and sets."""
         assert same(to_json(value), expected)
 
-    def test_what_pytest_itself_cannot_show(self) -> None:
-        """Only the hostile objects are replaced by a text; numbers beyond the limit of Python stay exact."""
+    def test_objects_that_cannot_be_printed_become_text(self) -> None:
+        """Integers beyond Python's limit stay exact. These values cannot be pytest parameters."""
         result = to_json([1, Hostile(), Masked(), ValueError(Hostile()), -(10**5000)])
         words = ["[unreadable Hostile]", "[unreadable Masked]", "[unreadable ValueError]"]
         assert result == [1, *words, hex(-(10**5000))]
 
-    def test_objects_with_fields(self) -> None:
-        """Dataclasses, Structs, pydantic's and numpy's objects become what they hold."""
+    def test_objects_with_fields_become_objects(self) -> None:
+        """Dataclasses, Structs, and objects of pydantic and numpy are converted to their contents."""
 
         @dataclasses.dataclass
         class Row:
@@ -451,21 +451,21 @@ class TestSafe:
         assert to_json(Array()) == [1.5, "NaN"]
         assert to_json(Row) == repr(Row)
 
-    def test_cycles_end(self) -> None:
-        """A cycle is marked where it repeats, and a value that is used twice is converted twice."""
+    def test_a_cycle_is_marked_where_it_repeats(self) -> None:
+        """A value that is used twice is converted twice."""
         loop: dict[str, Any] = {"a": 1}
         loop["self"] = [loop]
         assert to_json(loop) == {"a": 1, "self": ["[cycle]"]}
         shared = [1]
         assert to_json([shared, shared]) == [[1], [1]]
 
-    def test_depth_ends(self) -> None:
+    def test_values_below_the_depth_limit_become_text(self) -> None:
         """Values below the depth limit are replaced by a text, at any depth."""
         assert to_json(nested(MAX_DEPTH, 1)) == nested(MAX_DEPTH, 1)
         assert to_json(nested(100_000)) == nested(MAX_DEPTH, "[too deep]")
 
-    def test_an_object_that_unwraps_for_ever_ends(self) -> None:
-        """An object that converts to another one of its kind, without end, is cut like any depth."""
+    def test_an_object_that_converts_endlessly_is_cut(self) -> None:
+        """An object that converts to another of its type is cut at the depth limit."""
 
         class Doll:
             def model_dump(self) -> Any:
@@ -478,8 +478,8 @@ class TestSafe:
         assert to_json(Doll()) == "[too deep]"
         assert to_json(Mirror()) == "[cycle]"
 
-    def test_a_web_of_objects_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Objects that all refer to each other have too many paths; the conversion stops at its limit."""
+    def test_objects_that_all_refer_to_each_other_stop_at_the_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """They have too many paths for a complete conversion."""
         monkeypatch.setattr("callslip.model.codec.MAX_ITEMS", 5000)
 
         @dataclasses.dataclass(eq=False)
@@ -493,14 +493,14 @@ class TestSafe:
             result = encode(to_json(value))
             assert b"[too many items]" in result and len(result) < 200_000
 
-    def test_addresses_are_left_out(self) -> None:
-        """An object without a form of its own is shown by its repr, which must not differ from run to run."""
+    def test_memory_addresses_are_removed_from_reprs(self) -> None:
+        """An object without a JSON form is shown by its repr, which must be the same in every run."""
         shown = to_json(object())
         assert shown == "<object object>"
         assert "0x" not in to_json([threading.Lock(), lambda: None])[1]
 
-    def test_sets_have_one_order_in_every_process(self) -> None:
-        """The order of a set depends on the process; its form does not."""
+    def test_sets_have_the_same_order_in_every_process(self) -> None:
+        """The iteration order of a set depends on the process."""
         code = "from callslip.model.codec import to_json; print(to_json({'a', 'b', 'c', ('d',), 1}))"
         runs = {
             subprocess.run(
@@ -525,7 +525,7 @@ class TestText:
         if not any("\ud800" <= char <= "\udfff" for char in value):
             assert result is value
 
-    def test_each_half_is_replaced_alone(self) -> None:
+    def test_each_lone_surrogate_is_replaced_separately(self) -> None:
         """Each lone surrogate becomes U+FFFD; a pair becomes one character."""
         assert clean_text("a\ud800b\udc00\ud83d\ude00\ud83d") == "a\ufffdb\ufffd😀\ufffd"
 

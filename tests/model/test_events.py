@@ -53,7 +53,7 @@ def least(name: str) -> ev.Event:
     return EVENT_TYPES[name](**NEEDED.get(name, {}))
 
 
-def test_the_types_are_those_of_the_design() -> None:
+def test_the_event_types_are_those_of_the_design() -> None:
     """The complete list of event types."""
     assert sorted(EVENT_TYPES) == sorted(TYPES)
     assert [type_of(cls()) for cls in TERMINAL] == [f"call.{end}" for end in ENDS]
@@ -75,7 +75,7 @@ def test_defaults_are_left_out(name: str) -> None:
 
 
 @given(any_event)
-def test_an_event_reads_back_as_it_was(event: ev.Event) -> None:
+def test_an_event_reads_back_unchanged(event: ev.Event) -> None:
     """From bytes, and from decoded JSON."""
     assert decode_event(encode_event(event)) == event
     assert encode_event(decode_event(encode_event(event))) == encode_event(event)
@@ -83,15 +83,15 @@ def test_an_event_reads_back_as_it_was(event: ev.Event) -> None:
 
 
 @given(logs)
-def test_what_the_ledger_adds_reads_back_too(log: list[ev.Event]) -> None:
-    """Seq, time, source, key, verdict, the call's id and where a late one belongs."""
+def test_fields_added_by_the_ledger_read_back_unchanged(log: list[ev.Event]) -> None:
+    """Seq, time, source, key, verdict, the call's id and the target of a late event."""
     for event in log:
         assert decode_event(encode_event(event)) == event
         assert event.seq and event.at and event.source
 
 
-def test_names_are_camel_case_on_the_wire() -> None:
-    """And aliases are pairs."""
+def test_json_field_names_are_camel_case() -> None:
+    """Aliases are pairs."""
     fields = {"tool_name": "ls", "raw_tool_name": "mcp__x__ls", "exit_status": 3}
     event = ev.CallFailed(aliases=(Alias("acp", "1"),), blob=Blob("h", 9), **fields)
     assert json.loads(encode_event(event)) == {
@@ -105,7 +105,7 @@ def test_names_are_camel_case_on_the_wire() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in TYPES if issubclass(EVENT_TYPES[name], ev.CallUpdate)])
-def test_absent_and_null_stay_apart(name: str) -> None:
+def test_absent_and_null_fields_are_distinct(name: str) -> None:
     """C10: an absent field is UNSET; null is None."""
     for field in ("title", "input", "content", "locations", "kind", "toolName"):
         attribute = {"toolName": "tool_name"}.get(field, field)
@@ -116,21 +116,21 @@ def test_absent_and_null_stay_apart(name: str) -> None:
 
 
 @pytest.mark.parametrize("value", [None, False, 0, 0.0, "", [], {}, -1, True])
-def test_an_output_that_is_nothing_much_is_still_an_output(value: Any) -> None:
-    """C10: null, false, zero and the empty ones are values."""
+def test_falsy_outputs_are_encoded(value: Any) -> None:
+    """C10: null, false, zero and empty values are outputs."""
     event = decode_event(encode_event(ev.CallCompleted(output=value)))
     assert isinstance(event, ev.CallCompleted)
     assert event.output == value and type(event.output) is type(value)
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    """S1.4: an old reader reads what it knows."""
+    """S1.4: known fields are read."""
     assert decode_event(b'{"type":"message.user","text":"hi","mood":"good"}') == ev.MessageUser(text="hi")
 
 
 @pytest.mark.parametrize("body", [b'{"type":"call.teleported"}', b"{}", b'{"type":7}', b"[]", b"null"])
-def test_an_unknown_type_is_no_event(body: bytes) -> None:
-    """Input with an unknown type is refused; a decoder keeps such an event unchanged as `raw`."""
+def test_an_unknown_event_type_is_refused(body: bytes) -> None:
+    """A decoder of stored events keeps such an event unchanged as `raw`."""
     with pytest.raises(msgspec.ValidationError):
         parse_event(body)
     with pytest.raises(InvalidInputError) as refused:
@@ -141,8 +141,8 @@ def test_an_unknown_type_is_no_event(body: bytes) -> None:
 @pytest.mark.parametrize(
     "fields", [{"type": "call.teleported", "to": "Mars"}, {"type": "call.started", "attempt": "many"}, {"text": "x"}]
 )
-def test_a_stored_event_of_a_newer_version_is_kept_whole(fields: dict[str, Any]) -> None:
-    """C11, S1.7: what a newer version wrote makes no session unreadable for an older one."""
+def test_a_stored_event_of_a_newer_version_is_kept_as_raw(fields: dict[str, Any]) -> None:
+    """C11, S1.7: so an older version can still read the session."""
     body = {"seq": 7, "at": 5, "source": "s", "key": "k", "verdict": "applied", **fields}
     event = decode_event(json.dumps(body).encode())
     assert event == ev.Raw(seq=7, at=5, source="s", key="k", format="events", body=body)
@@ -178,16 +178,16 @@ async def test_a_session_with_an_event_of_a_newer_version_stays_readable(db: str
         ({"type": "call.completed", "blob": {"hash": 1}}, "blob.hash"),
     ],
 )
-def test_a_wrong_field_is_named(body: dict[str, Any], field: str) -> None:
-    """The error names the invalid field."""
+def test_the_error_names_the_invalid_field(body: dict[str, Any], field: str) -> None:
+    """For an invalid type or value."""
     with pytest.raises(InvalidInputError) as refused:
         read_event(body)
     assert refused.value.field == field
 
 
 @given(st.sampled_from(TYPES))
-def test_events_cannot_be_changed(name: str) -> None:
-    """Events are immutable."""
+def test_events_are_immutable(name: str) -> None:
+    """Assignment raises."""
     with pytest.raises(AttributeError):
         least(name).seq = 2  # pyright: ignore[reportAttributeAccessIssue]
     assert structs.replace(least(name), seq=2).seq == 2

@@ -29,26 +29,26 @@ DESIGN: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("state", DESIGN)
-def test_each_state_has_the_words_of_the_design(state: str) -> None:
+def test_state_names_match_the_table_of_the_design(state: str) -> None:
     """C13: 003, the AI SDK's majors, ACP and MCP tasks."""
     assert tuple(getattr(STATE_NAMES[state], column) for column in COLUMNS) == DESIGN[state]
 
 
-def test_every_state_has_its_words() -> None:
-    """C13: each state has names, and no other key has."""
+def test_every_state_has_names_in_every_protocol() -> None:
+    """C13: and the table has no other keys."""
     assert set(STATE_NAMES) == set(DESIGN) == OPEN_STATES | TERMINAL_STATES
 
 
 @pytest.mark.parametrize(
     ("state", "word"), {"queued": "queued", "awaiting_approval": "queued", "running": "running"}.items()
 )
-def test_the_shell_card_goes_queued_running_completed(state: str, word: str) -> None:
+def test_shell_states_are_queued_running_and_completed(state: str, word: str) -> None:
     """C13: for shell calls every end is `completed`, with the error in another field."""
     assert STATE_NAMES[state].shell == word
     assert {STATE_NAMES[end].shell for end in TERMINAL_STATES} == {"completed"}
 
 
-def test_an_end_is_an_error_unless_it_completed() -> None:
+def test_every_end_except_completed_is_an_error() -> None:
     """C13: `is_error`, `isError` and the failed names agree, and open states are no errors."""
     assert {state for state in STATE_NAMES if STATE_NAMES[state].error} == TERMINAL_STATES - {"completed"}
     for state in TERMINAL_STATES:
@@ -60,7 +60,7 @@ def test_an_end_is_an_error_unless_it_completed() -> None:
         assert STATE_NAMES[state].act == "running"
 
 
-def test_complete_says_whether_the_call_ended() -> None:
+def test_complete_is_true_for_terminal_states() -> None:
     """C13: 004's `isComplete`, and AG-UI's three stages."""
     for state, words in STATE_NAMES.items():
         assert words.complete == (state in TERMINAL_STATES)
@@ -79,7 +79,7 @@ def test_a_deadline_that_passed_while_running_is_a_timeout() -> None:
     assert command_state_name("cancelled", ran=True) == "cancelled"
 
 
-def test_a_denial_that_nobody_was_asked_for_is_an_error_in_v7() -> None:
+def test_a_denial_without_a_request_is_an_error_in_v7() -> None:
     """C13: in AI SDK 7 only the answer to a request is a denial."""
     assert ai_sdk_v7_state_name("denied", refused=True) == "output-denied"
     assert ai_sdk_v7_state_name("denied", refused=False) == "output-error"
@@ -87,15 +87,15 @@ def test_a_denial_that_nobody_was_asked_for_is_an_error_in_v7() -> None:
     assert ai_sdk_v7_state_name("awaiting_approval", refused=True) == "approval-requested"
 
 
-def test_the_second_draft_of_acp_knows_cancelled() -> None:
+def test_acp_draft_2_has_a_cancelled_state() -> None:
     """C13: all other names of the draft are those of version 1."""
     assert {state: words.acp2 for state, words in STATE_NAMES.items() if words.acp2 != words.acp} == {
         "cancelled": "cancelled"
     }
 
 
-def test_a_call_that_was_granted_has_a_word_of_its_own_in_v7() -> None:
-    """C13: until it ends; its end has the usual name."""
+def test_an_approved_call_has_its_own_state_name_in_v7() -> None:
+    """C13: until it ends; then it has the usual name."""
     assert ai_sdk_v7_state_name("running", refused=False, granted=True) == "approval-responded"
     assert ai_sdk_v7_state_name("completed", refused=False, granted=True) == "output-available"
     assert ai_sdk_v7_state_name("denied", refused=False, granted=True) == "output-error"

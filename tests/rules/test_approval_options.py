@@ -44,7 +44,7 @@ def test_earlier_durations_and_earlier_options_are_preferred(
     assert choose_option([*MALFORMED, *OPTIONS], allow, durations) == option_id
 
 
-def test_an_option_that_is_valid_for_one_call_is_the_default() -> None:
+def test_an_option_for_a_single_call_is_the_default() -> None:
     """An agent may remember an option of kind `*_always`, so it is chosen only when there is no other."""
     assert choose_option(OPTIONS, allow=True) == "a"
     assert choose_option(OPTIONS, allow=False) == "R"
@@ -54,8 +54,8 @@ def test_an_option_that_is_valid_for_one_call_is_the_default() -> None:
     ("option_id", "allows"),
     [("a", True), ("A", True), ("R", False), ("odd", None), ("bare", None), ("list", None), ("absent", None)],
 )
-def test_the_kind_of_an_option_says_whether_it_allows(option_id: str, allows: bool | None) -> None:
-    """None means that only the agent knows."""
+def test_the_kind_of_an_option_decides_whether_it_allows(option_id: str, allows: bool | None) -> None:
+    """None means that only the agent can interpret it."""
     assert option_allows([*MALFORMED, *OPTIONS], option_id) is allows
 
 
@@ -66,7 +66,7 @@ def test_malformed_options_cannot_be_chosen() -> None:
 
 
 @given(st.lists(OPTION, unique_by=lambda option: option["optionId"]), st.booleans())
-def test_a_chosen_option_is_offered_and_means_what_was_wanted(options: list[Any], allow: bool) -> None:
+def test_a_chosen_option_is_offered_and_has_the_wanted_kind(options: list[Any], allow: bool) -> None:
     """For all lists of options with different ids."""
     option_id = choose_option(options, allow)
     if option_id:

@@ -61,7 +61,7 @@ def kinds(entries: list[Entry]) -> list[str]:
 # RULES 1, 2, 8, 9: texts
 
 
-def test_a_chunk_extends_the_last_entry_or_begins_one(session: Session) -> None:
+def test_a_chunk_extends_the_last_entry_or_creates_an_entry(session: Session) -> None:
     """S2.3, RULE 1: the first chunk makes an entry, the next ones are appended to it."""
     new, added = session.take(message("Hel"))
     assert isinstance(new, Put) and (new.entry.id, new.entry.streaming) == (1, True)
@@ -90,7 +90,9 @@ def test_thoughts_and_messages_do_not_extend_each_other(session: Session) -> Non
         (["m1", "m2", "m1"], ["a", "b", "c"]),
     ],
 )
-def test_message_ids_tell_texts_apart_where_they_are_given(session: Session, ids: list[str], texts: list[str]) -> None:
+def test_chunks_with_different_message_ids_are_different_texts(
+    session: Session, ids: list[str], texts: list[str]
+) -> None:
     """S2.3: a chunk without an id continues the streaming text."""
     session.take(*(message(text, message_id=identity) for text, identity in zip("abc", ids, strict=False)))
     assert [entry.content for entry in session.entries] == texts
@@ -125,8 +127,8 @@ NOT_ENDING: list[Event] = [
 
 
 @pytest.mark.parametrize("event", ENDING, ids=ev.type_of)
-def test_a_text_ends_with_what_makes_an_entry_and_with_the_turn(session: Session, event: Event) -> None:
-    """S2.12, RULE 2: and the next chunk starts another one."""
+def test_a_new_entry_or_the_end_of_the_turn_ends_a_text(session: Session, event: Event) -> None:
+    """S2.12, RULE 2: the next chunk starts another text."""
     session.take(message("a", message_id="m1"))
     assert Set(1, {"streaming": None}) in session.take(event)
     assert not session.entries[0].streaming
@@ -135,21 +137,21 @@ def test_a_text_ends_with_what_makes_an_entry_and_with_the_turn(session: Session
 
 
 @pytest.mark.parametrize("event", NOT_ENDING, ids=lambda event: f"{ev.type_of(event)}-{event.verdict}")
-def test_a_text_is_not_split_by_what_makes_no_entry(session: Session, event: Event) -> None:
+def test_events_that_make_no_entry_do_not_split_a_text(session: Session, event: Event) -> None:
     """S2.12: an update of a call, a usage figure, an empty chunk, a replay."""
     session.take(ev.SessionMode(mode="ask"), ev.CallStarted(call="exec_0"), message("a", message_id="m1"))
     session.take(event, message("b", message_id="m1"))
     assert (session.last.content, session.last.streaming) == ("ab", True)
 
 
-def test_an_empty_chunk_makes_no_entry(session: Session) -> None:
+def test_an_empty_chunk_creates_no_entry(session: Session) -> None:
     """RULE 1"""
     assert session.take(message("")) == session.take(thought("")) == []
     assert session.entries == []
 
 
-def test_what_a_person_says_is_whole(session: Session) -> None:
-    """RULE 8: with its content that is not text."""
+def test_a_user_message_is_one_complete_entry(session: Session) -> None:
+    """RULE 8: with its content other than text."""
     session.take(ev.MessageUser(text="look", message_id="m1", content=[{"type": "image"}]), message("ok"))
     user, reply = session.entries
     assert (user.role, user.content, user.message_id, user.blocks) == ("user", "look", "m1", [{"type": "image"}])
@@ -168,10 +170,10 @@ SPLIT = ["one", " two", *(f" {number}" for number in range(3, 50))]
         (SPLIT[:2], "auto", 1),  # undeclared, proven by an earlier text of this source
     ],
 )
-def test_only_the_first_delta_of_a_text_runs_its_rule(
+def test_only_the_first_delta_of_a_text_is_compared(
     session: Session, monkeypatch: pytest.MonkeyPatch, cls: Any, proof: list[str], policy: Any, rule_runs: int
 ) -> None:
-    """C12: once the chunks of a text are known to be deltas, the rest is appended without comparing anything."""
+    """C12: once the chunks of a text are known to be deltas, the others are appended without a comparison."""
     session.take(*(cls(text=chunk) for chunk in proof), ev.MessageEnded())
     rule, ran = RULES[cls], list[str]()
 
@@ -200,7 +202,7 @@ OPENINGS: list[ev.CallEvent] = [
 
 
 @pytest.mark.parametrize("event", OPENINGS, ids=ev.type_of)
-def test_the_first_event_about_a_call_makes_its_entry(session: Session, event: ev.CallEvent) -> None:
+def test_the_first_event_about_a_call_creates_its_entry(session: Session, event: ev.CallEvent) -> None:
     """S2.6, S2.9, RULE 3: for any type of event, and its seq is the id of the entry."""
     session.take(ev.TurnStarted(turn="t1"))
     patches = session.take(structs.replace(event, call="exec_1", aliases=ID, source="agent"))
@@ -213,7 +215,7 @@ def test_the_first_event_about_a_call_makes_its_entry(session: Session, event: e
         assert [(entry.id, entry.title) for entry in session.entries] == [(2, "more")]
 
 
-def test_names_lose_the_prefix_of_their_server_and_keep_it_beside(session: Session) -> None:
+def test_tool_names_lose_their_server_prefix_and_keep_the_raw_name(session: Session) -> None:
     """S2.5, RULE 3: an explicit raw name wins."""
     session.take(ev.CallProposed(call="exec_1", tool_name="mcp__acp__Read"))
     assert (session.last.tool_name, session.last.raw_tool_name) == ("Read", "mcp__acp__Read")
@@ -230,8 +232,8 @@ ENDED = {**TELLABLE, "output": "output", "error": "error", "exit_status": "exit_
 
 
 @given(st.lists(st.fixed_dictionaries({name: maybe(json_values) for name in TELLABLE}), min_size=1, max_size=5))
-def test_what_is_told_last_stands_and_what_is_not_told_stays(updates: list[dict[str, Any]]) -> None:
-    """C10, RULE 4: absent leaves a field, null clears it, and 1, 1.0 and true are three values."""
+def test_an_update_replaces_present_fields_and_keeps_absent_ones(updates: list[dict[str, Any]]) -> None:
+    """C10, RULE 4: null clears a field, and 1, 1.0 and true are three values."""
     updates = [
         {**one, **{n: UNSET if one[n] is UNSET else one[n] and "x" for n in ("title", "kind")}} for one in updates
     ]
@@ -244,8 +246,8 @@ def test_what_is_told_last_stands_and_what_is_not_told_stays(updates: list[dict[
 
 @pytest.mark.parametrize("value", [-1, 0, False, "", [], {}, 1.0, "text"])
 @pytest.mark.parametrize("name", ["output", "error", "exit_status", "content", "input"])
-def test_any_value_is_a_value(session: Session, name: str, value: Any) -> None:
-    """C10: an output of -1, false or nothing is shown as that."""
+def test_any_output_value_is_shown(session: Session, name: str, value: Any) -> None:
+    """C10: including -1, false and null."""
     session.take(ev.CallStarted(call="exec_1"), ev.CallCompleted(call="exec_1", **{name: value}))
     assert canonical(getattr(session.last, ENDED[name])) == canonical(value)
 
@@ -254,8 +256,8 @@ def test_any_value_is_a_value(session: Session, name: str, value: Any) -> None:
     ("first", "second"),
     [(1, True), (1, 1.0), ([1], [True]), ({"a": 0}, {"a": False}), (0.0, -0.0), ({"a": [1]}, {"a": [1.0]}), ([], None)],
 )
-def test_what_python_takes_for_equal_is_told_anew(session: Session, first: Any, second: Any) -> None:
-    """C9, C10: entries are compared as JSON, so an update from 1 to true shows, live and in the approval's edit."""
+def test_a_change_from_1_to_true_is_a_change(session: Session, first: Any, second: Any) -> None:
+    """C9, C10: entries are compared as JSON, live and in edited arguments of an approval."""
     session.take(ev.CallProposed(call="exec_1", input=first), ev.CallProgress(call="exec_1", input=second))
     assert canonical(session.last.raw_input) == canonical(second)
     session.take(ev.ApprovalRequested(call="exec_1", approval="a1"))
@@ -263,7 +265,7 @@ def test_what_python_takes_for_equal_is_told_anew(session: Session, first: Any, 
     assert canonical(session.entries[0].raw_input) == canonical(first)
 
 
-def test_a_later_proposal_takes_nothing_back(session: Session) -> None:
+def test_a_later_proposal_clears_no_field(session: Session) -> None:
     """C10: round, index and scope stay unless an event sets them again."""
     session.take(ev.CallProposed(call="exec_1", iteration=2, index=0, scope="detached"))
     assert session.take(ev.CallProposed(call="exec_1")) == []
@@ -271,15 +273,15 @@ def test_a_later_proposal_takes_nothing_back(session: Session) -> None:
     assert (session.last.iteration, session.last.index, session.last.scope) == (2, 1, "detached")
 
 
-def test_whom_a_call_outlives_is_settled_when_it_is_made(session: Session) -> None:
+def test_the_scope_of_a_call_cannot_change(session: Session) -> None:
     """A later proposal cannot detach a call that messages already show as part of its turn."""
     session.take(ev.CallStarted(call="exec_1"))
     assert session.take(ev.CallProposed(call="exec_1", scope="detached")) == []
     assert session.last.scope == "turn"
 
 
-def test_output_and_arguments_in_pieces_are_appended(session: Session) -> None:
-    """RULE 4: with offsets as a browser counts them."""
+def test_output_and_argument_chunks_are_appended(session: Session) -> None:
+    """RULE 4: with offsets in UTF-16 units, as in a browser."""
     session.take(ev.CallInputDelta(call="exec_1", text='{"a":"😀'))
     assert session.take(ev.CallInputDelta(call="exec_1", text='"}')) == [Append(1, "inputText", 8, '"}')]
     assert session.take(ev.CallProgress(call="exec_1", text="é")) == [Append(1, "outputText", 0, "é")]
@@ -288,7 +290,7 @@ def test_output_and_arguments_in_pieces_are_appended(session: Session) -> None:
     assert (session.last.input_text, session.last.output_text) == ('{"a":"😀"}', "é!")
 
 
-def test_whole_arguments_replace_streamed_ones(session: Session) -> None:
+def test_complete_arguments_replace_streamed_ones(session: Session) -> None:
     """RULE 4: and later chunks start a new text."""
     session.take(ev.CallInputDelta(call="exec_1", text='{"a"'))
     (patch,) = session.take(ev.CallInput(call="exec_1", input={"a": 1}))
@@ -297,7 +299,7 @@ def test_whole_arguments_replace_streamed_ones(session: Session) -> None:
     assert session.take(ev.CallInputDelta(call="exec_1", text="{")) == [Append(1, "inputText", 0, "{")]
 
 
-def test_a_patch_says_what_changed_and_no_more(session: Session) -> None:
+def test_a_patch_has_changed_fields_only(session: Session) -> None:
     """A new title does not send a long output again."""
     session.take(ev.CallStarted(call="exec_1", title="a", input={"x": 1}))
     assert session.take(ev.CallProgress(call="exec_1", title="b", input={"x": 1})) == [Set(1, {"title": "b"})]
@@ -305,8 +307,8 @@ def test_a_patch_says_what_changed_and_no_more(session: Session) -> None:
     assert session.take(ev.CallProgress(call="exec_1", title=None)) == [Set(1, {"title": None})]
 
 
-def test_how_a_call_ran_is_told(session: Session) -> None:
-    """Start, end, attempt and worker; a second start does not change the start time."""
+def test_start_end_attempt_and_worker_are_recorded(session: Session) -> None:
+    """A second start does not change the start time."""
     session.take(ev.CallProposed(call="exec_1"), ev.CallStarted(call="exec_1", attempt=1, worker="w1"))
     session.take(ev.CallStarted(call="exec_1"))
     assert (session.last.started_at, session.last.attempt, session.last.worker) == (1002, 1, "w1")
@@ -317,14 +319,14 @@ def test_how_a_call_ran_is_told(session: Session) -> None:
     assert (entry.status, entry.ended_at, entry.exit_status, entry.reason) == ("failed", 1006, 3, "it broke")
 
 
-def test_the_agents_own_word_stands(session: Session) -> None:
+def test_a_nonzero_exit_status_does_not_override_the_agents_status(session: Session) -> None:
     """An exit status other than 0, reported as completed, stays completed and is shown."""
     session.take(ev.CallCompleted(call="exec_1", exit_status=3))
     assert (session.last.status, session.last.exit_status) == ("completed", 3)
 
 
-def test_an_output_kept_elsewhere_says_so(session: Session) -> None:
-    """S2.8: a preview, the blob with its size, and the mark that it is truncated."""
+def test_an_output_stored_as_a_blob_is_marked_truncated(session: Session) -> None:
+    """S2.8: with a preview, and the blob with its size."""
     blob = ev.Blob("hash", 10**6)
     session.take(ev.CallCompleted(call="exec_1", output="the beginning", blob=blob))
     assert (session.last.output, session.last.blob, session.last.truncated) == ("the beginning", blob, True)
@@ -338,7 +340,7 @@ def request_approval(session: Session, **fields: Any) -> None:
     session.take(ev.ApprovalRequested(call="exec_1", approval="a1", **fields))
 
 
-def test_a_request_is_an_entry_with_its_own_copy_of_the_arguments(session: Session) -> None:
+def test_a_request_entry_has_a_copy_of_the_arguments(session: Session) -> None:
     """RULE 5: with the options of the agent; the call awaits it."""
     options = [{"optionId": "yes", "name": "Go ahead"}]
     request_approval(session, options=options, expires_at=9)
@@ -358,8 +360,8 @@ def test_a_request_is_an_entry_with_its_own_copy_of_the_arguments(session: Sessi
         (ev.ApprovalWithdrawn, "withdrawn", "cancelled"),
     ],
 )
-def test_an_answer_is_written_on_the_request(session: Session, answer: Any, state: str, status: str) -> None:
-    """S2.13, RULE 6: option and time of the response, by whom and why; nothing is pending after it."""
+def test_an_answer_is_recorded_on_its_request(session: Session, answer: Any, state: str, status: str) -> None:
+    """S2.13, RULE 6: option, time, author and reason; nothing is pending after it."""
     request_approval(session)
     session.take(answer(call="exec_1", approval="a1", option="opt", by="ann", reason="because"))
     call, request = session.entries
@@ -369,7 +371,7 @@ def test_an_answer_is_written_on_the_request(session: Session, answer: Any, stat
     assert not session.state.requests
 
 
-def test_an_answer_may_bring_other_arguments(session: Session) -> None:
+def test_an_answer_may_edit_the_arguments(session: Session) -> None:
     """RULE 6: after an edit the call has the new arguments, and the request has both."""
     request_approval(session)
     session.take(ev.ApprovalGranted(call="exec_1", approval="a1", input={"path": "/tmp"}))
@@ -378,8 +380,8 @@ def test_an_answer_may_bring_other_arguments(session: Session) -> None:
     assert request.response_input == {"path": "/tmp"}
 
 
-def test_a_call_that_ends_otherwise_makes_its_request_moot(session: Session) -> None:
-    """RULE 6: and an answer that comes after that changes nothing."""
+def test_the_end_of_a_call_makes_its_request_moot(session: Session) -> None:
+    """RULE 6: a later answer changes nothing."""
     request_approval(session)
     session.take(ev.CallCancelled(call="exec_1"))
     before = canonical(session.entries)
@@ -399,7 +401,7 @@ def test_a_second_request_supersedes_the_first(session: Session) -> None:
 # RULES 7, 10, 11, 12: the session
 
 
-def test_capabilities_make_a_meta_entry_each_time(session: Session) -> None:
+def test_each_capabilities_event_creates_a_meta_entry(session: Session) -> None:
     """S2.10, RULE 7: with the commands listed before."""
     session.take(ev.SessionCommands(commands=["/help"]))
     for mode in ("ask", "code"):
@@ -409,30 +411,30 @@ def test_capabilities_make_a_meta_entry_each_time(session: Session) -> None:
     assert (session.state.info.current_mode_id, session.state.info.current_model_id) == ("code", "m")
 
 
-def test_plans_are_kept_each(session: Session) -> None:
-    """RULE 10: each plan is complete, and does not change an older one."""
+def test_each_plan_is_a_separate_entry(session: Session) -> None:
+    """RULE 10: each plan is complete and does not change an older one."""
     for status in ("pending", "completed"):
         session.take(ev.PlanUpdated(entries=[{"content": "look", "priority": "high", "status": status}]))
     assert [plan.entries[0]["status"] for plan in session.entries] == ["pending", "completed"]
 
 
-def test_a_mode_that_changes_makes_an_entry(session: Session) -> None:
-    """S2.10, RULE 11: with the one before; one that stays the same makes none."""
+def test_a_mode_change_creates_an_entry(session: Session) -> None:
+    """S2.10, RULE 11: with the previous mode; an unchanged mode creates none."""
     session.take(ev.SessionMode(mode="ask"))
     assert session.take(ev.SessionMode(mode="ask")) == []
     session.take(ev.SessionMode(mode="code"))
     assert [(entry.previous_mode_id, entry.new_mode_id) for entry in session.entries] == [("", "ask"), ("ask", "code")]
 
 
-def test_commands_change_the_session_and_make_no_entry(session: Session) -> None:
-    """S2.10, S2.14, RULE 12: they reach the page as facts of the session, entry 0 of the patches."""
+def test_commands_change_the_session_and_create_no_entry(session: Session) -> None:
+    """S2.10, S2.14, RULE 12: the page receives them as session fields, as entry 0 of the patches."""
     assert session.take(ev.SessionCommands(commands=["/a"])) == [Set(0, {"availableCommands": ["/a"]})]
     assert session.take(ev.SessionCommands(commands=[])) == [Set(0, {"availableCommands": None})]
     assert session.entries == []
 
 
-def test_facts_of_the_session_stay_until_told_otherwise(session: Session) -> None:
-    """C10: absent leaves them, null clears them."""
+def test_session_fields_stay_until_they_change(session: Session) -> None:
+    """C10: an absent field is unchanged, null clears it."""
     session.take(ev.SessionInfo(title="a", usage={"tokens": 1}))
     assert session.take(ev.SessionInfo(usage={"tokens": 2})) == [Set(0, {"usage": {"tokens": 2}})]
     assert session.take(ev.SessionInfo(title=None)) == [Set(0, {"title": None})]
@@ -461,12 +463,12 @@ def test_only_applied_events_change_entries(verdict: str, event: Event) -> None:
     assert canonical(session.entries) == before
 
 
-def test_every_kind_of_event_has_its_rule_or_needs_none() -> None:
+def test_every_event_type_except_raw_has_a_rule() -> None:
     """S2.2: the rules are one table; only `raw` has no rule."""
     assert set(ev.EVENT_TYPES.values()) - set(RULES) == {ev.Raw}
 
 
-def test_the_seven_types_of_entry_are_those_that_the_rules_make() -> None:
+def test_the_rules_create_exactly_the_seven_entry_types() -> None:
     """S2.1"""
     memory = write_script(
         [

@@ -116,15 +116,15 @@ TABLE: list[tuple[Any, Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("schema", "value", "at"), TABLE)
-def test_a_value_fits_or_the_pointer_says_where_not(schema: Any, value: Any, at: str | None) -> None:
-    """Each keyword with values that match and that do not; an invalid schema allows everything."""
+def test_a_value_is_valid_or_the_pointer_names_the_violation(schema: Any, value: Any, at: str | None) -> None:
+    """Valid and invalid values for each keyword; an invalid schema allows everything."""
     found = find_violation(schema, value)
     assert (found.at if found else None) == at
     assert found is None or found.text
 
 
-def test_every_word_stands_in_the_table() -> None:
-    """The table has every supported keyword."""
+def test_the_table_has_every_supported_keyword() -> None:
+    """Each keyword has at least one row."""
     assert not {word for word in json_schema.KEYWORDS if not any(f"'{word}'" in repr(schema) for schema, _, _ in TABLE)}
 
 
@@ -139,8 +139,8 @@ def test_every_word_stands_in_the_table() -> None:
         {"$defs": {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 9} for n in range(40)}, "$ref": "#/$defs/0"},
     ],
 )
-def test_a_schema_without_end_is_given_up(schema: Any) -> None:
-    """Circular references and exponential trees stop at a limit, and nothing matches them."""
+def test_an_infinite_schema_stops_at_the_limit(schema: Any) -> None:
+    """For circular references and exponential trees; no value is valid then."""
     assert find_violation(schema, {"a": 1}) == SchemaViolation("", "the schema is too deep or too large to check")
 
 
@@ -161,8 +161,8 @@ def test_a_schema_without_end_is_given_up(schema: Any) -> None:
         "^(a{1,3}){1,200}$",
     ],
 )
-def test_a_pattern_that_would_take_for_ever_is_not_tried_on_long_texts(pattern: str) -> None:
-    """Short texts are matched, longer ones are accepted."""
+def test_patterns_are_not_matched_against_long_texts(pattern: str) -> None:
+    """A pattern may take exponential time; longer texts are accepted."""
     before = time.process_time()
     assert find_violation({"pattern": pattern}, "aaaa!") is not None
     for many in (10, 15, 20, 30, 100, 500, 1999):
@@ -182,8 +182,8 @@ def test_a_pattern_that_would_take_for_ever_is_not_tried_on_long_texts(pattern: 
         ({"items": {"not": {"pattern": "^a*a*a*[bc]"}}}, ["a" * 200] * 10_000),
     ],
 )
-def test_work_that_multiplies_is_given_up(schema: Any, value: Any) -> None:
-    """Each item is compared with a list in the schema: large times large exceeds the limit."""
+def test_validation_stops_at_the_work_limit(schema: Any, value: Any) -> None:
+    """Each item is compared with a list in the schema: the product of two large numbers exceeds the limit."""
     assert find_violation(schema, value) == SchemaViolation("", "the schema is too deep or too large to check")
 
 
@@ -233,7 +233,7 @@ branches = st.recursive(st.booleans() | words(st.booleans()), words, max_leaves=
 
 @settings(max_examples=2000 if LONG else 60)
 @given(words(branches), st.fixed_dictionaries({"x": words(st.booleans()), "y/z": st.booleans()}), values)
-def test_the_answer_is_that_of_a_whole_validator(schema: dict[str, Any], defs: dict[str, Any], value: Any) -> None:
+def test_results_match_a_complete_validator(schema: dict[str, Any], defs: dict[str, Any], value: Any) -> None:
     """For any schema of these keywords and any value."""
     defs["x"].pop("$ref", None)  # It would be circular.
     whole = {**schema, "$defs": defs}

@@ -104,15 +104,15 @@ def matrix() -> dict[str, dict[str, str]]:
     return {state: {name: outcome(state, name) for name in CALL_TYPES} for state in TRANSITIONS}
 
 
-def test_the_matrix_is_the_committed_one() -> None:
-    """C4: every state with every event; a change shows in the file."""
+def test_the_matrix_matches_the_committed_file() -> None:
+    """C4: every state with every event, so that a change is visible in the diff."""
     text = json.dumps(matrix(), indent=2) + "\n"
     if UPDATE:
         MATRIX.write_text(text, "utf-8")
     assert MATRIX.read_text("utf-8") == text
 
 
-def test_the_matrix_is_the_table_of_the_design() -> None:
+def test_the_matrix_matches_the_table_of_the_design() -> None:
     """C4: the table of the design, with repeated ends."""
     expected = {
         state: {name: "duplicate" if (state, name) in ECHOES else result for name, result in line.items()}
@@ -121,8 +121,8 @@ def test_the_matrix_is_the_table_of_the_design() -> None:
     assert matrix() == expected
 
 
-def test_the_states_are_the_nine_and_none() -> None:
-    """C4: three open, six ends, and the ends lead nowhere."""
+def test_there_are_nine_states_and_none() -> None:
+    """C4: three open and six terminal states, and terminal states have no transition."""
     assert {"queued", "awaiting_approval", "running"} == OPEN_STATES
     assert set(ENDINGS) == TERMINAL_STATES
     assert set(TRANSITIONS) == OPEN_STATES | TERMINAL_STATES | {"none"}
@@ -139,8 +139,8 @@ def test_every_state_can_be_reached_and_every_open_call_can_end() -> None:
     assert all(set(TRANSITIONS[state].values()) >= TERMINAL_STATES for state in OPEN_STATES)
 
 
-def test_the_events_that_end_a_call_are_known_as_such() -> None:
-    """The events that lead to an end are those that wake waiting readers."""
+def test_events_to_terminal_states_are_listed_as_ending() -> None:
+    """The list of ending events, which wake waiting readers, matches the table."""
     for line in TRANSITIONS.values():
         for cls, after in line.items():
             assert (after in TERMINAL_STATES) == is_terminal(an_event(str(cls.__struct_config__.tag)))
@@ -159,8 +159,8 @@ STATES: dict[str, list[Event]] = {
     ("state", "name"),
     [(state, name) for state in STATES for name in DESIGN[state] if DESIGN[state][name] in ("illegal", "late")],
 )
-def test_rows_make_no_step_that_the_table_does_not_have(state: str, name: str) -> None:
-    """C4: a log that calls an impossible step applied, written by another version or damaged, changes no row."""
+def test_call_records_make_no_transition_outside_the_table(state: str, name: str) -> None:
+    """C4: an applied but impossible event, from another version or from damage, changes no record."""
     memory = write_script(STATES[state])
     (row,) = memory.unit.calls.values()
     assert row.state == state
@@ -171,7 +171,7 @@ def test_rows_make_no_step_that_the_table_does_not_have(state: str, name: str) -
 
 
 @given(scripts())
-def test_every_event_has_the_verdict_and_makes_the_step_of_the_table(script: list[Event]) -> None:
+def test_verdicts_and_transitions_match_the_table(script: list[Event]) -> None:
     """C4: in any session each applied event about a call is a transition of the table; others change no state."""
     memory, states = MemoryLedger(), dict[str, str]()
     for draft in script:
@@ -183,8 +183,8 @@ def test_every_event_has_the_verdict_and_makes_the_step_of_the_table(script: lis
         assert {row.id: row.state for row in memory.unit.calls.values()} == states
 
 
-def test_reasons_that_end_a_turn_at_once() -> None:
-    """C5: a cancelled turn cancels its calls; a failed or lost one loses them; others give them a grace period."""
+def test_the_stop_reason_decides_how_open_calls_end() -> None:
+    """C5: a cancelled turn cancels its calls; a failed or lost one loses them; other reasons leave a grace period."""
     for reason, state in {"cancelled": "cancelled", "error": "lost", "eof": "lost", "end_turn": "running"}.items():
         memory = write_script(
             [ev.TurnStarted(), ev.CallStarted(), ev.CallProposed(scope="detached"), ev.TurnEnded(reason=reason)]
@@ -219,14 +219,14 @@ ROW = CallRecord(id="exec_000000000001", session="s", entry=1, state="completed"
         (ev.CallExpired(), ev.CallFailed(error="timeout"), "late"),
     ],
 )
-def test_an_ending_that_says_the_same_is_a_duplicate(first: ev.CallEnd, second: ev.CallEnd, verdict: str) -> None:
-    """C4: equal endings and echoes are duplicates, all else that follows an end is late."""
+def test_an_equal_ending_is_a_duplicate(first: ev.CallEnd, second: ev.CallEnd, verdict: str) -> None:
+    """C4: equal endings and echoes are duplicates; any other event after an end is late."""
     state = str(type(first).__struct_config__.tag).removeprefix("call.")
     assert classify_event(structs.replace(ROW, state=state, ending=ending_mark(first)), second) == verdict
 
 
-def test_late_events_change_nothing_but_the_note() -> None:
-    """C4: a start, update or result after the end is kept in the log and shown as late."""
+def test_late_events_change_only_the_late_note() -> None:
+    """C4: a start, update or result after the end is stored and shown as late."""
     memory = write_script([ev.CallStarted(), ev.CallCompleted(call="#0", output="done", title="t")])
     before = structs.replace(memory.state.snapshot().entries[0])
     for late in (
@@ -241,8 +241,8 @@ def test_late_events_change_nothing_but_the_note() -> None:
         assert memory.state.snapshot().entries == [structs.replace(before, late=stored.seq)]
 
 
-def test_an_answer_counts_once_for_the_request_that_its_call_awaits() -> None:
-    """S2.7: the same answer again is a duplicate, another one late, one to nothing an orphan."""
+def test_an_answer_counts_once_for_the_pending_request() -> None:
+    """S2.7: the same answer again is a duplicate, another one is late, one without a request is an orphan."""
     awaiting = structs.replace(ROW, state="awaiting_approval", approval="a")
     pending = ApprovalRecord(id="a", session="s", call=ROW.id, entry=2)
     yes, no = ev.ApprovalGranted(option="yes"), ev.ApprovalRefused(option="no")
@@ -301,13 +301,15 @@ def newest(state: str, turn: str = "t1", iteration: int = -1) -> CallRecord:
         (newest("failed"), ev.CallInput(aliases=ID), "t1", "same"),
     ],
 )
-def test_which_call_a_foreign_id_means(known: CallRecord | None, event: ev.CallEvent, turn: str, expected: str) -> None:
-    """C2: to the newest call with it, or to a new one."""
+def test_a_foreign_id_resolves_to_the_newest_call_or_a_new_call(
+    known: CallRecord | None, event: ev.CallEvent, turn: str, expected: str
+) -> None:
+    """C2"""
     assert resolve_call(known, event, turn) == expected
 
 
-def test_a_foreign_id_over_a_whole_session() -> None:
-    """C2: one id, four calls: a new turn, a new opening, and one that is only repeated."""
+def test_a_foreign_id_reused_in_a_session_gives_four_calls() -> None:
+    """C2: a new turn and a new opening create calls, a repetition does not."""
     again = structs.replace(OPENING, title="again")
     memory = write_script(
         [
@@ -333,7 +335,7 @@ def test_a_foreign_id_over_a_whole_session() -> None:
     assert [row.client_call_id for row in calls] == ["1", *(row.id for row in calls[1:])]
 
 
-def test_an_execution_id_never_reopens() -> None:
+def test_an_event_with_an_execution_id_never_reopens_a_call() -> None:
     """C2: any event with the id of an ended call is late, in this turn and in later ones."""
     memory = write_script(
         [ev.TurnStarted(), ev.CallProposed(tool_name="ls"), ev.CallCompleted(call="#0"), ev.TurnStarted()]
@@ -356,8 +358,10 @@ COPY = Alias(SOURCE_LEDGER, "exec_000000000001")
         ((*ID, COPY), ev.CallProgress(text="x"), "late"),
     ],
 )
-def test_a_copied_execution_id_never_reopens(aliases: tuple[Alias, ...], repeated: ev.CallEvent, verdict: str) -> None:
-    """C2: in an imported log the id of the original means its copy; only a foreign id can repeat its opening."""
+def test_a_copied_execution_id_never_reopens_a_call(
+    aliases: tuple[Alias, ...], repeated: ev.CallEvent, verdict: str
+) -> None:
+    """C2: in an imported log the id of the original refers to its copy; only a foreign id can open a call again."""
     copy = [structs.replace(event, aliases=aliases) for event in (OPENING, ev.CallCompleted(), repeated)]
     memory = write_script(copy)
     assert [event.verdict for event in memory.log] == ["applied", "applied", verdict]
@@ -365,21 +369,21 @@ def test_a_copied_execution_id_never_reopens(aliases: tuple[Alias, ...], repeate
 
 
 @pytest.mark.parametrize("fields", [{}, {"aliases": ()}, {"call": ""}])
-def test_without_a_foreign_id_each_opening_is_a_call_of_its_own(fields: dict[str, object]) -> None:
+def test_each_opening_without_a_foreign_id_is_a_new_call(fields: dict[str, object]) -> None:
     """C2, C3: two identical `ls` are two calls."""
     memory = write_script([ev.CallProposed(tool_name="ls", input={}, **fields)] * 2)
     assert len(memory.unit.calls) == 2
 
 
 def test_the_same_id_in_another_namespace_is_another_call() -> None:
-    """C2: and only the first of them keeps it for clients."""
+    """C2: only the first of them has it as its client call id."""
     memory = write_script([ev.CallProposed(aliases=(Alias(ns, "1"),)) for ns in ("acp", "shell")])
     first, second = memory.unit.calls.values()
     assert (first.client_call_id, second.client_call_id) == ("1", second.id)
 
 
 def test_a_call_may_have_several_foreign_ids() -> None:
-    """C1: all of them find it, also those added later."""
+    """C1: the call is found by each of them, including ids added later."""
     other = (Alias("shell", "cmd-0-0"),)
     memory = write_script([OPENING, ev.CallStarted(aliases=(*ID, *other)), ev.CallCompleted(aliases=other)])
     assert [row.state for row in memory.unit.calls.values()] == ["completed"]
@@ -406,7 +410,7 @@ def test_a_request_for_an_unknown_call_proposes_it_first() -> None:
         ("", ""),
     ],
 )
-def test_tool_names_are_freed_of_their_server(raw: str, clean: str) -> None:
+def test_server_prefixes_are_removed_from_tool_names(raw: str, clean: str) -> None:
     """S2.5"""
     assert strip_mcp_prefix(raw) == clean
 
@@ -415,8 +419,8 @@ def test_tool_names_are_freed_of_their_server(raw: str, clean: str) -> None:
     ("state", "name"),
     [(state, name) for state in sorted(OPEN_STATES) for name in DESIGN[state] if DESIGN[state][name] == "illegal"],
 )
-def test_an_impossible_step_is_recorded_of_others_and_refused_of_ourselves(state: str, name: str) -> None:
-    """C4: from a foreign source it is kept and changes nothing; in this process it raises and writes nothing."""
+def test_an_invalid_transition_is_stored_if_foreign_and_raises_if_own(state: str, name: str) -> None:
+    """C4: a foreign event is stored and changes nothing; one of this process raises, and nothing is written."""
     opening = {"queued": ev.CallProposed(), "running": ev.CallStarted(), "awaiting_approval": ev.ApprovalRequested()}
     step = structs.replace(an_event(name), call="#0")
     foreign, own = MemoryLedger(), MemoryLedger(strict=True)

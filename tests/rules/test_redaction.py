@@ -118,20 +118,20 @@ class TestLaws:
         assert "".join(stream(REDACTORS[name], chunks)[0]) == REDACTORS[name].text(text)
 
     @given(split())
-    def test_one_character_at_a_time(self, case: tuple[str, str, list[str]]) -> None:
+    def test_single_characters_give_the_same_text(self, case: tuple[str, str, list[str]]) -> None:
         """The finest split is one of them."""
         name, text, _ = case
         assert "".join(stream(REDACTORS[name], list(text))[0]) == REDACTORS[name].text(text)
 
     @given(split())
-    def test_the_whole_text_is_cut_by_the_rule(self, case: tuple[str, str, list[str]]) -> None:
-        """The compiled patterns find what the rule, applied letter by letter, finds."""
+    def test_the_patterns_match_a_reference_implementation(self, case: tuple[str, str, list[str]]) -> None:
+        """The compiled patterns find the same secrets as the rule applied letter by letter."""
         name, text, _ = case
         assert REDACTORS[name].text(text) == by_the_book(REDACTORS[name].patterns, text)
 
     @given(split())
-    def test_the_carry_is_small_and_waits_for_a_reason(self, case: tuple[str, str, list[str]]) -> None:
-        """Held text is shorter than the secret it may become; a secret that is known is not held at all."""
+    def test_held_text_is_short_and_may_become_a_secret(self, case: tuple[str, str, list[str]]) -> None:
+        """It is shorter than the secret it may become; a recognized secret is not held."""
         name, _, chunks = case
         patterns = REDACTORS[name].patterns
         longest = max(len(pattern.prefix) + pattern.least for pattern in patterns)
@@ -143,8 +143,8 @@ class TestLaws:
                 assert any(pattern.prefix.startswith(carry[1 : 1 + len(pattern.prefix)]) for pattern in patterns)
 
     @given(split())
-    def test_without_the_text_before_only_more_is_cut(self, case: tuple[str, str, list[str]]) -> None:
-        """A caller that does not pass the earlier output still finds all secrets."""
+    def test_without_the_preceding_text_no_secret_is_missed(self, case: tuple[str, str, list[str]]) -> None:
+        """A caller that does not pass earlier output may only redact more."""
         _, _, chunks = case
         carry, out = "", ""
         for chunk in [*chunks, " ", KEY, " "]:
@@ -162,7 +162,7 @@ class TestLaws:
         assert REDACTOR.value(value) is value
 
     @given(st.text())
-    def test_off_means_untouched(self, text: str) -> None:
+    def test_redaction_without_patterns_changes_nothing(self, text: str) -> None:
         """Without patterns all text is released at once, as the same object."""
         assert OFF.text(text) is text
         assert OFF.value([text])[0] is text
@@ -171,8 +171,8 @@ class TestLaws:
 
 class TestSecrets:
     @pytest.mark.parametrize("prefix", KEYS)
-    def test_each_kind_is_found(self, prefix: str) -> None:
-        """Every default pattern finds its secret at the start, in an assignment, in JSON, in a URL and in Chinese."""
+    def test_every_default_pattern_finds_its_secret(self, prefix: str) -> None:
+        """At the start, in an assignment, in JSON, in a URL and in Chinese text."""
         key = KEYS[prefix]
         name = next(pattern.name for pattern in DEFAULT if pattern.prefix == prefix)
         for around in (*AROUND, "KEY={}\nnext", "\\n{}\\n") if not prefix.startswith("BEGIN") else AROUND:
@@ -200,12 +200,12 @@ class TestSecrets:
             "Authorization: Basic " + base64.b64encode(b"user:password").decode(),
         ],
     )
-    def test_typical_secrets(self, text: str) -> None:
+    def test_typical_secrets_are_redacted(self, text: str) -> None:
         """Real keys are replaced completely."""
         assert re.fullmatch(r"\[redacted:[a-z-]+\]", REDACTOR.text(text))
 
     @pytest.mark.parametrize("newline", ["\n", "\r\n", "\\n"])
-    def test_a_private_key_leaves_whole(self, newline: str) -> None:
+    def test_a_private_key_is_redacted_completely(self, newline: str) -> None:
         """All lines of a PEM key are replaced, also inside JSON; its last line stays."""
         body = newline.join(["MIIEvQIBADANBgkq+/" * 3] * 20)
         text = newline.join(["-----BEGIN PRIVATE KEY-----", body, "-----END PRIVATE KEY-----"])
@@ -228,22 +228,22 @@ class TestSecrets:
             "def ask_question(desk_id: int) -> list[str]: return [sk_learn, hf_model, npm_run]",
         ],
     )
-    def test_ordinary_text_stays(self, text: str) -> None:
+    def test_ordinary_text_is_not_redacted(self, text: str) -> None:
         """Hyphenated words, paths, digests, settings, cursors and code are not secrets."""
         assert REDACTOR.text(text) is text
 
-    def test_an_image_in_base64_stays(self) -> None:
+    def test_a_base64_image_is_not_redacted(self) -> None:
         """No secret begins inside a long run of base64, as a letter precedes every index in it."""
         image = base64.b64encode(b"".join(hashlib.sha256(bytes([n])).digest() for n in range(256)) * 20).decode()
         assert REDACTOR.text(f"data:image/png;base64,{image}").count("[redacted") == 0
 
-    def test_the_longest_prefix_gives_the_name(self) -> None:
-        """A key of Anthropic is also one of the general kind; the order of the patterns does not matter."""
+    def test_the_longest_matching_prefix_names_the_secret(self) -> None:
+        """An Anthropic key also matches the general pattern; the order of the patterns does not matter."""
         key = KEYS["sk-ant-"]
         assert REDACTOR.text(key) == Redactor(reversed(DEFAULT)).text(key) == "[redacted:anthropic]"
 
-    def test_values_are_cut_in_texts_and_keys(self) -> None:
-        """Every text of a value is looked at, also the keys; what did not change is shared."""
+    def test_secrets_in_strings_and_keys_of_values_are_redacted(self) -> None:
+        """Unchanged parts are shared, not copied."""
         plain = {"a": [1, None]}
         value = {"env": [f"T={KEY}", 1.5, True], KEY: plain, "plain": plain}
         assert REDACTOR.value(value) == {
@@ -253,13 +253,13 @@ class TestSecrets:
         }
         assert REDACTOR.value(value)["plain"] is plain
 
-    def test_json_text_is_cut_as_its_value_is(self) -> None:
-        """Arguments are streamed as JSON text: there a secret after a line end comes after `\\n`."""
+    def test_json_text_is_redacted_like_its_value(self) -> None:
+        r"""Arguments are streamed as JSON text, where a secret may follow an escaped line end `\n`."""
         value = {"content": f"first\n{KEY}\n\t{KEYS['sk-']}"}
         assert json.loads(REDACTOR.text(json.dumps(value))) == REDACTOR.value(value)
 
-    def test_own_patterns(self) -> None:
-        """Custom patterns are used with the others, or alone."""
+    def test_custom_patterns_are_used(self) -> None:
+        """With the default ones or alone."""
         own = Pattern("badge", "corp-", "0-9", 4)
         assert Redactor((*DEFAULT, own)).text(f"corp-12345 {KEY}") == "[redacted:badge] [redacted:github]"
         assert Redactor([own]).text(f"corp-123 corp-1234x {KEY}") == f"corp-123 [redacted:badge]x {KEY}"
@@ -281,21 +281,21 @@ class TestSecrets:
             Pattern("class", "x-", "a\\", 8),
         ],
     )
-    def test_a_broken_pattern_is_refused(self, pattern: Pattern) -> None:
-        """Settings that cannot work are refused when they are read, by the name of the pattern."""
+    def test_an_invalid_pattern_is_refused(self, pattern: Pattern) -> None:
+        """The settings are refused when they are read, with the name of the pattern."""
         with pytest.raises(InvalidInputError) as refused:
             Redactor([pattern])
         assert refused.value.field.startswith("pattern")
 
-    def test_two_patterns_of_one_prefix_are_refused(self) -> None:
-        """The carry identifies a secret by its prefix."""
+    def test_two_patterns_with_the_same_prefix_are_refused(self) -> None:
+        """The held text identifies a secret by its prefix."""
         with pytest.raises(InvalidInputError):
             Redactor([*DEFAULT, Pattern("mine", "sk-", "a-z", 8)])
 
 
 class TestCarry:
-    def test_it_is_empty_in_ordinary_text(self) -> None:
-        """Nothing is held inside or at the end of a word, even if it ends as a secret begins."""
+    def test_no_ordinary_text_is_held(self) -> None:
+        """Neither inside nor at the end of a word, even if it ends like the start of a secret."""
         words = ["The", "bees", "begin", "sitting;", "engines", "sing,", "as", "risks", "rise."]
         before = ""
         for word in words:
@@ -303,15 +303,15 @@ class TestCarry:
             assert (out, carry) == (" " + word, "")
             before = out
 
-    def test_the_stored_carry_never_has_the_secret(self) -> None:
-        """Up to the minimum length a part is held; after that only the prefix of the secret that is dropped."""
+    def test_the_stored_held_text_never_contains_the_secret(self) -> None:
+        """Up to the minimum length a part is held; after that only the prefix of the dropped secret."""
         outs, carries = stream(REDACTOR, list(f"a {KEY} z"))
         assert "".join(outs) == "a [redacted:github] z"
         assert max(map(len, carries)) == 1 + len("ghp_") + 29
         assert "\0ghp_" in carries and carries[-1] == ""
         assert not any(KEY[:40] in carry for carry in carries)
 
-    def test_the_mark_leaves_as_soon_as_the_secret_is_known(self) -> None:
+    def test_the_redaction_mark_is_released_when_the_secret_is_recognized(self) -> None:
         """A reader does not wait for the end of a long secret."""
         assert REDACTOR.feed("", f"x {KEY}") == ("x [redacted:github]", "\0ghp_")
         assert REDACTOR.feed("\0ghp_", "abc") == ("", "\0ghp_")
@@ -319,7 +319,7 @@ class TestCarry:
         assert REDACTOR.feed("\0ghp_", "abc, then") == (", then", "")
         assert REDACTOR.flush("\0ghp_") == ""
 
-    def test_held_text_is_released_whole(self) -> None:
+    def test_held_text_is_released_completely(self) -> None:
         """Held text that is not a secret is released with the next chunk, or at the end."""
         out, carry = REDACTOR.feed("", "we use npm_", "")
         assert (out, carry) == ("we use ", " npm_")
@@ -327,8 +327,8 @@ class TestCarry:
         assert REDACTOR.feed(carry, "config_z") == ("npm_config_z", "")
         assert REDACTOR.flush(carry) == "npm_"
 
-    def test_a_carry_outlives_a_change_of_settings(self) -> None:
-        """A carry stored with other patterns is released, or drops nothing more."""
+    def test_held_text_survives_a_change_of_patterns(self) -> None:
+        """Text held with other patterns is released, and drops nothing more."""
         for redactor in (OFF, Redactor([Pattern("badge", "corp-", "0-9", 4)])):
             assert redactor.feed(" npm_abc", "def ") == ("npm_abcdef ", "")
             assert redactor.flush("\\npm_abc") == "npm_abc"
@@ -353,7 +353,7 @@ class TestTime:
         ],
         ids=["run", "prefixes", "lower case", "short runs", "escapes", "spaces", "pem", "many"],
     )
-    def test_a_megabyte_takes_linear_time(self, text: str) -> None:
+    def test_redacting_a_megabyte_takes_linear_time(self, text: str) -> None:
         """No text of a million characters takes seconds, whole or in chunks."""
         begun = time.process_time()
         whole = REDACTOR.text(text)

@@ -68,10 +68,10 @@ def streamed(entry: Any) -> str:
 
 @pytest.mark.parametrize("size", [1, 2, 5, 17, 100])
 @pytest.mark.parametrize("stream", STREAMS)
-async def test_a_secret_in_pieces_never_reaches_the_disk(
+async def test_a_secret_split_into_chunks_never_reaches_the_disk(
     ledger: LocalLedger, tmp_path: Path, stream: str, size: int
 ) -> None:
-    """Cut anywhere, in any kind of stream, each piece acknowledged and durable before the next."""
+    """Split anywhere, in any kind of stream, each chunk acknowledged and durable before the next."""
     for piece in split(TEXT, size):
         await ledger.log.append("a", [STREAMS[stream](piece)])
         assert not found_in(tmp_path)
@@ -103,7 +103,7 @@ async def test_a_secret_in_any_field_never_reaches_the_disk(ledger: LocalLedger,
     assert not given_fields or MARK.encode() in body
 
 
-async def test_what_comes_too_late_is_freed_of_secrets_too(ledger: LocalLedger, tmp_path: Path) -> None:
+async def test_events_that_are_not_applied_are_redacted(ledger: LocalLedger, tmp_path: Path) -> None:
     """C4: late, orphan, duplicate and replayed events are stored without secrets."""
     alias = (Alias("acp", "c"),)
     await ledger.log.append("a", [ev.CallStarted(aliases=alias), ev.CallCompleted(aliases=alias, output=TEXT)])
@@ -122,8 +122,8 @@ async def test_what_comes_too_late_is_freed_of_secrets_too(ledger: LocalLedger, 
     assert not found_in(tmp_path)
 
 
-async def test_two_streams_at_once_keep_their_secrets_apart(ledger: LocalLedger, tmp_path: Path) -> None:
-    """Concurrent calls write in turn, each in the middle of a secret."""
+async def test_secrets_of_two_concurrent_streams_are_redacted(ledger: LocalLedger, tmp_path: Path) -> None:
+    """Two calls write alternately, each in the middle of a secret."""
     calls = [(Alias("acp", name),) for name in ("one", "two", "three")]
     for pieces in zip(*(split(TEXT, 5) for _ in calls), strict=True):
         for alias, piece in zip(calls, pieces, strict=True):
@@ -136,7 +136,7 @@ async def test_two_streams_at_once_keep_their_secrets_apart(ledger: LocalLedger,
     assert not found_in(tmp_path)
 
 
-async def test_another_event_in_the_middle_of_a_secret_does_not_let_it_out(ledger: LocalLedger, tmp_path: Path) -> None:
+async def test_another_event_within_a_secret_does_not_reveal_it(ledger: LocalLedger, tmp_path: Path) -> None:
     """A title, a start or a plan between two pieces of an output: the output is still one text."""
     alias = (Alias("acp", "c"),)
     await ledger.log.append("a", [ev.CallStarted(aliases=alias)])
@@ -167,7 +167,7 @@ ENDS_A_TEXT = {
 
 
 @pytest.mark.parametrize("name", ENDS_A_TEXT)
-async def test_what_was_held_back_leaves_when_its_text_ends(ledger: LocalLedger, name: str) -> None:
+async def test_held_text_is_released_when_its_text_ends(ledger: LocalLedger, name: str) -> None:
     """Held text that is not a secret is released in its place as soon as nothing can be added to it."""
     await ledger.log.append("a", [ev.TurnStarted(), ev.MessageDelta(text="I like sk", message_id="m", chunks="delta")])
     assert [one.content for one in (await ledger.snapshot("a")).entries] == ["I like "]
@@ -189,7 +189,7 @@ BESIDE_A_TEXT = {
 
 
 @pytest.mark.parametrize("name", BESIDE_A_TEXT)
-async def test_what_does_not_end_a_text_does_not_let_its_secret_out(
+async def test_an_event_that_does_not_end_a_text_does_not_reveal_its_secret(
     ledger: LocalLedger, tmp_path: Path, name: str
 ) -> None:
     """S2.12: a text continues after an event that adds no entry, and so does the secret in it."""
@@ -214,8 +214,8 @@ OUTPUT_ENDS = {
 
 
 @pytest.mark.parametrize("name", OUTPUT_ENDS)
-async def test_what_was_held_back_of_an_output_leaves_when_the_call_ends(ledger: LocalLedger, name: str) -> None:
-    """An output is complete at the end of its call, for any kind of end, and no part of it is late."""
+async def test_held_output_is_released_when_the_call_ends(ledger: LocalLedger, name: str) -> None:
+    """For any kind of end, and no part of the output is late."""
     alias = (Alias("acp", "c"),)
     await ledger.log.append("a", [ev.TurnStarted(), ev.CallInputDelta(aliases=alias, text='{"a": "gh')])
     await ledger.log.append("a", [ev.CallStarted(aliases=alias), ev.CallProgress(aliases=alias, text="see sk")])
@@ -228,8 +228,8 @@ async def test_what_was_held_back_of_an_output_leaves_when_the_call_ends(ledger:
     assert row is not None and row.carry == {}
 
 
-async def test_an_output_held_back_leaves_when_its_approval_is_refused(ledger: LocalLedger) -> None:
-    """A refusal ends a call like any other ending."""
+async def test_held_output_is_released_when_the_approval_is_denied(ledger: LocalLedger) -> None:
+    """A denial ends a call like any other end."""
     alias = (Alias("acp", "c"),)
     await ledger.log.append("a", [ev.CallProgress(aliases=alias, text="see sk"), ev.ApprovalRequested(aliases=alias)])
     await ledger.log.append("a", [ev.ApprovalRefused(aliases=alias, reason="no")])
@@ -237,8 +237,8 @@ async def test_an_output_held_back_leaves_when_its_approval_is_refused(ledger: L
     assert (shown.status, shown.output_text) == ("denied", "see sk")
 
 
-async def test_arguments_held_back_leave_when_their_approval_is_granted(ledger: LocalLedger) -> None:
-    """No more arguments follow an approval: those that arrived while it was pending are complete."""
+async def test_held_arguments_are_released_when_the_approval_is_granted(ledger: LocalLedger) -> None:
+    """No arguments follow an approval, so those that arrived before are complete."""
     alias = (Alias("acp", "c"),)
     await ledger.log.append(
         "a", [ev.ApprovalRequested(aliases=alias), ev.CallInputDelta(aliases=alias, text='{"a": "sk')]
@@ -250,10 +250,10 @@ async def test_arguments_held_back_leave_when_their_approval_is_granted(ledger: 
 
 
 @pytest.mark.parametrize("answer", [ev.ApprovalRefused, ev.ApprovalWithdrawn])
-async def test_an_answer_that_does_not_count_does_not_let_a_secret_out(
+async def test_a_second_answer_does_not_reveal_a_secret(
     ledger: LocalLedger, tmp_path: Path, answer: type[ev.ApprovalAnswer]
 ) -> None:
-    """S2.7: a second answer ends nothing, so the output of the approved call still continues after it."""
+    """S2.7: it ends nothing, so the output of the approved call continues after it."""
     alias = (Alias("acp", "c"),)
     await ledger.log.append("a", [ev.ApprovalRequested(aliases=alias)])
     (request,) = await ledger.approvals()
@@ -280,8 +280,8 @@ asyncio.run(main())
 """
 
 
-async def test_what_was_held_back_survives_the_death_of_the_process(db: str, tmp_path: Path) -> None:
-    """Each piece is written by a process that dies right after: the secret is still found, no text is lost."""
+async def test_held_text_survives_a_killed_process(db: str, tmp_path: Path) -> None:
+    """Each chunk is written by a process that dies right after: the secret is still found, and no text is lost."""
     for piece in split(TEXT, 13):
         assert subprocess.run([sys.executable, "-c", DIE, db, piece]).returncode == 9
         assert not found_in(tmp_path)
@@ -292,8 +292,8 @@ async def test_what_was_held_back_survives_the_death_of_the_process(db: str, tmp
     assert not found_in(tmp_path)
 
 
-async def test_a_person_may_name_secrets_of_his_own_or_none(tmp_path: Path) -> None:
-    """A pattern of the settings is used like the default ones; without redaction everything is stored."""
+async def test_redaction_patterns_are_configurable(tmp_path: Path) -> None:
+    """Patterns of the settings are used like the default ones; without redaction everything is stored."""
     own = (("house", "house-", "0-9", 4),)
     async with await open_with_settings(f"sqlite:///{tmp_path / 'own' / 'l.db'}", secret_patterns=own) as ledger:
         await ledger.log.append("a", [ev.MessageUser(text=f"house-12345 {SECRET}")])
@@ -312,7 +312,7 @@ pieces = st.lists(
 
 
 @given(pieces)
-def test_no_mixture_of_streams_lets_a_secret_out(mixture: list[tuple[str, str]]) -> None:
+def test_no_interleaving_of_streams_reveals_a_secret(mixture: list[tuple[str, str]]) -> None:
     """For any events in any order, no text of an entry contains a secret."""
     asyncio.run(_mixed(mixture))
 
@@ -337,7 +337,7 @@ async def _mixed(mixture: list[tuple[str, str]]) -> None:
 # Values too large for an event
 
 
-async def test_large_output_is_kept_whole_beside_the_log(ledger: LocalLedger, tmp_path: Path) -> None:
+async def test_large_output_is_stored_as_a_blob(ledger: LocalLedger, tmp_path: Path) -> None:
     """S2.8: the entry has a preview, a mark and the size of the full value, which has no secrets."""
     output = "line\n" * 50_000 + TEXT + "\nend" * 50_000
     async with ledger.session("a").call("cat") as call:
@@ -351,8 +351,8 @@ async def test_large_output_is_kept_whole_beside_the_log(ledger: LocalLedger, tm
     assert (await call.result()).state == "completed" and not found_in(tmp_path)
 
 
-async def test_large_json_is_kept_whole_too(ledger: LocalLedger) -> None:
-    """S2.8: and reads back as the value it was."""
+async def test_large_json_is_stored_as_a_blob(ledger: LocalLedger) -> None:
+    """S2.8: it reads back as the same value."""
     rows = [{"number": number, "name": f"row {number} \u00e4\U0001f600"} for number in range(5000)]
     await ledger.log.append("a", [ev.CallCompleted(output=rows), ev.Raw(body={"all": rows})])
     stored = await read_events(ledger, "a")
@@ -362,7 +362,7 @@ async def test_large_json_is_kept_whole_too(ledger: LocalLedger) -> None:
     assert all(len(msgspec.json.encode(event)) < 4096 for event in stored)
 
 
-async def test_equal_outputs_are_kept_once(ledger: LocalLedger, tmp_path: Path) -> None:
+async def test_equal_outputs_are_stored_once(ledger: LocalLedger, tmp_path: Path) -> None:
     """S2.8: by their content, for any writer and any number of writes."""
     output = "the same\n" * 20_000
     await asyncio.gather(
@@ -392,7 +392,7 @@ async def test_a_preview_never_splits_a_character(db: str) -> None:
         assert shown.output == "\U0001f600" * 250 and not await find_faults(ledger)
 
 
-async def test_a_blob_half_written_by_a_dead_process_is_written_again(db: str, tmp_path: Path) -> None:
+async def test_an_incomplete_blob_of_a_dead_process_is_written_again(db: str, tmp_path: Path) -> None:
     """S2.8: a blob exists once it is complete; a later write of the same value completes it."""
     data = b"z" * 3_000_000
     async with await callslip.open(db) as ledger:
@@ -406,8 +406,8 @@ async def test_a_blob_half_written_by_a_dead_process_is_written_again(db: str, t
         assert await ledger.blob(identity) == data
 
 
-async def test_a_deleted_sessions_blobs_are_gone_from_the_file(db: str, tmp_path: Path) -> None:
-    """S2.8: deleting a session deletes its blobs, unless another session uses them."""
+async def test_deleting_a_session_deletes_its_unshared_blobs(db: str, tmp_path: Path) -> None:
+    """S2.8: blobs that another session uses stay."""
     async with await open_with_settings(db, inline_limit=1000) as ledger:
         await ledger.log.append(
             "a", [ev.CallCompleted(output="only a " * 1000), ev.CallCompleted(output="shared " * 1000)]
@@ -420,8 +420,8 @@ async def test_a_deleted_sessions_blobs_are_gone_from_the_file(db: str, tmp_path
         assert not await find_faults(ledger)
 
 
-async def test_retention_takes_blobs_along_and_those_that_nothing_names(db: str, tmp_path: Path) -> None:
-    """S2.8: retention deletes the blobs of removed events, and those that no event uses."""
+async def test_retention_deletes_blobs_of_removed_events_and_unused_blobs(db: str, tmp_path: Path) -> None:
+    """S2.8"""
     async with await open_with_settings(db, inline_limit=1000) as ledger:
         await ledger.log.append("a", [ev.CallCompleted(output="old " * 1000, at=1000), ev.MessageUser(text="x")])
         (old, _) = await read_events(ledger, "a")
@@ -436,8 +436,8 @@ async def test_retention_takes_blobs_along_and_those_that_nothing_names(db: str,
         assert await ledger.blob(new) == b"new " * 1000 and not await find_faults(ledger)
 
 
-async def test_a_blob_swept_away_in_the_last_moment_is_put_again(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S2.8: between the blob and its event, another process may delete the last event that used it."""
+async def test_a_blob_deleted_before_its_event_is_written_again(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S2.8: after the blob is stored, another process may delete the last event that used it."""
     async with await open_with_settings(db, inline_limit=1000) as ledger:
         await ledger.log.append("a", [ev.CallCompleted(output="shared " * 1000)])
         put = ledger.log.store.put_blob
@@ -458,7 +458,7 @@ async def test_a_blob_swept_away_in_the_last_moment_is_put_again(db: str, monkey
         assert await ledger.blob(event.blob.hash) == b"shared " * 1000
 
 
-async def test_a_deleted_session_is_gone_from_the_bytes_of_the_file(db: str, tmp_path: Path) -> None:
+async def test_the_text_of_a_deleted_session_is_not_in_the_file(db: str, tmp_path: Path) -> None:
     """Deleted texts are not in any free page of the closed file."""
     async with await open_with_settings(db, inline_limit=1000) as ledger:
         await ledger.log.append("a", [ev.MessageUser(text="confide " * 20), ev.CallCompleted(output="confide " * 5000)])

@@ -76,16 +76,16 @@ FOUND: dict[str, list[tuple[str, Any, Any]]] = {
 
 
 @pytest.mark.parametrize("name", CAPTURES)
-def test_what_real_agents_tell_otherwise_is_found(name: str) -> None:
-    """S2.11: title, arguments, state and output of calls, and messages; nothing where they agree."""
+def test_differences_in_replays_of_captures_are_found(name: str) -> None:
+    """S2.11: in title, arguments, state and output of calls, and in messages; equal ones are not reported."""
     found = otherwise(AcpHarness().feed(*rows(name)).ledger)
     assert [one[0] for one in found] == [one[0] for one in FOUND[name]]
     for one, wanted in zip(found, FOUND[name], strict=True):
         assert all(value == expected for value, expected in zip(one, wanted, strict=True) if expected is not ...)
 
 
-def test_a_disagreement_says_where_both_accounts_stand() -> None:
-    """The entry, its call, and the event of the replay."""
+def test_a_difference_has_its_entry_call_and_replay_event() -> None:
+    """So both versions can be looked up."""
     memory = replay(recorded(ev.CallCompleted(aliases=ONE, title="a")), ev.CallCompleted(aliases=ONE, title="b"))
     (one,) = compared(memory)
     (entry,) = memory.state.snapshot().entries
@@ -93,8 +93,8 @@ def test_a_disagreement_says_where_both_accounts_stand() -> None:
     assert memory.log[one.seq - 1].title == "b"
 
 
-def test_what_a_replay_does_not_mention_it_does_not_deny() -> None:
-    """C10: an absent field is no difference; null differs from a value."""
+def test_an_absent_field_of_a_replay_is_no_difference() -> None:
+    """C10: null differs from a value."""
     fields = {"title": "a", "kind": "read", "input": {"x": 1}, "content": [], "locations": [], "exit_status": 3}
     memory = recorded(ev.CallCompleted(aliases=ONE, tool_name="mcp__acp__Read", output="o", **fields))
     assert otherwise(replay(memory, ev.CallCompleted(aliases=ONE))) == []
@@ -111,8 +111,8 @@ def test_numbers_are_compared_as_json() -> None:
     assert otherwise(replay(memory, ev.CallCompleted(aliases=ONE, output=True))) == [("output", 1, True)]
 
 
-def test_output_that_was_streamed_is_output() -> None:
-    """Streamed output equals the same output in one piece."""
+def test_streamed_output_equals_the_same_full_output() -> None:
+    """It is no difference."""
     memory = recorded(ev.CallProgress(aliases=ONE, text="a"), ev.CallProgress(aliases=ONE, text="b"))
     memory.write(ev.CallCompleted(aliases=ONE))
     assert otherwise(replay(memory, ev.CallCompleted(aliases=ONE, output="ab"))) == []
@@ -120,16 +120,16 @@ def test_output_that_was_streamed_is_output() -> None:
 
 
 @pytest.mark.parametrize("how", [ev.ApprovalRefused, ev.ApprovalWithdrawn, ev.CallDenied, ev.CallCancelled])
-def test_an_agents_own_word_for_a_refusal_or_a_stop_is_no_other_account(how: type[Any]) -> None:
-    """The agent can only report `failed`, with a report as output; `completed` is a difference."""
+def test_failed_in_a_replay_matches_a_denied_or_cancelled_call(how: type[Any]) -> None:
+    """The agent has no other status, and its report is the output; `completed` is a difference."""
     memory = recorded(ev.ApprovalRequested(aliases=ONE), how(aliases=ONE))
     assert otherwise(replay(memory, ev.CallFailed(aliases=ONE, output="refused"))) == []
     (entry,) = [entry for entry in memory.state.snapshot().entries if hasattr(entry, "output")]
     assert ("status", entry.status, "completed") in otherwise(replay(memory, ev.CallCompleted(aliases=ONE)))
 
 
-def test_an_end_that_the_replay_does_not_tell_is_no_other_end() -> None:
-    """It only shows the call; if no end was recorded, the end in the replay is a difference."""
+def test_a_missing_end_in_a_replay_is_no_difference() -> None:
+    """If the recording has no end, an end in the replay is a difference."""
     memory = recorded(ev.CallCompleted(aliases=ONE, output=1))
     assert otherwise(replay(memory, ev.CallFailed(aliases=ONE, reason=RESULT_UNKNOWN))) == []
     lost = recorded(ev.CallStarted(aliases=ONE))
@@ -137,8 +137,8 @@ def test_an_end_that_the_replay_does_not_tell_is_no_other_end() -> None:
     assert otherwise(replay(lost, ev.CallFailed(aliases=ONE))) == [("status", "lost", "failed")]
 
 
-def test_what_a_replay_leaves_out_is_told_as_nothing() -> None:
-    """A call and a message that are not in the replay."""
+def test_calls_and_messages_missing_in_the_replay_are_reported() -> None:
+    """The replayed value is None."""
     memory = recorded(ev.MessageUser(text="go"), ev.CallCompleted(aliases=ONE), ev.CallCompleted(aliases=TWO))
     assert otherwise(replay(memory, ev.CallCompleted(aliases=TWO))) == [
         ("content", "go", None),
@@ -146,7 +146,7 @@ def test_what_a_replay_leaves_out_is_told_as_nothing() -> None:
     ]
 
 
-def test_texts_are_paired_by_their_order_around_equal_ones() -> None:
+def test_texts_are_aligned_around_equal_texts() -> None:
     """Agents rarely replay ids: an additional text does not make all later ones differ."""
     messages = [ev.MessageUser(text=text) for text in ("a", "b", "c")]
     memory = recorded(*messages)
@@ -157,8 +157,8 @@ def test_texts_are_paired_by_their_order_around_equal_ones() -> None:
     assert (found.entry, memory.log[found.seq - 1].text) == (0, "d")
 
 
-def test_what_is_said_again_and_again_in_a_long_session_is_compared_by_its_order() -> None:
-    """Every second message is the same and the others differ: the comparison is still fast."""
+def test_repeated_texts_of_a_long_session_are_compared_quickly() -> None:
+    """Every second message is the same and the others differ; they are compared in order."""
     messages, replayed = (
         [ev.MessageUser(text=f"{who} {n}" if n % 2 else "go on") for n in range(3000)] for who in "ab"
     )
@@ -166,7 +166,7 @@ def test_what_is_said_again_and_again_in_a_long_session_is_compared_by_its_order
     assert found == [("content", f"a {n}", f"b {n}") for n in range(1, 3000, 2)]
 
 
-def test_a_message_around_a_call_is_one_if_it_has_an_id() -> None:
+def test_a_message_split_by_a_call_is_joined_by_its_id() -> None:
     """The replay has it as one text; roles and thoughts are compared separately."""
     live = [ev.MessageDelta(text="I ", message_id="m"), ev.CallCompleted(aliases=ONE)]
     memory = recorded(*live, ev.MessageDelta(text="see", message_id="m"), ev.ThoughtDelta(text="hm", message_id="h"))
@@ -176,8 +176,8 @@ def test_a_message_around_a_call_is_one_if_it_has_an_id() -> None:
     assert (one.type, one.recorded, one.replayed) == ("thought", "hm", None)
 
 
-def test_only_the_newest_replay_counts_and_only_for_what_was_before_it() -> None:
-    """Later entries are not in the replay."""
+def test_only_the_newest_replay_and_earlier_entries_are_compared() -> None:
+    """Later entries cannot be in the replay."""
     memory = replay(recorded(ev.CallCompleted(aliases=ONE, title="a")), ev.CallCompleted(aliases=ONE, title="b"))
     replay(memory, ev.CallCompleted(aliases=ONE, title="a"))
     memory.write(ev.TurnStarted(), ev.MessageUser(text="more"), ev.CallCompleted(aliases=TWO), ev.TurnEnded())
@@ -185,8 +185,8 @@ def test_only_the_newest_replay_counts_and_only_for_what_was_before_it() -> None
     assert otherwise(recorded(ev.CallCompleted(aliases=ONE))) == [] == newest_replay([])
 
 
-def test_news_in_a_replay_is_not_held_against_it() -> None:
-    """An unrecorded item becomes an entry by the replay itself, at any position in it."""
+def test_unrecorded_items_of_a_replay_are_no_difference() -> None:
+    """The replay itself adds them as entries, at any position."""
     memory = recorded(ev.CallCompleted(aliases=ONE, title="a"))
     news = [ev.MessageDelta(text="new", message_id="n"), ev.CallCompleted(aliases=TWO, title="new")]
     assert otherwise(replay(memory, *news, ev.CallCompleted(aliases=ONE, title="a"))) == []
@@ -196,7 +196,7 @@ def test_news_in_a_replay_is_not_held_against_it() -> None:
 
 
 @given(json_values, json_values)
-def test_a_replay_of_what_was_recorded_agrees(given_input: Any, output: Any) -> None:
+def test_a_replay_of_the_recording_has_no_difference(given_input: Any, output: Any) -> None:
     """For any values."""
     messages: list[Event] = [
         ev.MessageUser(text="go"),
@@ -224,8 +224,8 @@ def ledger(tmp_path: Path) -> str:
     return db
 
 
-def test_show_lists_both_accounts_of_what_differs(ledger: str) -> None:
-    """The call, its field, the recorded and the replayed value; long values are cut unless --full."""
+def test_show_lists_recorded_and_replayed_values(ledger: str) -> None:
+    """With the call and the field; long values are truncated unless --full."""
     page = cli("show", "codex-cancel", "--replay-diff", "--db", ledger).stdout
     lines = [" ".join(line.split()) for line in page.splitlines()]
     at = lines.index("title recorded │ echo hi; sleep 20; echo late")
@@ -243,7 +243,7 @@ def test_show_lists_both_accounts_of_what_differs(ledger: str) -> None:
     assert ("more lines" in full, "│ hi-from-tool" in full) == (False, True)
 
 
-def test_show_says_where_there_is_nothing_to_list(ledger: str) -> None:
+def test_show_reports_no_difference_and_no_replay(ledger: str) -> None:
     """On stderr: replay and recording agree, or there is no replay."""
     agrees = cli("show", "opencode-allow", "--replay-diff", "--db", ledger)
     assert (agrees.stdout, "agrees with the record" in agrees.stderr) == ("", True)
@@ -251,7 +251,7 @@ def test_show_says_where_there_is_nothing_to_list(ledger: str) -> None:
     assert (alone.stdout, alone.stderr) == ("", "no replay of this session was recorded\n")
 
 
-def test_show_lists_them_as_json(ledger: str) -> None:
+def test_show_lists_differences_as_json(ledger: str) -> None:
     """With the position of the replay in the log; for one call only its differences, also by its approval."""
     report = json.loads(cli("show", "codex-cancel", "--replay-diff", "--json", "--db", ledger).stdout)
     assert report["session"] == "codex-cancel" and report["replay"]["first"] < report["replay"]["last"]
@@ -268,8 +268,8 @@ def whole(db: str) -> Any:
     return json.loads(cli("show", "codex-cancel", "--json", "--db", db).stdout)
 
 
-def test_hostile_text_of_a_replay_is_inert(tmp_path: Path) -> None:
-    """C11: text of an agent is shown as visible characters only."""
+def test_hostile_text_of_a_replay_is_escaped(tmp_path: Path) -> None:
+    """C11: control characters of an agent's text are shown as visible characters."""
     evil = "\x1b[2J\u202eevil\x07"
     rows_of = [
         {"id": 1, "method": "session/prompt", "params": {"sessionId": "s", "prompt": []}},

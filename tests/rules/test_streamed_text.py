@@ -61,20 +61,20 @@ def joined(*chunks: str, chunks_are: str = "auto") -> str:
 
 
 @given(st.lists(pieces, max_size=20))
-def test_declared_deltas_are_joined_as_they_come(parts: list[str]) -> None:
+def test_declared_deltas_are_joined_unchanged(parts: list[str]) -> None:
     """S2.4: any split of a text gives that text."""
     assert joined(*parts, chunks_are="delta") == "".join(parts)
 
 
 @given(st.sampled_from(["ha", "0", "\n", "é", "👩‍👧", "  "]), st.integers(1, 40))
-def test_repeated_tokens_survive_as_deltas(token: str, times: int) -> None:
+def test_repeated_deltas_are_kept(token: str, times: int) -> None:
     """S2.4: a repeated delta is not a duplicate."""
     assert joined(*[token] * times, chunks_are="delta") == token * times
 
 
 @given(st.lists(pieces, max_size=20))
-def test_a_text_counts_its_length_as_a_browser_does(parts: list[str]) -> None:
-    """Offsets are UTF-16 code units, counted live or afterwards."""
+def test_the_length_of_a_text_is_in_utf16_units(parts: list[str]) -> None:
+    """As in a browser, counted live or afterwards."""
     text = StreamedText()
     for part in parts:
         text.append(part)
@@ -84,8 +84,8 @@ def test_a_text_counts_its_length_as_a_browser_does(parts: list[str]) -> None:
     assert (text.length(), text.value()) == (utf16_length(whole), whole)
 
 
-def test_offsets_of_patches_are_utf16_units() -> None:
-    """An emoji takes two places, an e with a combining accent two, a CJK character one."""
+def test_patch_offsets_are_in_utf16_units() -> None:
+    """An emoji counts two, an e with a combining accent two, a CJK character one."""
     patches = Talk().say("😀", "e\u0301", "日", "x", chunks_are="delta")
     assert [patch.offset for patch in patches if isinstance(patch, Append)] == [0, 2, 4, 5]
 
@@ -111,13 +111,13 @@ def test_offsets_of_patches_are_utf16_units() -> None:
         ([*CUMULATIVE, ""], CUMULATIVE[-1]),
     ],
 )
-def test_an_undeclared_text_ends_as_what_its_chunks_showed(chunks: list[str], text: str) -> None:
-    """S2.4: chunks are deltas until proven otherwise."""
+def test_an_undeclared_text_is_deltas_unless_proven_cumulative(chunks: list[str], text: str) -> None:
+    """S2.4"""
     assert joined(*chunks) == text
 
 
-def test_before_anything_is_proven_an_undeclared_text_reads_as_deltas() -> None:
-    """S2.4: `I` `I'll` `I'll check` is repaired at its end, by one put, and stays streaming text until then."""
+def test_an_undeclared_text_reads_as_deltas_until_its_end() -> None:
+    """S2.4: `I` `I'll` `I'll check` is corrected at its end, by one put, and is streaming until then."""
     talk = Talk()
     talk.say("I", "I'll", "I'll check")
     assert talk.texts == ["II'llI'll check"]
@@ -126,8 +126,8 @@ def test_before_anything_is_proven_an_undeclared_text_reads_as_deltas() -> None:
     assert talk.texts == ["I'll check"]
 
 
-def test_three_growths_to_24_characters_prove_a_cumulative_source_by_one_put() -> None:
-    """S2.4: from then on a chunk is the full text, and its new part is appended."""
+def test_three_growths_to_24_characters_prove_a_cumulative_source() -> None:
+    """S2.4: the text is replaced by one put; later chunks are full texts, of which the new part is appended."""
     talk = Talk()
     assert not [patch for patch in talk.say(*CUMULATIVE[:3]) if isinstance(patch, Put) and patch.entry.content]
     (repair,) = talk.say(CUMULATIVE[3])
@@ -137,7 +137,7 @@ def test_three_growths_to_24_characters_prove_a_cumulative_source_by_one_put() -
     assert talk.texts == [CUMULATIVE[3] + "!"]
 
 
-def test_two_growths_prove_nothing_however_long() -> None:
+def test_two_growths_of_any_length_prove_nothing() -> None:
     """S2.4: the third one does."""
     talk = Talk()
     talk.say("x", "x" * 30, "x" * 60)
@@ -146,7 +146,7 @@ def test_two_growths_prove_nothing_however_long() -> None:
     assert talk.state.proven and talk.texts == ["x" * 61]
 
 
-def test_three_growths_that_stay_short_prove_nothing_yet() -> None:
+def test_three_growths_below_24_characters_prove_nothing() -> None:
     """S2.4: 23 characters are one too few; the growth that reaches 24 proves it."""
     talk = Talk()
     talk.say("a", "ab", "abc", "abc" + "d" * 20)
@@ -164,10 +164,10 @@ def test_three_growths_that_stay_short_prove_nothing_yet() -> None:
         (["one", " two"], "delta", CUMULATIVE, "".join(CUMULATIVE)),
     ],
 )
-def test_what_is_proven_holds_for_the_source_and_kind(
+def test_a_proven_policy_holds_for_its_source_and_kind(
     first: list[str], proof: str, chunks: list[str], text: str
 ) -> None:
-    """S2.4: for the rest of the session, but neither for another source nor for thoughts."""
+    """S2.4: for the rest of the session, but not for another source or for thoughts."""
     talk = Talk()
     talk.say(*first)
     talk.end()
@@ -182,7 +182,7 @@ def test_what_is_proven_holds_for_the_source_and_kind(
     assert len(talk.state.proven) == 1
 
 
-def test_a_text_that_only_grew_is_repaired_whatever_ends_it() -> None:
+def test_a_growing_text_is_corrected_by_any_end() -> None:
     """S2.4, S2.12: a new entry or the end of the turn ends a text as `message.ended` does."""
     for ending in (ev.MessageUser(text="stop"), ev.TurnEnded(), ev.CallProposed(call="exec_0")):
         talk = Talk()
@@ -192,7 +192,7 @@ def test_a_text_that_only_grew_is_repaired_whatever_ends_it() -> None:
 
 
 @given(st.lists(pieces.filter(bool), min_size=2, max_size=12))
-def test_an_undeclared_text_is_all_its_chunks_or_the_last_of_them(parts: list[str]) -> None:
+def test_an_undeclared_text_is_all_its_chunks_or_the_last_chunk(parts: list[str]) -> None:
     """S2.4: no text is lost: the result has every chunk, or the newest one, which has them all."""
     assert joined(*parts) in ("".join(parts), parts[-1], *(p for p in parts if p.startswith(parts[-1])))
 
@@ -210,7 +210,7 @@ def test_an_undeclared_text_is_all_its_chunks_or_the_last_of_them(parts: list[st
         (["ha", "haha"], "haha"),
     ],
 )
-def test_a_cumulative_chunk_is_the_whole_text(chunks: list[str], text: str) -> None:
+def test_a_cumulative_chunk_is_the_full_text(chunks: list[str], text: str) -> None:
     """S2.4: equal or shorter prefixes change nothing, anything else replaces."""
     assert joined(*chunks, chunks_are="cumulative") == text
 
@@ -230,15 +230,15 @@ def literal(chunks: list[str]) -> str:
 
 
 @given(st.lists(st.sampled_from(["a", "b", "aa", "ab", "aba", "😀", "a😀"]), max_size=12))
-def test_dedupe_is_the_literal_rule(chunks: list[str]) -> None:
-    """S2.4: suffixes are duplicates, extensions replace, the rest is appended; genuine repeats are lost by it."""
+def test_dedupe_drops_suffixes_and_replaces_extensions(chunks: list[str]) -> None:
+    """S2.4: other chunks are appended; genuine repetitions are lost."""
     assert joined(*chunks, chunks_are="dedupe") == literal(chunks)
     assert joined("ha", "ha", chunks_are="dedupe") == "ha"
 
 
 @given(st.lists(pieces, max_size=8), st.lists(pieces, max_size=3).map("".join), st.booleans())
-def test_a_text_knows_how_it_ends(parts: list[str], tail: str, really: bool) -> None:
-    """`ends_with` gives the same result for a text in pieces."""
+def test_ends_with_works_across_chunks(parts: list[str], tail: str, really: bool) -> None:
+    """It gives the same result as for the joined text."""
     text, whole = StreamedText(), "".join(parts)
     for part in parts:
         text.pieces.append(part)
@@ -252,7 +252,7 @@ def test_a_text_knows_how_it_ends(parts: list[str], tail: str, really: bool) -> 
 # Texts in pieces
 
 
-def test_many_chunks_become_few_strings() -> None:
+def test_many_chunks_are_stored_as_few_strings() -> None:
     """C12: pieces are joined block by block, and the full text only when it is needed."""
     text = StreamedText()
     for _ in range(10 * MAX_PIECES + 7):
@@ -263,8 +263,8 @@ def test_many_chunks_become_few_strings() -> None:
 
 
 @pytest.mark.parametrize("count", [MAX_PIECES - 1, MAX_PIECES, MAX_PIECES + 1, 2 * MAX_PIECES, 3 * MAX_PIECES + 5])
-def test_a_live_text_is_kept_as_few_strings(count: int) -> None:
-    """C12: chunks applied one by one become blocks too, and the text is complete at every edge of a block."""
+def test_a_live_text_is_stored_as_few_strings(count: int) -> None:
+    """C12: chunks applied one by one become blocks too, and the text is complete at every block boundary."""
     talk = Talk()
     chunks = [f"{number} " for number in range(count)]
     talk.say(*chunks, chunks_are="delta")
@@ -274,7 +274,7 @@ def test_a_live_text_is_kept_as_few_strings(count: int) -> None:
     assert talk.texts == ["".join(chunks)]
 
 
-def test_a_text_read_in_bulk_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_read_in_bulk_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """C12: the first live chunk after a bulk read measures the text, the next ones do not read it again."""
     talk = Talk()
     talk.state.fold(ev.MessageDelta(seq=number, text="😀", chunks="delta", source="a") for number in range(1, 101))
@@ -290,8 +290,8 @@ def test_a_text_read_in_bulk_is_counted_once(monkeypatch: pytest.MonkeyPatch) ->
     assert reads == [100]
 
 
-def test_a_text_read_in_bulk_and_then_replaced_has_its_new_length() -> None:
-    """A cumulative chunk that replaces uncounted deltas leaves no part of the old length in the next offset."""
+def test_a_replaced_text_has_its_new_length() -> None:
+    """A cumulative chunk that replaces unmeasured deltas leaves no part of the old length in the next offset."""
     talk = Talk()
     talk.state.fold(ev.MessageDelta(seq=number, text="old", chunks="delta", source="a") for number in range(1, 11))
     talk.say("new 😀", chunks_are="cumulative")
@@ -299,7 +299,7 @@ def test_a_text_read_in_bulk_and_then_replaced_has_its_new_length() -> None:
     assert talk.texts == ["new 😀!"]
 
 
-def test_a_text_without_its_beginning_can_be_added_to_but_not_compared() -> None:
+def test_a_text_without_its_beginning_can_only_be_appended_to() -> None:
     """A comparison with the full text raises if its beginning is missing."""
     text = StreamedText()
     text.missing, text.missing_chars, text.units = 5, 5, 5

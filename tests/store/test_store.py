@@ -68,14 +68,14 @@ class StoreSuite:
 
     # Order
 
-    async def test_each_session_counts_from_one(self, ledger: LocalLedger) -> None:
+    async def test_each_session_numbers_its_events_from_1(self, ledger: LocalLedger) -> None:
         """C8: seq is 1, 2, 3 ... in each session, independent of the others."""
         for number in range(1, 6):
             for session in ("a", "b"):
                 (event,) = await ledger.log.append(session, messages(f"{session}{number}"))
                 assert event.seq == number
 
-    async def test_many_writers_at_once_leave_no_gap(self, ledger: LocalLedger) -> None:
+    async def test_concurrent_writers_leave_no_gap_in_the_log(self, ledger: LocalLedger) -> None:
         """C8: 64 writers to one session each get seqs of their own, and together all of them."""
         stored = await asyncio.gather(*(ledger.log.append("a", messages(f"{n}", f"{n}!")) for n in range(64)))
         assert sorted(event.seq for batch in stored for event in batch) == list(range(1, 129))
@@ -84,7 +84,7 @@ class StoreSuite:
             e.seq: e for batch in stored for e in batch
         }
 
-    async def test_time_running_backwards_changes_no_order(
+    async def test_a_clock_running_backwards_does_not_change_the_event_order(
         self, ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """C8: the order of events does not depend on clocks."""
@@ -95,7 +95,7 @@ class StoreSuite:
 
     # Writing
 
-    async def test_what_append_gives_is_what_is_read(self, ledger: LocalLedger) -> None:
+    async def test_append_returns_the_events_as_they_are_read(self, ledger: LocalLedger) -> None:
         """C9: an event is the same to its writer, to a reader, and after a reopening."""
         drafts = [
             ev.TurnStarted(),
@@ -114,19 +114,19 @@ class StoreSuite:
         assert "".join([event.text async for event in ledger.events("a", 1, 4)]) == "bcd"
         assert await read_events(ledger, "a", 8) == [] and await read_events(ledger, "nothing") == []
 
-    async def test_the_same_key_gives_the_first_result(self, ledger: LocalLedger) -> None:
+    async def test_a_repeated_key_returns_the_first_result(self, ledger: LocalLedger) -> None:
         """C7: sending again under a key appends nothing and answers as before."""
         (first,) = await ledger.log.append("a", [Draft(ev.MessageUser(text="once"), key="k")])
         (again,) = await ledger.log.append("a", [Draft(ev.MessageUser(text="once"), key="k")])
         assert again == first and len(await read_events(ledger, "a")) == 1
 
-    async def test_a_key_twice_in_one_batch_is_one_event(self, ledger: LocalLedger) -> None:
+    async def test_a_key_repeated_in_a_batch_is_a_single_event(self, ledger: LocalLedger) -> None:
         """C7: also where the first has not been written yet."""
         draft = Draft(ev.MessageUser(text="once"), key="k")
         first, again = await ledger.log.append("a", [draft, draft])
         assert first == again and len(await read_events(ledger, "a")) == 1
 
-    async def test_the_same_key_at_the_same_time_is_one_event(self, ledger: LocalLedger) -> None:
+    async def test_concurrent_writes_with_the_same_key_are_a_single_event(self, ledger: LocalLedger) -> None:
         """C7: of many who send the same at once, all get the event of one."""
         draft = Draft(ev.MessageUser(text="once"), key="k")
         stored = await asyncio.gather(*(ledger.log.append("a", [draft]) for _ in range(20)))
@@ -139,13 +139,13 @@ class StoreSuite:
             await ledger.log.append("a", [*messages("before"), Draft(ev.MessageUser(text="two"), key="k")])
         assert refusal.value.winner == first and len(await read_events(ledger, "a")) == 1
 
-    async def test_a_key_belongs_to_its_session(self, ledger: LocalLedger) -> None:
+    async def test_a_key_is_unique_only_within_its_session(self, ledger: LocalLedger) -> None:
         """C7: another session may use the same key for something else."""
         for session in ("a", "b"):
             await ledger.log.append(session, [Draft(ev.MessageUser(text=session), key="k")])
         assert [event.text for event in await read_events(ledger, "b")] == ["b"]
 
-    async def test_a_batch_is_written_whole_or_not_at_all(self, ledger: LocalLedger) -> None:
+    async def test_a_batch_is_written_completely_or_not_at_all(self, ledger: LocalLedger) -> None:
         """An invalid transition fails its whole batch, but not concurrent writes."""
         proposed = ev.CallProposed(tool_name="t")
         illegal = ev.CallRequeued(call="exec_000000000000")
@@ -161,12 +161,12 @@ class StoreSuite:
         assert [getattr(event, "text", "") for event in await read_events(ledger, "a")] == ["", "left", "right"]
         assert (await ledger.log.append("a", [illegal]))[0].verdict == "orphan"
 
-    async def test_appending_nothing_makes_no_session(self, ledger: LocalLedger) -> None:
+    async def test_appending_no_events_creates_no_session(self, ledger: LocalLedger) -> None:
         """A session exists from its first event on."""
         assert await ledger.log.append("a", []) == []
         assert await ledger.log.store.session("a") is None
 
-    async def test_a_writer_that_gives_up_waiting_hurts_nobody(self, ledger: LocalLedger) -> None:
+    async def test_a_cancelled_append_does_not_affect_other_writers(self, ledger: LocalLedger) -> None:
         """A cancelled append is written completely or not at all, and later ones work."""
         tasks = [asyncio.create_task(ledger.log.append("a", messages(f"{n}", f"{n}"))) for n in range(20)]
         await asyncio.sleep(0)
@@ -178,7 +178,7 @@ class StoreSuite:
         assert texts[-1] == "end" and texts[::2] == texts[1::2]
         assert {str(n) for n in range(1, 20, 2)} <= set(texts)
 
-    async def test_listeners_hear_of_an_event_once_it_can_be_read(self, ledger: LocalLedger) -> None:
+    async def test_listeners_get_each_durable_event_once_in_order(self, ledger: LocalLedger) -> None:
         """C6: listeners get durable events, all of them, in order and once."""
         heard: list[StoredEvent] = []
         ledger.log.store.on_commit(heard.extend)
@@ -188,7 +188,7 @@ class StoreSuite:
         bodies = await ledger.log.store.events("a", 0, 100)
         assert bodies == [(stored.event.seq, stored.body) for stored in heard]
 
-    async def test_another_ledger_is_noticed(self, ledger: LocalLedger, url: str) -> None:
+    async def test_changes_by_another_ledger_are_detected(self, ledger: LocalLedger, url: str) -> None:
         """A reader finds out cheaply whether the database changed."""
         async with await callslip.open(url) as other:
             await ledger.log.store.changed()
@@ -197,7 +197,7 @@ class StoreSuite:
             assert await ledger.log.store.changed()
             assert [event.text for event in await read_events(ledger, "a")] == ["hello"]
 
-    async def test_two_ledgers_write_one_session_without_gaps(self, ledger: LocalLedger, url: str) -> None:
+    async def test_two_ledgers_write_the_same_session_without_gaps(self, ledger: LocalLedger, url: str) -> None:
         """C8: the store sets the order, however many ledgers write."""
         async with await callslip.open(url) as other:
             await asyncio.gather(*((ledger, other)[n % 2].log.append("a", messages(str(n))) for n in range(60)))
@@ -235,7 +235,7 @@ class StoreSuite:
         with pytest.raises(NotFoundError, match="nobody"):
             await ledger.find_session("nobody")
 
-    async def test_any_legal_name_is_a_session(self, ledger: LocalLedger) -> None:
+    async def test_any_valid_name_can_be_a_session(self, ledger: LocalLedger) -> None:
         """Names that look like SQL, patterns or other scripts are only names."""
         odd = [
             "'; DROP TABLE events;--",
@@ -256,7 +256,7 @@ class StoreSuite:
             assert [event.text for event in await read_events(ledger, name)] == [name]
         assert {row.name for row in (await ledger.sessions()).items} == set(odd)
 
-    async def test_a_deleted_session_leaves_nothing(self, ledger: LocalLedger) -> None:
+    async def test_deleting_a_session_removes_all_its_data(self, ledger: LocalLedger) -> None:
         """Deleting removes events, calls, foreign ids, keys and approvals; the name can start again at 1."""
         proposed = ev.CallProposed(tool_name="t", aliases=(Alias("acp", "c1"),))
         await ledger.log.append("a", [Draft(proposed, key="k"), ev.ApprovalRequested(aliases=(Alias("acp", "c1"),))])
@@ -292,7 +292,7 @@ class StoreSuite:
         assert sorted(call.id for call in refusal.value.winner) == sorted(stored)  # type: ignore[attr-defined]
         assert (await ledger.find_call("c", "b")).id == stored[1]
 
-    async def test_an_id_is_minted_again_when_it_is_taken(
+    async def test_a_call_id_that_is_taken_is_generated_again(
         self, ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """C1: after a collision of random ids another id is generated."""
@@ -302,7 +302,7 @@ class StoreSuite:
         (second,) = await ledger.log.append("b", [ev.CallProposed(tool_name="t")])
         assert (first.call, second.call) == ("exec_00000000000a", "exec_00000000000b")
 
-    async def test_a_call_of_another_session_cannot_be_written_to(self, ledger: LocalLedger) -> None:
+    async def test_an_event_for_a_call_of_another_session_is_refused(self, ledger: LocalLedger) -> None:
         """C1: an execution id is unique in the ledger, so it cannot name a call of another session."""
         (stored,) = await ledger.log.append("a", [ev.CallProposed(tool_name="t")])
         with pytest.raises(InvalidInputError, match="another session"):
@@ -328,7 +328,7 @@ class StoreSuite:
         assert {row.tool for row in (await ledger.calls(states=["completed"])).items} == {"t0", "t3", "t6"}
         assert {row.tool for row in (await ledger.calls(session="s1", states=["queued"])).items} == {"t1", "t5", "t7"}
 
-    async def test_rows_say_what_the_log_says(self, ledger: LocalLedger) -> None:
+    async def test_call_rows_match_the_events_of_the_log(self, ledger: LocalLedger) -> None:
         """C4: a call's row has the state that its events lead to, with its times and its end."""
         alias = (Alias("acp", "c"),)
         await ledger.log.append("a", [ev.TurnStarted(), ev.CallProposed(tool_name="mcp__x__read", aliases=alias)])
@@ -343,7 +343,7 @@ class StoreSuite:
 
     # Everything else a store keeps
 
-    async def test_blobs_are_kept_by_their_content(self, ledger: LocalLedger) -> None:
+    async def test_blobs_are_stored_once_per_content(self, ledger: LocalLedger) -> None:
         """S2.8: a value of any size is read back completely, and the same value is stored once."""
         data = os.urandom(3 * 2**20 + 17)
         first = await ledger.log.store.put_blob(data, "application/octet-stream")
@@ -353,7 +353,7 @@ class StoreSuite:
         with pytest.raises(NotFoundError):
             await ledger.blob("00")
 
-    async def test_a_checkpoint_moves_on_only_from_where_it_stands(self, ledger: LocalLedger) -> None:
+    async def test_a_stale_checkpoint_is_not_saved(self, ledger: LocalLedger) -> None:
         """Of two concurrent projectors the second one changes nothing."""
         await ledger.log.append("a", messages("x", "y"))
         await ledger.log.project("a")
@@ -363,7 +363,7 @@ class StoreSuite:
         assert at is not None and at.seq == 2
         assert not await ledger.log.store.save_progress(Progress("nobody", 0, Checkpoint(9, 1, b"{}"), [], [], [], []))
 
-    async def test_retention_raises_low(self, ledger: LocalLedger) -> None:
+    async def test_retention_removes_old_events_and_raises_pruned_seq(self, ledger: LocalLedger) -> None:
         """Retention removes events with their keys; later events stay and read as before."""
         await ledger.log.append("a", [ev.MessageUser(text=str(n), at=1000 + n) for n in range(5)])
         await ledger.log.append("a", messages("now"))
@@ -378,7 +378,7 @@ class StoreSuite:
         assert (await ledger.log.append("a", messages("more")))[0].seq == 7
         assert not await find_faults(ledger)
 
-    async def test_owners_come_and_go(self, ledger: LocalLedger) -> None:
+    async def test_owners_are_added_renewed_and_removed(self, ledger: LocalLedger) -> None:
         """C5: every process can read the owners that keep calls alive."""
         await ledger.log.store.transact(lambda unit: unit.put_owner(OwnerRecord("someone", 5)))
         await ledger.log.store.transact(lambda unit: unit.put_owner(OwnerRecord("someone", 7)))
@@ -390,7 +390,7 @@ class StoreSuite:
 
     # Owners of sessions
 
-    async def test_the_first_owner_that_the_log_names_stays(self, ledger: LocalLedger) -> None:
+    async def test_the_first_owner_of_a_session_is_kept(self, ledger: LocalLedger) -> None:
         """The owner of a session never changes, and an empty name is not an owner."""
         drafts = [ev.SessionInfo(owner=name) for name in ("", "ann", "bob")]
         owners: list[str] = []
@@ -402,7 +402,7 @@ class StoreSuite:
         assert owners == ["", "ann", "ann"] and not await find_faults(ledger)
         assert [row.owner for row in (await ledger.sessions()).items] == ["ann"]
 
-    async def test_the_last_labels_that_the_log_names_count(self, ledger: LocalLedger) -> None:
+    async def test_the_latest_labels_of_a_session_are_used(self, ledger: LocalLedger) -> None:
         """Labels are any JSON; absent keeps them, null removes them."""
         deep = {"team": ["\u65e5\u672c", {"n": 1.5, "": None}], "nul": "\x00"}
         seen: list[object] = []
@@ -420,7 +420,7 @@ class StoreSuite:
             seen.append(row.labels)
         assert seen == [deep, deep, "", 0, None]
 
-    async def test_owner_and_labels_outlive_retention(self, ledger: LocalLedger) -> None:
+    async def test_owner_and_labels_survive_retention(self, ledger: LocalLedger) -> None:
         """Retention may remove the events that set them, but not owner and labels."""
         await ledger.log.append("a", [ev.SessionInfo(owner="ann", labels={"a": 1}, at=1000)])
         await ledger.log.append("a", messages("now"))
@@ -430,7 +430,7 @@ class StoreSuite:
         assert row is not None and (row.pruned_seq, row.owner, row.labels) == (1, "ann", {"a": 1})
         assert (await ledger.snapshot("a")).info.owner == "ann" and not await find_faults(ledger)
 
-    async def test_a_blob_is_of_every_session_that_names_it(self, url: str) -> None:
+    async def test_a_blob_belongs_to_every_session_that_references_it(self, url: str) -> None:
         """Access to a session gives access to the blobs of its events; other blobs have no session."""
         async with await open_with_settings(url, inline_limit=100) as ledger:
             for name in ("b", "a"):
@@ -459,7 +459,7 @@ class StoreSuite:
         assert await ledger.log.store.drop_token("tok_1") and not await ledger.log.store.drop_token("tok_1")
         assert await ledger.log.store.tokens() == rows[1:]
 
-    async def test_the_tokens_of_a_session_go_with_it(self, ledger: LocalLedger) -> None:
+    async def test_deleting_a_session_deletes_its_tokens(self, ledger: LocalLedger) -> None:
         """A token does not give access to a later session of the same name."""
         await ledger.log.append("a", messages("x"))
         for number, session in enumerate(("a", "b", "")):
@@ -467,7 +467,7 @@ class StoreSuite:
         await ledger.delete("a")
         assert [row.session for row in await ledger.log.store.tokens()] == ["b", ""]
 
-    async def test_everything_is_there_after_a_reopening(self, url: str) -> None:
+    async def test_all_data_survives_reopening_the_ledger(self, url: str) -> None:
         """C9: events, rows, keys, approvals and blobs outlive the process."""
         async with await open_with_settings(url, inline_limit=100) as ledger:
             key = Draft(ev.CallProposed(tool_name="t", aliases=(Alias("acp", "c"),)), key="k")
@@ -499,7 +499,7 @@ class StoreSuite:
 
     # Turns
 
-    async def test_a_turn_has_a_name_of_its_own(self, ledger: LocalLedger) -> None:
+    async def test_a_repeated_turn_name_gets_a_unique_suffix(self, ledger: LocalLedger) -> None:
         """If a source restarts its count, or names all turns the same, each turn still gets its own name."""
         names: list[str] = []
         for turn in ("again", "again", "again", "", "t6", "", "again.8", "again"):
@@ -509,7 +509,7 @@ class StoreSuite:
         assert _turns(await ledger.log.append("b", [ev.TurnStarted(turn="again")])) == ["again"]
         assert not await find_faults(ledger)
 
-    async def test_a_turn_is_ended_by_the_name_that_its_producer_gave_it(self, ledger: LocalLedger) -> None:
+    async def test_a_renamed_turn_can_be_ended_by_its_original_name(self, ledger: LocalLedger) -> None:
         """A source can end a renamed turn by its own name; an ended turn does not match."""
         await ledger.log.append("a", [ev.TurnStarted(turn="x"), ev.TurnEnded(turn="x"), ev.TurnStarted(turn="x")])
         more = [ev.TurnStarted(turn="x"), ev.TurnStarted(turn="x.2"), ev.TurnEnded(turn="y"), ev.TurnEnded(turn="x")]
@@ -519,7 +519,7 @@ class StoreSuite:
         row = await ledger.log.store.session("a")
         assert row is not None and (row.turn, row.turns) == ("", 2) and not await find_faults(ledger)
 
-    async def test_a_turn_that_is_superseded_ends_by_its_own_name(self, ledger: LocalLedger) -> None:
+    async def test_a_superseded_turn_ends_under_its_own_name(self, ledger: LocalLedger) -> None:
         """The next turn of the same name is another one, with calls of its own."""
         for name in ("x", "y", "x", "y"):
             await ledger.log.append("a", [ev.TurnStarted(turn=name), ev.CallProposed(tool_name=name)])
@@ -532,7 +532,7 @@ class StoreSuite:
         assert [row.turn for row in (await ledger.calls()).items] == ["y.4", "x.3", "y", "x"]
         assert not await find_faults(ledger)
 
-    async def test_a_log_with_renamed_turns_is_copied_as_it_is(self, ledger: LocalLedger) -> None:
+    async def test_a_log_with_renamed_turns_is_copied_unchanged(self, ledger: LocalLedger) -> None:
         """A copy has the same names, and copying it again changes nothing (C7)."""
         for _ in range(3):
             await ledger.log.append("a", [ev.TurnStarted(turn="x"), *messages("hi"), ev.TurnEnded(turn="x")])
@@ -543,7 +543,7 @@ class StoreSuite:
         assert await ledger.log.append("b", drafts) == first and len(await read_events(ledger, "b")) == 9
         assert not await find_faults(ledger)
 
-    async def test_a_turn_that_retention_took_leaves_its_name(self, ledger: LocalLedger) -> None:
+    async def test_the_name_of_a_pruned_turn_is_not_reused(self, ledger: LocalLedger) -> None:
         """The name of an old turn never refers to another one."""
         await ledger.log.append(
             "a", [ev.TurnStarted(turn="x", at=1), ev.TurnEnded(at=2), ev.TurnStarted(turn="y", at=3)]
@@ -557,7 +557,7 @@ class StoreSuite:
 
     # Limits of the row of a session
 
-    async def test_labels_and_owner_have_limits(self, ledger: LocalLedger) -> None:
+    async def test_labels_and_owner_have_size_limits(self, ledger: LocalLedger) -> None:
         """Every event writes the row of the session again, so that it must not contain large values."""
         await ledger.log.append("a", [ev.SessionInfo(owner="ann", labels={"k": "v" * 16_000})])
         for wrong, field in (
@@ -571,7 +571,7 @@ class StoreSuite:
             assert refusal.value.field == field
         assert await ledger.log.store.session("b") is None
 
-    async def test_a_closed_ledger_says_so(self, url: str) -> None:
+    async def test_writing_to_a_closed_ledger_raises_an_error(self, url: str) -> None:
         """Writing to a closed ledger raises an error instead of blocking; closing twice is allowed."""
         ledger = await callslip.open(url)
         await ledger.log.append("a", messages("x"))
@@ -580,7 +580,7 @@ class StoreSuite:
         with pytest.raises(StoreError, match="closed"):
             await ledger.log.append("a", messages("y"))
 
-    async def test_writes_of_the_last_moment_are_finished_by_closing(self, url: str) -> None:
+    async def test_closing_the_ledger_completes_submitted_writes(self, url: str) -> None:
         """C6: what was submitted before the close is either durable or refused, never left hanging."""
         ledger = await callslip.open(url)
         writing = [asyncio.create_task(ledger.log.append("a", messages(str(n)))) for n in range(50)]
@@ -600,7 +600,7 @@ class TestSqlite(StoreSuite):
         return db
 
 
-def test_a_list_of_sessions_tells_whose_they_are() -> None:
+def test_listed_sessions_include_owner_and_labels() -> None:
     """`ls --json` has the same fields for a session as the server."""
     row = SessionRecord("a", last_seq=1, owner="ann", labels={"team": 1}, turn_owner="a process of ours")
     listed = session_json(row, 0, 0)
@@ -608,7 +608,7 @@ def test_a_list_of_sessions_tells_whose_they_are() -> None:
     assert msgspec.to_builtins(session_view(row)).items() <= listed.items()
 
 
-def test_whose_a_session_is_is_told_once() -> None:
+def test_only_the_first_owner_gives_a_patch() -> None:
     """Only the first owner gives a patch; an empty owner gives none."""
     state = SessionFold("a")
     patches = [
@@ -650,7 +650,7 @@ def first_schema(path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_labels_of_an_older_file_come_from_its_log(tmp_path: Path, db: str) -> None:
+async def test_migration_fills_labels_from_the_log(tmp_path: Path, db: str) -> None:
     """S1.7: a migration fills new columns from the log, also after retention."""
     first_schema(tmp_path / "ledger.db")
     async with await callslip.open(db) as ledger:
@@ -662,7 +662,7 @@ async def test_labels_of_an_older_file_come_from_its_log(tmp_path: Path, db: str
 
 
 @pytest.mark.anyio
-async def test_turns_of_an_older_file_keep_their_names(tmp_path: Path, db: str) -> None:
+async def test_migration_keeps_the_turn_names_of_an_older_file(tmp_path: Path, db: str) -> None:
     """S1.7: a new turn does not get the name of a turn from before names were stored."""
     first_schema(tmp_path / "ledger.db")
     async with await callslip.open(db) as ledger:
@@ -675,7 +675,7 @@ async def test_turns_of_an_older_file_keep_their_names(tmp_path: Path, db: str) 
 
 
 @pytest.mark.anyio
-async def test_damage_in_an_older_file_keeps_nobody_out(tmp_path: Path, db: str) -> None:
+async def test_an_older_file_with_damage_is_migrated_and_reported(tmp_path: Path, db: str) -> None:
     """C11, S1.7: `verify` reports an event or a base that is not JSON, and the file is still migrated."""
     first_schema(tmp_path / "ledger.db")
     connection = apsw.Connection(str(tmp_path / "ledger.db"))
@@ -688,7 +688,7 @@ async def test_damage_in_an_older_file_keeps_nobody_out(tmp_path: Path, db: str)
 
 
 @pytest.mark.anyio
-async def test_a_migration_that_is_cut_short_leaves_the_file_as_it_was(
+async def test_a_failed_migration_leaves_the_file_unchanged(
     tmp_path: Path, db: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S1.7: all of it or nothing, so that the next start can do it and the older version still works."""
@@ -709,7 +709,7 @@ async def test_a_migration_that_is_cut_short_leaves_the_file_as_it_was(
 
 
 @pytest.mark.anyio
-async def test_what_the_first_version_writes_later_is_sound(tmp_path: Path, db: str) -> None:
+async def test_later_writes_by_the_first_version_are_valid(tmp_path: Path, db: str) -> None:
     """S1.7: a turn that it ends or begins in a file of ours is no fault, and its end is not reported repeatedly."""
     dead = (
         new_owner().rpartition(" ")[0].rpartition(" ")[0] + " 1 1"
@@ -729,7 +729,7 @@ async def test_what_the_first_version_writes_later_is_sound(tmp_path: Path, db: 
 
 
 @pytest.mark.anyio
-async def test_an_older_file_that_may_only_be_read_is_read(
+async def test_an_older_read_only_file_is_read_without_migration(
     tmp_path: Path, db: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S1.7: without a migration too, and the file stays as it was."""
@@ -748,7 +748,7 @@ async def test_an_older_file_that_may_only_be_read_is_read(
 
 
 @pytest.mark.anyio
-async def test_the_first_version_still_reads_and_writes_the_file(tmp_path: Path, db: str) -> None:
+async def test_the_first_version_can_read_and_write_a_migrated_file(tmp_path: Path, db: str) -> None:
     """S1.7: its SQL statements find no ambiguous column."""
     async with await callslip.open(db) as ledger:
         await ledger.log.append("a", [ev.SessionInfo(owner="ann"), ev.CallProposed(tool_name="t")])
@@ -764,7 +764,7 @@ async def test_the_first_version_still_reads_and_writes_the_file(tmp_path: Path,
 
 
 @pytest.mark.anyio
-async def test_labels_that_cannot_be_read_are_told_and_fail_no_list(tmp_path: Path, db: str) -> None:
+async def test_damaged_labels_are_reported_and_do_not_break_lists(tmp_path: Path, db: str) -> None:
     """Damage to one session's labels is found by `verify`, and the other sessions are still listed."""
     async with await callslip.open(db) as ledger:
         await ledger.log.append("a", [ev.SessionInfo(labels={"x": 1})])
@@ -777,7 +777,7 @@ async def test_labels_that_cannot_be_read_are_told_and_fail_no_list(tmp_path: Pa
 
 
 @pytest.mark.anyio
-async def test_a_ledger_in_memory_works_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_in_memory_ledger_works_and_creates_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`sqlite:///:memory:` leaves no file, and two of them share nothing."""
     monkeypatch.chdir(tmp_path)
     async with await callslip.open("sqlite:///:memory:") as one, await callslip.open("sqlite:///:memory:") as two:
@@ -788,7 +788,7 @@ async def test_a_ledger_in_memory_works_like_any_other(tmp_path: Path, monkeypat
 
 
 @pytest.mark.anyio
-async def test_reading_goes_on_while_a_ledger_in_memory_is_written() -> None:
+async def test_an_in_memory_ledger_can_be_read_during_writes() -> None:
     """Readers of a ledger in memory never fail because of a lock."""
     async with await callslip.open("sqlite:///:memory:") as ledger:
         await ledger.log.append("a", messages("x"))
@@ -804,7 +804,7 @@ async def test_reading_goes_on_while_a_ledger_in_memory_is_written() -> None:
 @pytest.mark.parametrize(
     "name", ["with space.db", "per%20cent?x=1#y.db", "\u65e5\u672c.db", "no-suffix", "deep/er/x.db"]
 )
-async def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
+async def test_a_ledger_file_can_have_any_name(tmp_path: Path, name: str) -> None:
     """The path is used unchanged; missing folders are created."""
     url = f"sqlite:///{tmp_path / name}"
     async with await callslip.open(url) as ledger:
@@ -815,7 +815,7 @@ async def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_relative_path_and_a_home_are_understood(
+async def test_relative_and_home_paths_are_resolved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     """`sqlite:///agent.db` is in the working folder, `~` is the home, and a bare path works too."""
@@ -827,7 +827,7 @@ async def test_a_relative_path_and_a_home_are_understood(
 
 
 @pytest.mark.anyio
-async def test_a_closed_ledger_is_one_file(tmp_path: Path, db: str) -> None:
+async def test_a_closed_ledger_leaves_no_wal_file(tmp_path: Path, db: str) -> None:
     """After the last ledger is closed, no WAL is left, so that the file can be copied."""
     async with await callslip.open(db) as ledger, await callslip.open(db) as other:
         await ledger.log.append("a", messages("x"))
@@ -837,7 +837,7 @@ async def test_a_closed_ledger_is_one_file(tmp_path: Path, db: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_bodies_in_the_file_are_the_events_as_json(db: str) -> None:
+async def test_event_bodies_are_stored_as_json(db: str) -> None:
     """Other tools can read the events as plain JSON."""
     async with await callslip.open(db) as ledger:
         (stored,) = await ledger.log.append("a", messages("x"))
@@ -848,7 +848,7 @@ async def test_bodies_in_the_file_are_the_events_as_json(db: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_listener_that_fails_leaves_no_writer_waiting(db: str) -> None:
+async def test_a_failing_listener_does_not_block_writers(db: str) -> None:
     """A durable write is acknowledged even if a listener fails."""
     errors: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))

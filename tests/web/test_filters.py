@@ -144,7 +144,7 @@ def test_filter_returns_matching_entries(page: Client, typed: str, left: list[in
     assert filtered(page, typed)[1] == left
 
 
-def test_predicate_judges_a_single_entry_alone(page: Client) -> None:
+def test_predicate_tests_a_single_entry(page: Client) -> None:
     assert filtered(page, "status:completed")[0] == [4]
     assert filtered(page, "delete")[0] == [1, 3, 5]
 

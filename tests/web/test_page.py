@@ -170,7 +170,7 @@ def test_long_texts_do_not_overflow(site: Server) -> None:
 
 
 @in_browser
-def test_hostile_text_stays_text(site: Server) -> None:
+def test_hostile_text_is_escaped(site: Server) -> None:
     """Text of a tool, an agent or a user never runs a script or sends a request, wherever it is shown."""
     site.append("hostile <b>", *hostile())
     site.request("/v1/calls", {"action": HOSTILE[0], "params": {"x": HOSTILE[1]}, "client": "h", "timeout": 600})

@@ -229,7 +229,7 @@ def test_a_policy_decides_first(path: str, tmp_path: Path) -> None:
         assert client.requests == []
 
 
-def test_it_works_with_fail_closed(path: str) -> None:
+def test_approvals_work_with_fail_closed(path: str) -> None:
     """Request and answer are recorded before the agent receives the answer."""
     with start_client(path, "--fail-closed") as client:
         start_turn(client, "c1=a c2=b")

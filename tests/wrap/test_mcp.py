@@ -101,7 +101,7 @@ async def run_client(command: list[str], mode: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-def test_the_sdks_client_and_server_exchange_the_same_bytes_with_and_without_wrap(
+def test_the_sdk_client_and_server_exchange_unchanged_bytes(
     tmp_path: Path, path: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both sides of wrap see the same bytes, and these are the bytes of a run without it."""
@@ -222,7 +222,7 @@ def test_a_client_that_disconnects_ends_the_server_and_the_calls(path: str) -> N
     assert (hung.status, hung.reason) == ("lost", "the server ended (exit status 0) before this call did")
 
 
-def test_two_servers_in_one_session_share_no_call(path: str) -> None:
+def test_calls_of_two_servers_in_one_session_are_separate(path: str) -> None:
     """Both clients number their requests from 1. Each call has its own result."""
     wrap = wrapping(path, "--mcp", "--session", "both")
     with Client([*wrap, *server_with_result("one")]) as one, Client([*wrap, *server_with_result("two")]) as two:
@@ -235,7 +235,7 @@ def test_two_servers_in_one_session_share_no_call(path: str) -> None:
     assert sorted((call.status, call.output) for call in found) == [("completed", "one"), ("completed", "two")]
 
 
-def test_a_later_run_into_the_same_session_repeats_no_call(path: str) -> None:
+def test_a_later_run_with_equal_bytes_records_new_calls(path: str) -> None:
     """The same bytes are another call in another run."""
     for word in ("one", "two"):
         with Client([*wrapping(path, "--mcp", "--session", "runs"), *server_with_result(word)]) as client:
@@ -304,7 +304,7 @@ def test_secrets_pass_and_are_not_recorded(path: str) -> None:
 # Without a client, and with options for agents
 
 
-def test_with_a_terminal_as_its_client_it_prints_the_configuration(path: str) -> None:
+def test_with_a_terminal_on_stdin_it_prints_the_configuration(path: str) -> None:
     """Exit 2, and stderr has the configuration for a client."""
     ours, theirs = pty.openpty()
     command = [*wrapping(path, "--mcp"), "npx", "-y", "@scope/my-server@1.2", "a b"]

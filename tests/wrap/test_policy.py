@@ -151,7 +151,7 @@ def test_paths_are_matched_folder_by_folder(
     assert bool(chosen(load_policy(rule(path=pattern)), request(call))) is matches
 
 
-def test_to_allow_every_path_must_match_and_to_deny_one_is_enough(load_policy: Any) -> None:
+def test_allow_needs_every_path_to_match_and_deny_any_path(load_policy: Any) -> None:
     """A call with an allowed and another path is not allowed."""
     call = {
         "toolCallId": "c1",
@@ -171,8 +171,8 @@ def test_the_first_rule_that_matches_decides(load_policy: Any) -> None:
     assert chosen(load_policy(""), request()) == ""
 
 
-def test_a_tool_is_known_by_its_own_name_and_by_its_servers(load_policy: Any) -> None:
-    """The name, like all other fields, may come in an update before the request."""
+def test_a_tool_name_without_its_server_prefix_matches_only_to_deny(load_policy: Any) -> None:
+    """Any server may have a tool of that name. The name may come in an update before the request."""
     named = update(_meta={"claudeCode": {"toolName": "mcp__fs__Read"}}, title="Read it")
     bare = request({"toolCallId": "c1"})
     for name in ("mcp__fs__Read", "mcp__fs__*"):
@@ -236,8 +236,8 @@ def test_a_missing_path_does_not_bypass_a_rule_about_paths(load_policy: Any, cal
 
 
 @pytest.mark.parametrize("path", ["//etc/passwd", "///etc/passwd", "/p/../etc/passwd", "/ETC/passwd", "/etc/./passwd"])
-def test_a_denied_path_is_denied_however_it_is_load_policy(load_policy: Any, path: str) -> None:
-    """With more slashes, `..`, or letters in another case, which is the same file on some file systems."""
+def test_a_denied_path_is_denied_in_every_spelling(load_policy: Any, path: str) -> None:
+    """With more slashes, with `..`, or with letters in another case, which is the same file on some file systems."""
     policy = load_policy(rule("deny", path="/etc/**") + rule("allow"))
     assert chosen(policy, request({"toolCallId": "c1", "locations": [{"path": path}]})) == "r"
 
@@ -258,7 +258,7 @@ def test_links_are_resolved_before_a_path_is_matched(load_policy: Any, tmp_path:
     assert chosen(load_policy(rule("deny", path=f"{tmp_path}/secret/**") + rule()), asks("p/link/key")) == "r"
 
 
-def test_accents_are_the_same_however_they_are_composed(load_policy: Any) -> None:
+def test_composed_and_decomposed_accents_match(load_policy: Any) -> None:
     """A composed letter and a letter with a combining accent are the same name for file systems."""
     policy = load_policy(rule("deny", path="/p/\u00e9/**") + rule())
     assert chosen(policy, request({"toolCallId": "c1", "locations": [{"path": "/p/e\u0301/x"}]})) == "r"
@@ -290,7 +290,7 @@ def test_a_missing_text_does_not_bypass_a_rule_about_it(load_policy: Any, filter
         update(rawInput={"command": "rm", "x": "y" * 5000}),
     ],
 )
-def test_a_line_that_is_not_read_voids_what_is_known_of_calls(
+def test_a_line_that_is_not_read_clears_the_tracked_calls(
     load_policy: Any, monkeypatch: pytest.MonkeyPatch, line: bytes
 ) -> None:
     """It is too long, not JSON, or hides a word in an escape, and may be an update of any call."""
@@ -368,8 +368,8 @@ def test_the_answer_has_the_id_of_the_request(load_policy: Any, request_id: Any)
 
 
 @given(st.data())
-def test_output_that_is_not_answered_passes_unchanged_in_chunks_of_any_size(data: st.DataObject) -> None:
-    """Lines of real agents, damaged ones and random bytes."""
+def test_output_without_answered_requests_passes_unchanged(data: st.DataObject) -> None:
+    """Lines of real agents, damaged lines and random bytes, in chunks of any size."""
     lines = data.draw(
         st.lists(
             st.one_of(

@@ -97,7 +97,7 @@ def traffic(folder: Path) -> tuple[bytes, bytes]:
     return (folder / "in").read_bytes(), (folder / "out").read_bytes()
 
 
-def test_the_example_client_and_agent_exchange_the_same_bytes_with_and_without_wrap(tmp_path: Path, path: str) -> None:
+def test_the_example_client_and_agent_exchange_unchanged_bytes(tmp_path: Path, path: str) -> None:
     """Both sides of wrap see the same bytes, and these are the bytes of a conversation without it."""
     agent = [sys.executable, str(EXAMPLES / "agent.py")]
     plain = run_example_client(tee(tmp_path / "plain", *agent), tmp_path)
@@ -337,8 +337,8 @@ def test_an_agent_that_ends_within_a_call_names_its_status(path: str) -> None:
     assert (call.status, call.reason) == ("lost", "the agent ended (exit status 0) before this call did")
 
 
-def test_when_wrap_is_killed_its_recorder_ends_the_calls_and_the_agent_finds_its_stdin_closed(path: str) -> None:
-    """After kill -9 of wrap no call stays open and no process is left."""
+def test_when_wrap_is_killed_its_recorder_ends_the_calls(path: str) -> None:
+    """After kill -9 of wrap no call stays open, the agent finds its stdin closed, and no process is left."""
     with Client([*wrapping(path), *AGENT, "one"]) as client:
         agent = client.start_call(client.begin(), "c1")
         others = [process for process in children(client.process.pid) if process != agent]
@@ -350,8 +350,8 @@ def test_when_wrap_is_killed_its_recorder_ends_the_calls_and_the_agent_finds_its
     assert (call.status, call.reason) == ("lost", "callslip wrap was killed before this call ended")
 
 
-def test_when_wrap_and_its_recorder_are_killed_the_next_to_open_the_ledger_ends_the_calls(path: str) -> None:
-    """That their owner is dead is found at once."""
+def test_after_a_kill_of_wrap_and_recorder_opening_ends_the_calls(path: str) -> None:
+    """The next process that opens the ledger finds at once that the owner is dead."""
     with Client([*wrapping(path), *AGENT, "one"]) as client:
         agent = client.start_call(client.begin(), "c1")
         (recorder,) = [process for process in children(client.process.pid) if process != agent]
@@ -488,7 +488,7 @@ def test_sessions_are_named_after_the_program(command: list[str], name: str) -> 
     assert program_name(command) == name
 
 
-def test_messages_without_a_session_get_one_named_after_the_time(path: str) -> None:
+def test_messages_without_a_session_get_a_session_named_by_time(path: str) -> None:
     """A run in which no session starts is recorded too."""
     assert run_with_input([*wrapping(path), "cat"], b"no JSON\n\n").returncode == 0
     (name,) = sessions(path)
@@ -496,7 +496,7 @@ def test_messages_without_a_session_get_one_named_after_the_time(path: str) -> N
     assert [event.body["msg"] for event in log(path, name)] == ["no JSON", "no JSON"]
 
 
-def test_with_a_terminal_as_its_client_it_prints_what_to_run(path: str) -> None:
+def test_with_a_terminal_on_stdin_it_prints_what_to_run(path: str) -> None:
     """Exit 2, and stderr has the configuration of a client and the commands that show the recording."""
     ours, theirs = pty.openpty()
     run = subprocess.run(
@@ -740,7 +740,7 @@ def test_a_policy_answers_instead_of_the_client(
         json.dumps({"toolCall": "c1", "options": None}),
     ],
 )
-def test_the_client_decides_what_the_policy_does_not(path: str, policy: str, request_: str) -> None:
+def test_requests_without_a_policy_decision_go_to_the_client(path: str, policy: str, request_: str) -> None:
     """No rule matches, no option has the meaning, or the request is malformed: it passes unchanged."""
     with Client([*wrapping(path, "--policy", policy), *AGENT, "one"]) as client:
         session = client.begin()
@@ -949,7 +949,7 @@ async def record(db: str, frames: list[Frame], names: SessionNames | None = None
 
 
 @pytest.mark.anyio
-async def test_a_gap_voids_the_partial_line_before_it(db: str) -> None:
+async def test_a_gap_discards_the_partial_line_before_it(db: str) -> None:
     """Its beginning is not joined with what follows the gap."""
     partial = agent_bytes(b'{"method": "session/upd')
     gap = Frame(Kind.LINES_MISSING, Kind.AGENT_BYTES, RECORDED_NOW)
