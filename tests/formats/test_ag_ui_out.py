@@ -99,7 +99,7 @@ def prove(client: Client, log: Sequence[Event], resumed: Iterable[int]) -> None:
 
 def check_sendable(client: Client, histories: list[list[Listed]]) -> None:
     """The client takes every history as it is, and sends all of it but what is only for people to see."""
-    full = [messages for messages in histories if messages]
+    full = stream_checks.checked(messages for messages in histories if messages)
     for messages, answer in zip(full, client.ask([{"id": 0, "history": one} for one in full]), strict=True):
         assert answer["error"] is None
         assert answer["sent"] == [message for message in messages if message["role"] != "activity"]

@@ -66,9 +66,10 @@ def message_of(messages: list[Message], turn: str) -> Message | None:
 def check_histories(client: Client, log: Sequence[Event], histories: list[list[Message]]) -> None:
     """Where no call is open, a model can continue the history."""
     state, jobs = SessionFold(), list[Job]()
-    for event, messages in zip(log, histories[1:], strict=True):
+    seqs = set(stream_checks.checked(range(len(log))))
+    for seq, (event, messages) in enumerate(zip(log, histories[1:], strict=True)):
         state.apply(event)
-        if not any(isinstance(entry, ToolCall) and is_open(entry) for entry in state.entries.values()):
+        if seq in seqs and not any(isinstance(entry, ToolCall) and is_open(entry) for entry in state.entries.values()):
             jobs.append({"id": 0, "history": messages[::-1]})
     for answer in client.ask(jobs):
         assert answer["modelError"] is None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import callslip
@@ -20,6 +20,7 @@ from callslip.model import codec
 from callslip.model.entries import ToolCall
 from callslip.rules.lifecycle import TERMINAL_STATES
 from callslip.settings import Settings
+from tests.conftest import LONG
 from tests.support import format_cases, scenarios
 from tests.support.invariants import find_faults
 
@@ -105,6 +106,7 @@ async def test_a_truncated_case_leaves_no_open_call(case: str, prefix_step: int)
 
 
 @pytest.mark.parametrize("format", READ)
+@settings(max_examples=settings().max_examples // (1 if LONG else 2))  # The law is the same for all formats.
 @given(data=st.data())
 def test_no_message_makes_a_session_unreadable(format: str, data: st.DataObject) -> None:
     """C11: valid, damaged, reordered and random messages; none is lost, and every call ends."""
