@@ -165,7 +165,7 @@ def test_a_history_is_made_turn_by_turn(script: list[Event]) -> None:
 # When a stream has to begin again
 
 AFTER, REPLACED, NAMES = (
-    "the turn went on after its end",
+    "the turn continued after its end",
     "the arguments of a call were replaced",
     "a call got another name",
 )

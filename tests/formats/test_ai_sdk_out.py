@@ -153,7 +153,7 @@ SINCE_V6 = {
     "detached_call_changes": ["a call of an earlier step was changed"],
 }
 ANSWERED = ("approval_expired", "approval_granted", "approval_granted_with_other_input", "approval_refused")
-LATER = {"commands": ["the turn went on after its end"]}
+LATER = {"commands": ["the turn continued after its end"]}
 RESTARTS = {"v5": TEXTS | LATER, "v6": SINCE_V6 | {name: [CLOSED] for name in ANSWERED}, "v7": SINCE_V6}
 
 

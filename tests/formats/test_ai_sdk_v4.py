@@ -223,7 +223,7 @@ def test_a_change_of_a_finished_turn_requests_a_replay() -> None:
         encoder = open_stream(folded(log[:-1]))
         assert encoder.opening()[-1][0] == "d" and encoder.finished
         answers.append(encoder.feed(log[-1]))
-    assert answers == [[], Restart("the turn went on after its end", (["2", [{"type": "restart"}]],))]
+    assert answers == [[], Restart("the turn continued after its end", (["2", [{"type": "restart"}]],))]
 
 
 @pytest.mark.parametrize("answer", [ev.ApprovalGranted(aliases=ONE), ev.ApprovalRefused(aliases=ONE)])

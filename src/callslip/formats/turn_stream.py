@@ -114,7 +114,7 @@ class TurnStream:
                 raise RestartNeeded("the turn was not replayed")
             chunks = [chunk for patch in patches for chunk in self._render(patch)]
             if chunks and self.finished:
-                raise RestartNeeded("the turn went on after its end")
+                raise RestartNeeded("the turn continued after its end")
         except RestartNeeded as error:
             self._is_out_of_sync = True
             return Restart(str(error), self._renderer.restart(str(error)))
