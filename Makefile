@@ -13,6 +13,7 @@ PYTEST := $(BIN)/python -m pytest
 # which share clients and servers, until it takes over tests of a slower one.
 WORKERS = $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 PARALLEL = -n $(WORKERS) --dist worksteal
+CORES = $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 JS := $(wildcard tests/js/package.json tests/js/package-lock.json)
 JS_READY := $(if $(JS),.cache/npm/ready)
 SUITES := $(wildcard tests/conformance/package.json tests/conformance/package-lock.json)
@@ -45,9 +46,9 @@ demo: .venv/demo
 test: .venv/ready $(PEERS)
 	@$(PYTEST) $(PARALLEL) $(ARGS)
 
-## make quick    run the tests that need no browser, no Node and no other process, with few examples
+## make quick    run the tests that need no browser, no Node and no other process, with few cases and examples
 quick: .venv/ready
-	@$(PYTEST) $(PARALLEL) --quick $(ARGS)
+	@$(PYTEST) $(PARALLEL) -n $(CORES) --quick $(ARGS)
 
 ## make check    check lint, formatting, types, import directions and the docs
 check: .venv/ready $(JS_READY)

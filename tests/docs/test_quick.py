@@ -56,6 +56,8 @@ def test_by_examples(number): start()
 def test_by_the_loop(): asyncio.run(asyncio.create_subprocess_exec(sys.executable))
 
 def test_plain(): pass
+@pytest.mark.parametrize("case", range(20))
+def test_cases(case): pass
 @given(st.integers())
 def test_plain_examples(number): pass
 """
@@ -96,11 +98,12 @@ def test_only_tests_without_processes_run(tmp_path: Path) -> None:
     output, outcomes = run_quick(tmp_path)
     assert outcomes.get("PASSED", set()) - {"test_hidden_and_caught"} == {
         "test_plain",
+        "test_cases",
         "test_plain_examples",
         "test_after",
     }, output
     assert outcomes["FAILED"] == {"test_hidden"} and "test_hidden_and_caught" in outcomes["ERROR"], output
-    assert "6 deselected" in output and "os.posix_spawn" not in output
+    assert output.count("::test_cases[") == 5 and "21 deselected" in output and "os.posix_spawn" not in output
 
 
 def test_the_helpers_of_the_tests_are_known() -> None:

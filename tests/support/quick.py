@@ -1,6 +1,6 @@
 """`pytest --quick`: only tests that start no other process, with few examples. A test that starts one anyway fails.
 
-Tests marked `chaos` are left out too, since they are about volumes.
+Tests marked `chaos` are left out too, since they are about volumes, and of a test with many cases only some run.
 Which tests start a process is read from their code: the test, its fixtures, and the functions and classes of the tests
 and of Callslip that they name, directly or through each other.
 """
@@ -17,6 +17,8 @@ import pytest
 
 FOLLOWED = ("tests", "callslip")
 """The packages whose code is read."""
+MAX_CASES = 6
+"""How many cases of one test run."""
 STARTING_MODULES = {"subprocess", "multiprocessing", "pty", "playwright"}
 STARTING_NAMES = {
     "create_subprocess_exec",
@@ -40,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests that start processes, and those marked `chaos`."""
+    """Deselect the tests that start processes, those marked `chaos`, and most cases of a test with many."""
     if config.getoption("quick"):
         roots = {item.nodeid: list(_code_of(item)) for item in items}
         starting = starting_code(root for found in roots.values() for root in found)
@@ -49,7 +51,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             for item in items
             if item.get_closest_marker("chaos") or any(id(root) in starting for root in roots[item.nodeid])
         }
-        items[:] = [item for item in items if item not in removed]
+        cases: dict[str, list[pytest.Item]] = {}
+        for item in items:
+            if item not in removed:
+                cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        selected = {item for found in cases.values() for item in found[:: -(-len(found) // MAX_CASES)]}
+        removed = set(items) - selected
+        items[:] = [item for item in items if item in selected]
         config.hook.pytest_deselected(items=list(removed))
 
 
