@@ -13,7 +13,7 @@ from tests.docs.test_layout import LAYERS, MODULES, imports, module_name
 from tests.support.paths import ROOT
 
 DOCUMENT = ROOT / "docs" / "architecture.md"
-WALKS = ("An ACP message to the page", "A command from POST to a worker")
+WALKS = ("An ACP message to the web UI", "A command from POST to a worker")
 ROW = re.compile(r"^\| (?P<step>\d+) \| `(?P<path>[^`]+)` \| [^|]+ \| (?P<link>[^|]*)\|$", re.MULTILINE)
 SHARED = re.compile(r"shares `([^`]+)`")
 
