@@ -18,15 +18,15 @@ class InvalidInputError(CallslipError, ValueError):
 
 
 class ConflictError(CallslipError):
-    """An earlier write wins, e.g. the same idempotency key with another body; `winner` is its result."""
+    """The request conflicts with an earlier write, for example with the same key; `current` is what that wrote."""
 
-    def __init__(self, message: str, winner: object = None) -> None:
-        self.winner = winner
+    def __init__(self, message: str, current: object = None) -> None:
+        self.current = current
         super().__init__(message)
 
 
 class AmbiguousIdError(ConflictError):
-    """A prefix or an alias matches several objects; `winner` lists them."""
+    """A prefix or an alias matches several objects; `current` lists them."""
 
 
 class StaleClaimError(ConflictError):
@@ -34,12 +34,12 @@ class StaleClaimError(ConflictError):
 
 
 class QueueFullError(CallslipError):
-    """The client has as many pending commands as its queue allows, and nothing was written."""
+    """The queue has the maximum number of pending commands, and nothing was written."""
 
-    def __init__(self, client: str, limit: int) -> None:
-        self.client = client
+    def __init__(self, queue: str, limit: int) -> None:
+        self.queue = queue
         self.limit = limit
-        super().__init__(f"queue_full: client {client!r} already has {limit} pending commands. Retry later.")
+        super().__init__(f"queue {queue!r}: full, it has {limit} pending commands. Retry later.")
 
 
 class InvalidTransitionError(CallslipError):
@@ -51,7 +51,7 @@ class NotFoundError(CallslipError, LookupError):
 
 
 class CommandNotFoundError(NotFoundError):
-    """No command has this id, so polling for it is of no use."""
+    """No command has this id. Do not retry."""
 
     def __init__(self, correlation_id: str) -> None:
         self.correlation_id = correlation_id
@@ -69,6 +69,10 @@ class CallEndedError(CallslipError):
         self.state = state
         self.reason = reason
         super().__init__(f"{state}: {reason}" if reason else state)
+
+
+class CallTimeoutError(CallEndedError, TimeoutError):
+    """The call took longer than its timeout, and has expired."""
 
 
 class WaitTimeoutError(CallslipError, TimeoutError):
@@ -90,14 +94,16 @@ class SlowReaderError(CallslipError):
 class CursorExpiredError(CallslipError):
     """Retention removed the events after the cursor; read a snapshot and continue after its seq."""
 
-    def __init__(self, cursor: int, low: int) -> None:
+    def __init__(self, cursor: int, pruned_seq: int) -> None:
         self.cursor = cursor
-        self.low = low
-        super().__init__(f"cursor: {cursor} expired, events up to {low} were removed by retention. Read a snapshot.")
+        self.pruned_seq = pruned_seq
+        super().__init__(
+            f"cursor: {cursor} expired, events up to {pruned_seq} were removed by retention. Read a snapshot."
+        )
 
 
 class StoreError(CallslipError):
-    """The database operation failed and left nothing half-written."""
+    """The database operation failed and was rolled back."""
 
 
 class ReadOnlyStoreError(StoreError):
@@ -126,3 +132,7 @@ class ServerUnavailableError(CallslipError):
 
 class AuthenticationError(CallslipError):
     """The server requires a token, or does not accept this one."""
+
+
+class PermissionDeniedError(CallslipError):
+    """The token does not have the right that the operation needs."""

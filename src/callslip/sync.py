@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from callslip.api.ledger import LocalLedger
-from callslip.api.sync import SyncCall, SyncCommands, SyncLedger, SyncSession, SyncTurn
+from callslip.api.sync import SyncCall, SyncCommands, SyncLedger, SyncSession, SyncTurn, tool
 from callslip.client import open as opening
 from callslip.client.remote_ledger import RemoteLedger
 from callslip.settings import Settings
 
-__all__ = ["SyncCall", "SyncCommands", "SyncLedger", "SyncSession", "SyncTurn", "connect", "open"]
+__all__ = ["SyncCall", "SyncCommands", "SyncLedger", "SyncSession", "SyncTurn", "connect", "open", "tool"]
 
 
 def open(url: str | Path | None = None, settings: Settings | None = None) -> SyncLedger[LocalLedger]:

@@ -277,8 +277,8 @@ async def test_a_second_answer_fails_with_the_first(ledger: LocalLedger, session
     for answer in late:
         with pytest.raises(ConflictError) as conflict:
             await answer()
-        assert isinstance(conflict.value.winner, ApprovalRecord)
-        assert (conflict.value.winner.by, conflict.value.winner.state) == ("ann", "granted")
+        assert isinstance(conflict.value.current, ApprovalRecord)
+        assert (conflict.value.current.by, conflict.value.current.state) == ("ann", "granted")
     (entry,) = [item for item in (await ledger.snapshot("a")).entries if isinstance(item, PermissionRequest)]
     assert (entry.by, entry.reason, entry.state) == ("ann", "fine", "granted")
 
@@ -294,7 +294,7 @@ async def test_an_answer_after_the_expiry_is_a_conflict(db: str) -> None:
                 await running
         with pytest.raises(ConflictError) as conflict:
             await ledger.approve(request.id, by="ann", input={"n": 2})
-        assert isinstance(conflict.value.winner, ApprovalRecord) and conflict.value.winner.by == "expiry"
+        assert isinstance(conflict.value.current, ApprovalRecord) and conflict.value.current.by == "expiry"
 
 
 async def test_an_answer_for_another_session_is_not_found(ledger: LocalLedger, session: Session) -> None:

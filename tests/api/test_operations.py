@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import contextvars
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.exceptions import HTTPException
 
 import callslip
 from callslip import http
@@ -248,7 +251,7 @@ async def test_a_call_is_cancelled_once(ledger: Any, backend: LocalLedger) -> No
         pass
     with pytest.raises(callslip.ConflictError) as conflict:
         await ledger.cancel(call.id)
-    assert isinstance(conflict.value.winner, CallRecord) and conflict.value.winner.state == "completed"
+    assert isinstance(conflict.value.current, CallRecord) and conflict.value.current.state == "completed"
 
 
 async def test_waiting_ends_with_the_call_or_with_the_timeout(ledger: Any, backend: LocalLedger) -> None:
@@ -260,6 +263,49 @@ async def test_waiting_ends_with_the_call_or_with_the_timeout(ledger: Any, backe
     waiting = asyncio.create_task(ledger.wait(started.call, TIMEOUT_S))
     await backend.log.append("s", [ev.CallCompleted(call=started.call, output=1)])
     assert (await waiting).state == "completed"
+
+
+async def test_a_call_timeout_is_a_timeout_error(ledger: Any, backend: LocalLedger) -> None:
+    """The call expires, and the block raises an exception that `except TimeoutError` catches."""
+    with pytest.raises(TimeoutError) as timeout:
+        async with ledger.session("s").call("t", timeout=0.05):
+            await backend.wait("@last")  # It ends when the call expires, or when the block is interrupted.
+            await asyncio.sleep(TIMEOUT_S)
+    assert isinstance(timeout.value, callslip.CallTimeoutError) and timeout.value.state == "expired"
+    assert (await backend.find_call("@last")).state == "expired"
+
+
+async def test_a_missing_session_is_not_found(ledger: Any) -> None:
+    """Reading and following fail instead of waiting for a session that may never exist."""
+    reads = (
+        ledger.events("nope"),
+        ledger.follow("nope"),
+        ledger.frames("nope"),
+        ledger.export_chunks("nope", "events"),
+    )
+    for items in reads:
+        async with asyncio.timeout(TIMEOUT_S):
+            with pytest.raises(callslip.NotFoundError):
+                await anext(items)
+    for read in (ledger.snapshot("nope"), ledger.export("nope", "events"), ledger.find_session("nope")):
+        with pytest.raises(callslip.NotFoundError):
+            await read
+
+
+async def test_a_missing_command_is_not_found(ledger: Any) -> None:
+    """The exception has the id, and its class says that polling again is of no use."""
+    with pytest.raises(callslip.CommandNotFoundError) as missing:
+        await ledger.commands.get("nope")
+    assert missing.value.correlation_id == "nope"
+
+
+async def test_unknown_states_are_refused(ledger: Any) -> None:
+    """A misspelt state is an error, not an empty list."""
+    with pytest.raises(callslip.InvalidInputError, match="unknown state 'runing'") as calls:
+        await ledger.calls(states=["runing"])
+    with pytest.raises(callslip.InvalidInputError, match="unknown state 'open'") as approvals:
+        await ledger.approvals(state="open")
+    assert (calls.value.field, approvals.value.field) == ("states", "state")
 
 
 async def test_followers_receive_every_event_once(ledger: Any, backend: LocalLedger) -> None:
@@ -405,6 +451,97 @@ async def test_a_misspelt_option_is_refused(ledger: Any, backend: LocalLedger) -
     with pytest.raises(TypeError, match="worker_name"):
         await ledger.commands.claim(worker_name="w")
     assert (await backend.sessions()).items == []
+
+
+async def test_a_call_is_used_once_and_only_while_it_runs(backend: LocalLedger) -> None:
+    """Progress before the block, or entering it twice, raises and writes nothing."""
+    call = backend.session("s").call("t")
+    for use in (call.progress("x"), call.result()):
+        with pytest.raises(callslip.InvalidTransitionError, match="has not started"):
+            await use
+    async with call:
+        pass
+    with pytest.raises(callslip.InvalidTransitionError, match="was started before"):
+        await call.__aenter__()
+    turn = backend.session("s").turn()
+    async with turn:
+        pass
+    with pytest.raises(callslip.InvalidTransitionError, match="was started before"):
+        await turn.__aenter__()
+    assert len((await backend.calls()).items) == 1
+
+
+async def test_a_closed_ledger_says_so(tmp_path: Path) -> None:
+    """Reading and writing after `close` raise StoreError, locally and through a server."""
+    backend = await callslip.open(tmp_path / "ledger.db")
+    async with running(build(http.Server(backend, AllowAll()), http.ROUTES)) as url:
+        async with callslip.connect(url, token="t" * 16) as remote:
+            await remote.session("s").say("hi")
+        for use in (remote.find_session("s"), remote.session("s").say("hi")):
+            with pytest.raises(callslip.StoreError, match="the ledger is closed"):
+                await use
+    await backend.close()
+    for use in (backend.find_session("s"), backend.session("s").say("hi")):
+        with pytest.raises(callslip.StoreError, match="the ledger is closed"):
+            await use
+
+
+async def test_a_token_without_the_right_is_denied(tmp_path: Path) -> None:
+    """The exception has a class of its own, so that programs can tell it from other errors."""
+
+    def authorize(request: Any, session: Any, verb: str) -> str:
+        if verb != "read":
+            raise HTTPException(403)
+        return "ann"
+
+    async with callslip.open(tmp_path / "ledger.db") as backend:
+        await backend.session("s").say("hi")
+        server = callslip.asgi(backend, authorize=authorize)
+        async with running(server) as url, callslip.connect(url, token="t" * 16) as remote:
+            assert (await remote.find_session("s")).name == "s"
+            with pytest.raises(callslip.PermissionDeniedError):
+                await remote.session("s").say("no")
+
+
+def test_plain_functions_are_tools_of_a_sync_ledger(tmp_path: Path) -> None:
+    """Calls are recorded with arguments, output and failure; outside a session the function does not run."""
+
+    @callslip.sync.tool
+    def divide(a: int, b: int = 2) -> float:
+        return a / b
+
+    @callslip.sync.tool(name="remove", approval=True)
+    def delete(path: str) -> str:
+        return f"deleted {path}"
+
+    with pytest.raises(callslip.NoSessionError):
+        divide(1)
+    with callslip.sync.open(tmp_path / "ledger.db") as ledger:
+        session = ledger.session("s")
+        with session.turn("Divide"):
+            assert divide(5) == 2.5
+            with pytest.raises(ZeroDivisionError):
+                divide(1, b=0)
+        with session.use(), concurrent.futures.ThreadPoolExecutor() as pool:
+            removed = pool.submit(contextvars.copy_context().run, delete, "a.txt")
+            while not (found := ledger.approvals()):
+                assert not removed.done()
+            ledger.approve(found[0].id, by="ann", input={"path": "b.txt"})
+            assert removed.result(TIMEOUT_S) == "deleted b.txt"
+        calls = ledger.calls().items
+        assert [(call.tool, call.state) for call in calls] == [
+            ("remove", "completed"),
+            ("divide", "failed"),
+            ("divide", "completed"),
+        ]
+        entry = ledger.entry(calls[-1].id)
+        assert entry is not None and (entry.raw_input, entry.output) == ({"a": 5, "b": 2}, 2.5)
+
+    async def fetch() -> None:
+        raise AssertionError
+
+    with pytest.raises(TypeError, match="is async or a generator"):
+        callslip.sync.tool(fetch)
 
 
 def test_a_sync_ledger_is_closed_by_its_block(tmp_path: Path) -> None:

@@ -451,7 +451,7 @@ async def test_one_of_many_answers_wins(ledger: LocalLedger, session: Session) -
     won = [result for result in results if isinstance(result, ApprovalRecord)]
     lost = [result for result in results if isinstance(result, ConflictError)]
     assert len(won) == 1 and len(lost) == 9
-    assert all(isinstance(error.winner, ApprovalRecord) and error.winner.by == won[0].by for error in lost)
+    assert all(isinstance(error.current, ApprovalRecord) and error.current.by == won[0].by for error in lost)
     await asyncio.gather(running, return_exceptions=True)
     with pytest.raises(ConflictError):
         await ledger.approve(request.id, by=won[0].by)
@@ -489,7 +489,7 @@ async def test_requests_and_answers_survive_a_restart(db: str) -> None:
         assert (answered.state, answered.by, answered.option) == ("refused", "ann", "no")
         with pytest.raises(ConflictError) as conflict:
             await ledger.approve(request.id, by="bob")
-        assert conflict.value.winner == answered and (await ledger.find_call("c")).state == "denied"
+        assert conflict.value.current == answered and (await ledger.find_call("c")).state == "denied"
 
 
 async def test_an_answer_is_bound_to_the_arguments_of_the_request(ledger: LocalLedger, session: Session) -> None:

@@ -318,7 +318,7 @@ def _other(identity: str) -> str:
 QUERIES: dict[str, list[str]] = {
     "/v1/sessions/{session}": [
         "",
-        *(f"?format={name}" for name in sorted({"events", "entries", "nonsense", *registry.writable()})),
+        *(f"?format={name}" for name in ["nonsense", *registry.exportable()]),
         *("?at=1", "?at=999999", "?limit=1", "?cursor=1", "?cursor=x", "?wait=0.01", "?wait=999", "?nonsense=1"),
     ],
     "/v1/sessions/{session}/stream": [

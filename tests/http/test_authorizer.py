@@ -16,17 +16,8 @@ import callslip
 from callslip.api.access import VERBS, Verb
 from callslip.api.ledger import LocalLedger
 from callslip.client.token_file import hash_token
-from callslip.errors import InvalidInputError, NotFoundError
-from callslip.http.access import (
-    COOKIE,
-    AllowAll,
-    Authorizer,
-    CallbackAuthorizer,
-    Forbidden,
-    Principal,
-    TokenAuthorizer,
-    Unauthenticated,
-)
+from callslip.errors import AuthenticationError, InvalidInputError, NotFoundError, PermissionDeniedError
+from callslip.http.access import COOKIE, AllowAll, Authorizer, CallbackAuthorizer, Principal, TokenAuthorizer
 from callslip.http.app import build
 from callslip.http.request import RequestAccess, RequestContext, Route, json_response
 from callslip.http.server import Server
@@ -74,7 +65,7 @@ async def outcome(gate: Any, request: HTTPConnection, session: SessionRecord | N
     """Return the name of the admitted caller, or the type of the refusal."""
     try:
         return (await gate.admit(request, session, verb)).name
-    except (Unauthenticated, Forbidden, NotFoundError) as error:
+    except (AuthenticationError, PermissionDeniedError, NotFoundError) as error:
         return type(error)
 
 
@@ -99,9 +90,11 @@ async def test_a_session_token_grants_only_its_session_and_verbs(
     """Another session is not found, another verb is forbidden, and without a session only reading is allowed."""
     request = bearing(await create_token(ledger, "mine", verbs, label="ci"))
     for verb in VERBS:
-        assert await outcome(gate, request, MINE, verb) == ("ci" if verb in verbs else Forbidden)
+        assert await outcome(gate, request, MINE, verb) == ("ci" if verb in verbs else PermissionDeniedError)
         assert await outcome(gate, request, THEIRS, verb) is NotFoundError
-        assert await outcome(gate, request, None, verb) == ("ci" if verb in verbs and verb == "read" else Forbidden)
+        assert await outcome(gate, request, None, verb) == (
+            "ci" if verb in verbs and verb == "read" else PermissionDeniedError
+        )
 
 
 @pytest.mark.parametrize("verbs", SCOPES, ids=",".join)
@@ -113,7 +106,9 @@ async def test_a_token_for_all_sessions_grants_its_verbs_on_every_session(
     name = f"tok_{hash_token(token)[:12]}"
     for session in (MINE, THEIRS, None):
         for verb in VERBS:
-            assert await outcome(gate, bearing(token), session, verb) == (name if verb in verbs else Forbidden)
+            assert await outcome(gate, bearing(token), session, verb) == (
+                name if verb in verbs else PermissionDeniedError
+            )
 
 
 async def test_a_session_outside_the_token_looks_like_a_missing_session(
@@ -157,7 +152,7 @@ async def test_a_session_outside_the_token_looks_like_a_missing_session(
 async def test_requests_without_a_valid_token_are_refused(gate: TokenAuthorizer, headers: dict[str, str]) -> None:
     """Wrong, truncated, of another scheme or in another cookie; a valid cookie does not replace a wrong header."""
     for session in (MINE, None):
-        with pytest.raises(Unauthenticated) as refusal:
+        with pytest.raises(AuthenticationError) as refusal:
             await gate.admit(make_request(**headers), session, "read")
         assert MAIN not in str(refusal.value) and "wrong" not in str(refusal.value)
 
@@ -167,7 +162,7 @@ async def test_a_token_hash_or_id_is_not_accepted_as_a_token(ledger: LocalLedger
     await create_token(ledger, "mine", ("read",))
     (row,) = await ledger.log.store.tokens()
     for stolen in (row.hash, row.id):
-        assert await outcome(gate, bearing(stolen), MINE, "read") is Unauthenticated
+        assert await outcome(gate, bearing(stolen), MINE, "read") is AuthenticationError
 
 
 async def test_an_expired_or_revoked_token_is_refused(ledger: LocalLedger, gate: TokenAuthorizer) -> None:
@@ -175,18 +170,18 @@ async def test_an_expired_or_revoked_token_is_refused(ledger: LocalLedger, gate:
     now = await ledger.log.store.clock()
     over = await create_token(ledger, "mine", ("read",), expires_at=now)
     good = await create_token(ledger, "mine", ("read",), expires_at=now + 3_600_000, label="ci")
-    assert await outcome(gate, bearing(over), MINE, "read") is Unauthenticated and not await gate.is_valid(over)
+    assert await outcome(gate, bearing(over), MINE, "read") is AuthenticationError and not await gate.is_valid(over)
     assert await outcome(gate, bearing(good), MINE, "read") == "ci" and await gate.is_valid(good)
     row = await ledger.log.store.token(hash_token(good))
     assert row is not None and await ledger.log.store.drop_token(row.id)
-    assert await outcome(gate, bearing(good), MINE, "read") is Unauthenticated and not await gate.is_valid(good)
+    assert await outcome(gate, bearing(good), MINE, "read") is AuthenticationError and not await gate.is_valid(good)
     assert await gate.is_valid(MAIN) and not await gate.is_valid("") and not await gate.is_valid("\ud800")
 
 
 async def test_a_cookie_is_ignored_when_cookies_are_disabled(ledger: LocalLedger) -> None:
     """Only a token in the header is accepted."""
     gate = TokenAuthorizer(ledger.log, MAIN, "ann", cookies=False)
-    assert await outcome(gate, make_request(cookie=f"{COOKIE}={MAIN}"), MINE, "read") is Unauthenticated
+    assert await outcome(gate, make_request(cookie=f"{COOKIE}={MAIN}"), MINE, "read") is AuthenticationError
     assert await outcome(gate, bearing(MAIN), MINE, "read") == "ann"
 
 
@@ -315,7 +310,7 @@ async def test_a_user_that_the_host_does_not_return_is_refused(nothing: object) 
 
     for admits in (lambda *_: nothing, later):
         assert await outcome(CallbackAuthorizer(admits), make_request(), MINE, "read") is NotFoundError
-        assert await outcome(CallbackAuthorizer(admits), make_request(), None, "read") is Forbidden
+        assert await outcome(CallbackAuthorizer(admits), make_request(), None, "read") is PermissionDeniedError
 
 
 async def test_the_host_callback_receives_request_session_and_verb() -> None:
@@ -342,7 +337,7 @@ async def test_an_error_in_the_host_callback_refuses_access() -> None:
 
     with pytest.raises(ZeroDivisionError):
         await CallbackAuthorizer(broken).admit(make_request(), MINE, "read")
-    for status, kind in ((401, Unauthenticated), (403, Forbidden), (404, NotFoundError)):
+    for status, kind in ((401, AuthenticationError), (403, PermissionDeniedError), (404, NotFoundError)):
 
         async def refusing(*_: Any, status: int = status) -> str:
             raise HTTPException(status)

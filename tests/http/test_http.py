@@ -16,9 +16,9 @@ import callslip
 from callslip import http
 from callslip.api.ledger import LocalLedger
 from callslip.client.token_file import hash_token
-from callslip.errors import CallEndedError, DiskFullError, NotFoundError
+from callslip.errors import CallEndedError, DiskFullError, NotFoundError, PermissionDeniedError
 from callslip.http import approvals
-from callslip.http.access import AllowAll, Forbidden, Principal, TokenAuthorizer, Verb
+from callslip.http.access import AllowAll, Principal, TokenAuthorizer, Verb
 from callslip.http.app import build
 from callslip.http.blobs import parse_range
 from callslip.model import events as ev
@@ -40,7 +40,7 @@ async def ledger() -> AsyncIterator[LocalLedger]:
 
 @pytest.fixture
 async def url(ledger: LocalLedger) -> AsyncIterator[str]:
-    async with served(ledger, limits=Limits(body=100_000)) as url:
+    async with served(ledger, limits=Limits(body_bytes=100_000)) as url:
         yield url
 
 
@@ -51,7 +51,7 @@ class Hiding:
         if session is not None and session.name.startswith("hidden"):
             raise NotFoundError(f"no session {session.name!r}")
         if session is not None and session.name == "shown" and verb != "read":
-            raise Forbidden("look, do not touch")
+            raise PermissionDeniedError("look, do not touch")
         return Principal("ann")
 
 
@@ -593,7 +593,7 @@ async def test_a_refused_body_is_not_written_by_a_later_body(ledger: LocalLedger
         async def admit(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Principal:
             if session is not None and session.name.endswith(":s2"):
                 await refuse.wait()
-                raise Forbidden("not there")
+                raise PermissionDeniedError("not there")
             return await super().admit(request, session, verb)
 
     other = acp_session.prompt(2, "two")
@@ -665,7 +665,7 @@ async def test_a_refused_body_writes_nothing(ledger: LocalLedger) -> None:
     class NotTheSecond(Hiding):
         async def admit(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Principal:
             if session is not None and session.name.endswith(":s2"):
-                raise Forbidden("not there")
+                raise PermissionDeniedError("not there")
             return await super().admit(request, session, verb)
 
     async with served(ledger, gate=NotTheSecond()) as url:
@@ -903,7 +903,7 @@ async def test_health_needs_no_token(ledger: LocalLedger) -> None:
 
 class Nobody:
     async def admit(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Principal:
-        raise Forbidden("no")
+        raise PermissionDeniedError("no")
 
 
 async def numbers(url: str) -> dict[str, int]:

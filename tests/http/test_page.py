@@ -15,7 +15,7 @@ from starlette.routing import Mount
 import callslip
 from callslip import http
 from callslip.api.ledger import LocalLedger
-from callslip.http.access import Forbidden
+from callslip.errors import PermissionDeniedError
 from callslip.http.browser_guard import SECURITY_HEADERS
 from callslip.http.page import PAGES
 from callslip.http.request import RequestContext
@@ -87,7 +87,7 @@ async def test_additional_routes_require_the_token(ledger: LocalLedger) -> None:
 
     async def look(context: RequestContext) -> Response:
         await context.admit()
-        raise Forbidden("seen")
+        raise PermissionDeniedError("seen")
 
     more = http.Route(method="GET", path="/more", endpoint=look, about="More.")
     async with running(http.standalone(ledger, TOKEN, routes=[more])) as url:

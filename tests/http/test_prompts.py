@@ -104,7 +104,7 @@ async def test_a_prompt_without_a_handler_gives_404_with_a_reason(ledger: LocalL
     before = await ledger.log.store.session("talk")
     async with answering(ledger, None) as place:
         response = (await ask(place)).json()
-        assert response["answers"] is False and "answers no prompts" in response["why"]
+        assert response["answers"] is False and "accepts no prompts" in response["why"]
         for way in ("", "/stop"):
             refused = await ask(place + way, "POST", value={"text": "hello"})
             assert (refused.status, refused.json()["detail"]) == (404, response["why"])

@@ -212,7 +212,7 @@ async def test_a_cursor_before_the_retention_cut_is_expired(ledger: LocalLedger)
     for after in (0, 4):
         with pytest.raises(CursorExpiredError) as gone:
             await take(ledger, "a", 1, after)
-        assert (gone.value.cursor, gone.value.low) == (after, 5)
+        assert (gone.value.cursor, gone.value.pruned_seq) == (after, 5)
     assert seqs(await take(ledger, "a", 1, 5)) == [6]
     snapshot = await ledger.snapshot("a")
     await ledger.log.append("a", deltas("new"))
@@ -229,7 +229,7 @@ async def test_retention_during_catch_up_raises(db: str) -> None:
             await ledger.prune(60)
             with pytest.raises(CursorExpiredError) as gone:
                 await anext(batches)
-            assert (gone.value.cursor, gone.value.low) == (5, 30)
+            assert (gone.value.cursor, gone.value.pruned_seq) == (5, 30)
 
 
 async def test_deleting_a_session_ends_its_readers(ledger: LocalLedger, db: str) -> None:

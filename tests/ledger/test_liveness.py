@@ -171,7 +171,7 @@ async def test_calls_of_a_remote_owner_are_lost_when_its_lease_expires(
         assert await reaper.reap() == 0
     clocks.pass_time(31)
     assert await reaper.reap() == 1
-    assert await state(ledger, call) == ("lost", "its owner went silent")
+    assert await state(ledger, call) == ("lost", "the process that owns this call stopped renewing its lease")
 
 
 async def test_calls_of_an_unknown_owner_are_lost_after_the_grace_period(
@@ -199,7 +199,7 @@ async def test_a_clock_jump_ends_no_call(ledger: LocalLedger, reaper: Reaper, cl
     assert await reaper.reap() == 0
     clocks.monotonic += 1
     assert await reaper.reap() == 1
-    assert await state(ledger, call) == ("lost", "nothing more was heard of this call")
+    assert await state(ledger, call) == ("lost", "no event of this call arrived before its lease expired")
 
 
 async def test_a_suspend_does_not_shorten_leases_and_deadlines(db: str, clocks: Clocks) -> None:
@@ -448,7 +448,7 @@ async def test_a_turn_lives_as_long_as_its_owner(ledger: LocalLedger, reaper: Re
     clocks.pass_time(31)
     assert await reaper.reap() == 1
     ended = await last(ledger, "other")
-    assert (ended.reason, ended.detail) == ("eof", "the owner of this turn went silent")
+    assert (ended.reason, ended.detail) == ("eof", "the process that owns this turn stopped renewing its lease")
     assert (await open_turn(ledger, "mine"), await open_turn(ledger, "other")) == (mine, "")
 
 
@@ -553,8 +553,8 @@ async def test_queued_and_running_calls_expire_at_their_deadline(
     assert await reaper.reap() == 0
     clocks.pass_time(30)
     assert await reaper.reap() == 2
-    assert await state(ledger, queued) == ("expired", "no worker claimed it in time")
-    assert await state(ledger, running) == ("expired", "its time ran out while it ran")
+    assert await state(ledger, queued) == ("expired", "no worker claimed it before its timeout")
+    assert await state(ledger, running) == ("expired", "timed out while running")
     assert (await state(ledger, done))[0] == "completed"
 
 
@@ -583,7 +583,7 @@ async def test_an_expired_approval_denies_the_call(ledger: LocalLedger, reaper: 
     assert (closed.state, closed.by) == ("refused", "expiry")
     with pytest.raises(ConflictError) as conflict:
         await ledger.approve(requested.id, by="ann")
-    assert conflict.value.winner == closed
+    assert conflict.value.current == closed
 
 
 async def test_an_answer_before_the_expiry_counts(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:

@@ -137,7 +137,7 @@ class StoreSuite:
         (first,) = await ledger.log.append("a", [Draft(ev.MessageUser(text="one"), key="k")])
         with pytest.raises(ConflictError) as refusal:
             await ledger.log.append("a", [*messages("before"), Draft(ev.MessageUser(text="two"), key="k")])
-        assert refusal.value.winner == first and len(await read_events(ledger, "a")) == 1
+        assert refusal.value.current == first and len(await read_events(ledger, "a")) == 1
 
     async def test_a_key_is_unique_only_within_its_session(self, ledger: LocalLedger) -> None:
         """C7: another session may use the same key for something else."""
@@ -289,7 +289,7 @@ class StoreSuite:
         ]
         with pytest.raises(AmbiguousIdError) as refusal:
             await ledger.find_call("c")
-        assert sorted(call.id for call in refusal.value.winner) == sorted(stored)  # type: ignore[attr-defined]
+        assert sorted(call.id for call in refusal.value.current) == sorted(stored)  # type: ignore[attr-defined]
         assert (await ledger.find_call("c", "b")).id == stored[1]
 
     async def test_a_call_id_that_is_taken_is_generated_again(
@@ -861,3 +861,27 @@ async def test_a_failing_listener_does_not_block_writers(db: str) -> None:
         async with asyncio.timeout(60):
             await ledger.log.append("a", messages("x"))
     assert "a listener broke" in str(errors[0]["exception"])
+
+
+@pytest.mark.anyio
+async def test_a_failing_listener_hides_no_events_from_other_listeners(db: str) -> None:
+    """Also when one write of the batch was refused: the first listener gets the events of all the others."""
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    texts: list[str] = []
+
+    def remember(stored: list[StoredEvent]) -> None:
+        texts.extend(event.event.text for event in stored if isinstance(event.event, ev.MessageUser))
+
+    def broken(stored: list[StoredEvent]) -> None:
+        raise RuntimeError("a listener broke")
+
+    async with await callslip.open(db) as ledger:
+        ledger.log.store.on_commit(remember)
+        ledger.log.store.on_commit(broken)
+        await asyncio.gather(
+            *(ledger.log.append(name, [ev.MessageUser(text=name)]) for name in ("s1", "s2")),
+            ledger.log.append("s1", [ev.CallRequeued(call="exec_000000000000")], strict=True),
+            *(ledger.log.append(name, [ev.MessageUser(text=name)]) for name in ("s3", "s4")),
+            return_exceptions=True,
+        )
+    assert sorted(texts) == ["s1", "s2", "s3", "s4"]

@@ -139,7 +139,7 @@ class Serving(Process):
 
     def __init__(self, path: Path, *arguments: str) -> None:
         super().__init__("serve", "--json", "--db", str(path), *(arguments or ("--port", "0")))
-        self.until("View: ")
+        self.until("Web UI: ")
         self.until('"url"')
         self.info = json.loads(self.out[0])
         self.url, self.token = self.info["url"], self.info["token"]

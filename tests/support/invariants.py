@@ -59,7 +59,7 @@ async def _session_faults(ledger: LocalLedger, session: str) -> list[str]:
 
 async def read_events(ledger: LocalLedger, session: str, after: int = 0) -> list[Any]:
     """Return the events of a session."""
-    return [event async for event in ledger.events(session, after)]
+    return [event async for event in ledger.log.events(session, after)]
 
 
 async def open_with_settings(url: str, **settings: Any) -> LocalLedger:

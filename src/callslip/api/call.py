@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 from msgspec import UNSET
 
 from callslip.api.keywords import check_keywords
-from callslip.errors import CallDeniedError, CallEndedError, InvalidInputError, InvalidTransitionError, StoreError
+from callslip.errors import (
+    CallDeniedError,
+    CallEndedError,
+    CallTimeoutError,
+    InvalidInputError,
+    InvalidTransitionError,
+    NotFoundError,
+    StoreError,
+)
 from callslip.ledger.aio import finish_despite_cancel, race
 from callslip.model import codec
 from callslip.model import events as ev
@@ -50,8 +58,8 @@ class CallOptions(TypedDict, total=False):
 class Call:
     """A call while it runs. Leaving the block ends it: completed, failed with the exception, cancelled, or expired.
 
-    Another process may end it first, for example with `callslip cancel`. That does not interrupt the block, and how the
-    block leaves is then recorded as late. Use `run` for work that should stop in this case.
+    Another process may end it first, for example with `callslip cancel`. The block is not interrupted; its outcome
+    is then recorded as late. Use `run` for work that should stop in this case.
 
     With `approval` entering the block waits for a person; a denial raises CallDeniedError. Arguments that the person
     edited are in `input` then, and `edited` is true; they match the `schema`, if there is one.
@@ -80,7 +88,12 @@ class Call:
         self._last_seq = 0
         self._ended_elsewhere = False
 
+    def __repr__(self) -> str:
+        return f"<Call {self.id or 'not started'} {self._tool!r} in session {self.session.name!r}>"
+
     async def __aenter__(self) -> Call:
+        if self.id:
+            raise InvalidTransitionError(f"call {self.id} was started before. Create a new call.")
         try:
             await finish_despite_cancel(self._begin())
             await self._exit_stack.enter_async_context(self._log.keep_alive(self.id))
@@ -127,7 +140,7 @@ class Call:
         await self._open(*drafts)
 
     async def _open(self, *drafts: Event) -> None:
-        """Append what must precede the work. A call that has ended by then is not run."""
+        """Append the opening events. Raise CallEndedError if the call has already ended."""
         event = (await self._append(*drafts))[-1]
         assert isinstance(event, ev.CallEvent)
         self.id, self._last_seq = event.call, event.seq
@@ -157,12 +170,12 @@ class Call:
         self._outcome = ev.CallCompleted(call=self.id, output=codec.to_json(output), **fields)
 
     def fail(self, error: Any = UNSET, reason: str = "", **fields: Any) -> None:
-        """Let the call fail without raising."""
+        """Set the outcome to failed without raising an exception."""
         error = UNSET if error is UNSET else codec.to_json(error)
         self._outcome = ev.CallFailed(call=self.id, error=error, reason=reason, **fields)
 
     def expire(self, reason: str, **fields: Any) -> None:
-        """Let the call expire."""
+        """Set the outcome to expired."""
         self._outcome = ev.CallExpired(call=self.id, reason=reason, **fields)
 
     @property
@@ -185,6 +198,7 @@ class Call:
 
     async def progress(self, text: str = "", **fields: Any) -> None:
         """Record progress: output text to append, or title, content, locations, progress."""
+        self._require_started()
         await self._append(ev.CallProgress(call=self.id, text=text, **fields))
 
     async def __aexit__(
@@ -207,7 +221,7 @@ class Call:
         finally:
             await self._exit_stack.aclose()
         if timed_out:
-            raise CallEndedError("expired", f"no result within {self._timeout:g} s") from error
+            raise CallTimeoutError("expired", f"no result within {self._timeout:g} s") from error
 
     def _end_event(self, error: BaseException | None, timed_out: bool) -> ev.CallEnd:
         if timed_out:
@@ -220,10 +234,15 @@ class Call:
 
     async def result(self) -> CallRecord:
         """Return the call's record as it is now."""
+        self._require_started()
         record = await self._log.get_call(self.id)
         if record is None:
-            raise InvalidTransitionError(f"call {self.id} was never started")
+            raise NotFoundError(f"call {self.id} was deleted with its session")
         return record
+
+    def _require_started(self) -> None:
+        if not self.id:
+            raise InvalidTransitionError("the call has not started. Use it with `async with`.")
 
 
 class _Ended:

@@ -1,4 +1,4 @@
-"""Cancel a call. Cancelling twice is cancelling once; a call that has ended otherwise is a conflict."""
+"""Cancel a call. Cancelling is idempotent; a call that ended in another state raises ConflictError."""
 
 from __future__ import annotations
 

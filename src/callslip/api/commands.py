@@ -356,7 +356,7 @@ class CommandQueue(Commands):
     async def release(self, command: str | CallRecord, fence: int, reason: str = "") -> None:
         """Give a claimed command back: one that was not started, or one that may run twice."""
         record = await self._record(command)
-        reason = reason or "its worker gave this command back"
+        reason = reason or "released by its worker"
         await self._store.transact(lambda unit: transactions.release(unit, record.id, fence, reason, self._context))
 
     async def complete(self, command: str | CallRecord, result: Any = None, *, fence: int = 0) -> Command:
@@ -385,7 +385,7 @@ class CommandQueue(Commands):
     async def _record(self, command: str | CallRecord) -> CallRecord:
         record = command if isinstance(command, CallRecord) else await self.find(command)
         if not record.client:
-            raise InvalidInputError("call", f"{record.id} is not a command: the program that made it runs it")
+            raise InvalidInputError("call", f"{record.id} is not a command. Only its own program can report its end.")
         return record
 
     async def _append(self, record: CallRecord, event: ev.CallEvent) -> Command:

@@ -13,14 +13,14 @@ from callslip.ledger.event_log import EventLog
 from callslip.model.entries import Snapshot
 from callslip.model.records import SessionRecord
 
-NATIVE_FORMATS = ("events", "entries")
 PAGE_ROWS = 1000
 DOCUMENT_END = b"\n]}\n"
 
 
 def document_field(format: str) -> str:
     """Return the name of a document's list of items; "" for a format that has no such list (html, otel)."""
-    if format in NATIVE_FORMATS:
+    registry.check_exportable(format)
+    if format in registry.NATIVE_FORMATS:
         return format
     return "" if registry.find(format).document else "messages"
 

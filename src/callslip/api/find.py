@@ -1,7 +1,7 @@
 """Find sessions, calls and approvals by the ids that people and programs write, and list them.
 
-An id is the whole id, a prefix that matches only one, an id that the producer of a call gave it, or `@last`. What the
-caller may not see does not exist for it.
+An id is the whole id, a prefix that matches only one, an id that the producer of a call gave it, or `@last`. Records
+that the caller may not read are reported as not found.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from callslip.api.access import FULL_ACCESS, Access, Verb, can_see
 from callslip.errors import AmbiguousIdError, CommandNotFoundError, InvalidInputError, NotFoundError
 from callslip.ledger.event_log import EventLog
 from callslip.model.records import ApprovalRecord, CallRecord, Page, SessionRecord
+from callslip.rules.lifecycle import ANSWER_STATES, OPEN_STATES, TERMINAL_STATES
 
 Record = SessionRecord | CallRecord | ApprovalRecord
 R = TypeVar("R", CallRecord, ApprovalRecord)
 M = TypeVar("M", bound=SessionRecord | CallRecord | ApprovalRecord)
+CALL_STATES = (*sorted(OPEN_STATES), *sorted(TERMINAL_STATES))
+APPROVAL_STATES = ("pending", *ANSWER_STATES.values(), "moot", "superseded")
 LAST = "@last"
 CALL_PREFIX = "exec_"
 APPROVAL_PREFIX = "appr_"
@@ -35,7 +38,7 @@ async def find_session(log: EventLog, id_or_prefix: str, *, access: Access = FUL
         if exact is not None and await can_see(access, exact.name, "read"):
             return exact
         matches = (await list_sessions(log, limit=MAX_MATCHES, prefix=id_or_prefix, access=access)).items
-    return await _only(matches, "session", id_or_prefix, access)
+    return await _exactly_one(matches, "session", id_or_prefix, access)
 
 
 async def find_call(
@@ -51,7 +54,7 @@ async def find_call(
     elif not matches and id_or_prefix.startswith(APPROVAL_PREFIX):
         approvals = await _approvals_named(log, id_or_prefix, session, access, verb)
         matches = [call for approval in approvals if (call := await log.store.call(approval.call)) is not None]
-    return await _only(matches, "call", id_or_prefix, access)
+    return await _exactly_one(matches, "call", id_or_prefix, access)
 
 
 async def find_command(
@@ -75,7 +78,7 @@ async def find_approval(
         return pending[-1]
     matches = await _approvals_named(log, id_or_prefix, session, access, verb)
     if matches:
-        return await _only(matches, "approval", id_or_prefix, access)
+        return await _exactly_one(matches, "approval", id_or_prefix, access)
     try:
         call = await find_call(log, id_or_prefix, session=session, access=access, verb=verb)
     except NotFoundError:
@@ -109,10 +112,17 @@ async def find(
     matches: list[Record] = [*calls, *await _approvals_named(log, id_or_prefix, session, access, "read")]
     if not session:
         matches += (await list_sessions(log, limit=MAX_MATCHES, prefix=id_or_prefix, access=access)).items
-    return await _only(matches, "session, call or approval", id_or_prefix, access)
+    return await _exactly_one(matches, "session, call or approval", id_or_prefix, access)
 
 
 # Lists
+
+
+def check_states(states: Sequence[str], known: Sequence[str], field: str) -> None:
+    """Raise InvalidInputError for a state that calls or approvals do not have."""
+    for state in states:
+        if state not in known:
+            raise InvalidInputError(field, f"unknown state {state!r}; known states: {', '.join(known)}")
 
 
 async def list_sessions(
@@ -145,6 +155,7 @@ async def list_calls(
     verb: Verb = "read",
 ) -> Page[CallRecord]:
     """Return the calls that the caller may see, newest first. The cursor is the id of the last one."""
+    check_states(states, CALL_STATES, "states")
     if access is not FULL_ACCESS and cursor:
         last = await log.store.call(cursor)
         if last is None or not await can_see(access, last.session, verb):
@@ -179,7 +190,8 @@ async def list_approvals(
     access: Access = FULL_ACCESS,
     verb: Verb = "read",
 ) -> list[ApprovalRecord]:
-    """Return the approvals that the caller may see, oldest first. A limit of 0 returns all."""
+    """Return the approvals that the caller may see, oldest first. A limit of 0 returns all, and state "" any."""
+    check_states([state] if state else [], APPROVAL_STATES, "state")
     return await first_visible(
         lambda count: log.store.approvals(session=session, state=state, limit=count),
         lambda record: can_see(access, record.session, verb),
@@ -229,7 +241,7 @@ async def _visible(records: Sequence[R], session: str, access: Access, verb: Ver
     ]
 
 
-async def _only(matches: Sequence[M], kind: str, id_or_prefix: str, access: Access) -> M:
+async def _exactly_one(matches: Sequence[M], kind: str, id_or_prefix: str, access: Access) -> M:
     if not matches:
         await access.require_identity()
         raise NotFoundError(f"no {kind} {id_or_prefix!r}")

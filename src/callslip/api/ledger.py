@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -16,7 +17,7 @@ from callslip.api.commands import CommandQueue, Commands
 from callslip.api.export import export_session, export_turn
 from callslip.api.follow import Frame, follow_frames
 from callslip.api.session import Session
-from callslip.errors import StoreError, WaitTimeoutError
+from callslip.errors import NotFoundError, StoreError, WaitTimeoutError
 from callslip.ledger.call_entry import load_call_entry
 from callslip.ledger.checkpoint import ALL
 from callslip.ledger.event_log import EventLog
@@ -42,7 +43,7 @@ class Ledger(Protocol):
 
     @property
     def log(self) -> SessionLog:
-        """The log below, for code that builds on events instead of calls."""
+        """The underlying event log, for code that works with events."""
         ...
 
     @property
@@ -110,7 +111,7 @@ class Ledger(Protocol):
         """Return a session's newest entries."""
         ...
 
-    def events(self, session: str, after: int = 0, upto: int | None = None) -> AsyncIterator[Event]:
+    def events(self, session: str, after: int = 0, upto: int | None = None) -> AsyncGenerator[Event]:
         """Yield the recorded events of a session in order, and stop at the last."""
         ...
 
@@ -127,7 +128,7 @@ class Ledger(Protocol):
         ...
 
     def export_chunks(self, session: str, format: str, *, at: int | None = None) -> AsyncGenerator[bytes]:
-        """Yield what `export` returns, in chunks: a long log is never whole in memory."""
+        """Yield what `export` returns, in chunks, without loading the whole log into memory."""
         ...
 
     def export_turn(self, session: str, format: str, *, turn: str = "", at: int | None = None) -> AsyncGenerator[bytes]:
@@ -146,12 +147,15 @@ class Ledger(Protocol):
 class LocalLedger(Ledger):
     """A ledger in this process. Open it with `callslip.open`; one per process and database is enough.
 
-    `log` is the event log below it, for code that builds on events instead of calls.
+    `log` is the underlying event log, for code that works with events.
     """
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self._commands: CommandQueue | None = None
+
+    def __repr__(self) -> str:
+        return f"<LocalLedger {self._log.store.url!r}>"
 
     async def close(self) -> None:
         await self.log.close()
@@ -231,11 +235,20 @@ class LocalLedger(Ledger):
     async def snapshot(self, session: str, *, limit: int = ALL, before: int = ALL) -> Snapshot:
         return await self.log.snapshot(session, limit=limit, before=before)
 
-    def events(self, session: str, after: int = 0, upto: int | None = None) -> AsyncIterator[Event]:
-        return self.log.events(session, after, upto)
+    async def events(self, session: str, after: int = 0, upto: int | None = None) -> AsyncGenerator[Event]:
+        await self._require_session(session)
+        async for event in self.log.events(session, after, upto):
+            yield event
 
-    def follow(self, session: str, after: int = 0) -> AsyncGenerator[Event]:
-        return self.log.follow(session, after)
+    async def follow(self, session: str, after: int = 0) -> AsyncGenerator[Event]:
+        await self._require_session(session)
+        async with contextlib.aclosing(self.log.follow(session, after)) as events:
+            async for event in events:
+                yield event
+
+    async def _require_session(self, name: str) -> None:
+        if await self.log.get_session(name) is None:
+            raise NotFoundError(f"no session {name!r}")
 
     async def entry(self, call: str) -> ToolCall | None:
         return await load_call_entry(self.log, await find.find_call(self.log, call))

@@ -1,4 +1,4 @@
-"""A session as programs use it: turns, calls, messages, and model streams that are recorded while they are read."""
+"""Session: record turns, calls, messages and model streams."""
 
 from __future__ import annotations
 
@@ -32,6 +32,9 @@ class Session:
         self.name = name
         self._recorders: dict[str, Recorder] = {}
 
+    def __repr__(self) -> str:
+        return f"<Session {self.name!r}>"
+
     async def append(self, *events: Event) -> list[Event]:
         """Append events, all or none; an impossible step raises InvalidTransitionError."""
         return await self.log.append(self.name, events, source=SOURCE_PYTHON, strict=True)
@@ -47,7 +50,8 @@ class Session:
         try:
             yield
         finally:
-            _current_session.reset(token)
+            with contextlib.suppress(ValueError):  # The block was left in another context, where it was never set.
+                _current_session.reset(token)
 
     # Turns and messages
 

@@ -1,4 +1,4 @@
-"""What monitoring and live lists need of a ledger: whether it can be read, counts, and recent records."""
+"""Queries for monitoring and live lists: whether it can be read, counts, and recent records."""
 
 from __future__ import annotations
 

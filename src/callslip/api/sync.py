@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import inspect
 import threading
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
-    AsyncIterator,
     Awaitable,
+    Callable,
     Generator,
     Iterable,
     Iterator,
@@ -21,8 +23,9 @@ from collections.abc import (
 )
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Generic, TypeVar, Unpack
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from msgspec import UNSET
 
@@ -31,14 +34,18 @@ from callslip.api.commands import ClaimOptions, Commands, SubmitOptions
 from callslip.api.follow import Frame
 from callslip.api.ledger import Ledger, OpenLedger
 from callslip.api.session import Session
+from callslip.api.tools import ToolFunction, to_input
 from callslip.api.turn import Turn
 from callslip.commands import Claim, Command
+from callslip.errors import NoSessionError
 from callslip.ledger.checkpoint import ALL
 from callslip.model.entries import Snapshot, ToolCall
 from callslip.model.events import Chunks, Event
 from callslip.model.records import ApprovalRecord, CallRecord, Page, SessionRecord
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 L = TypeVar("L", bound=Ledger)
 
 
@@ -157,6 +164,9 @@ class SyncLedger(Generic[L]):
             raise
         self.commands = SyncCommands(self.ledger.commands, self.loop)
 
+    def __repr__(self) -> str:
+        return f"<SyncLedger {self.ledger!r}>"
+
     def __enter__(self) -> SyncLedger[L]:
         return self
 
@@ -234,7 +244,7 @@ class SyncLedger(Generic[L]):
 
     def events(self, session: str, after: int = 0, upto: int | None = None) -> Generator[Event]:
         """Yield the recorded events of a session in order, and stop at the last."""
-        return self.loop.iterate(_as_generator(self.ledger.events(session, after, upto)))
+        return self.loop.iterate(self.ledger.events(session, after, upto))
 
     def follow(self, session: str, after: int = 0) -> Generator[Event]:
         """Yield the events of a session after a cursor, then new ones as they are written."""
@@ -259,11 +269,6 @@ class SyncLedger(Generic[L]):
     def blob(self, hash: str) -> bytes:
         """Return a value that was too large to be stored in its event."""
         return self._run(self.ledger.blob(hash))
-
-
-async def _as_generator(items: AsyncIterator[T]) -> AsyncGenerator[T]:
-    async for item in items:
-        yield item
 
 
 class SyncCommands:
@@ -322,15 +327,40 @@ class SyncSession:
         self._session = session
         self._loop = loop
 
+    def __repr__(self) -> str:
+        return f"<SyncSession {self.name!r}>"
+
+    def append(self, *events: Event) -> list[Event]:
+        """Append events, all or none; an impossible step raises InvalidTransitionError."""
+        return self._loop.run(self._session.append(*events))
+
     def snapshot(self, limit: int | None = None) -> Snapshot:
         """Return the session's entries, or the newest `limit` of them."""
         return self._loop.run(self._session.snapshot(limit))
 
     @contextlib.contextmanager
+    def use(self) -> Generator[None]:
+        """Make this the current session: `@callslip.sync.tool` functions record their calls in it."""
+        token = _current_session.set(self)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ValueError):  # The block was left in another context, where it was never set.
+                _current_session.reset(token)
+
+    @contextlib.contextmanager
     def turn(self, prompt: str = "") -> Generator[SyncTurn]:
         """Start a turn with the user's prompt; leaving the block ends it."""
-        with self._loop.enter(self._session.turn(prompt)) as turn:
+        with self._loop.enter(self._session.turn(prompt)) as turn, self.use():
             yield SyncTurn(turn, self._loop)
+
+    def start_turn(self, prompt: str = "") -> str:
+        """Start a turn with the user's prompt, and return its id."""
+        return self._loop.run(self._session.start_turn(prompt))
+
+    def end_turn(self, reason: str = "end_turn", *, detail: str = "", turn: str = "") -> None:
+        """End the open turn. With `cancelled` or `error` the calls still open in it end too."""
+        self._loop.run(self._session.end_turn(reason, detail=detail, turn=turn))
 
     def say(self, text: str) -> None:
         """Append to the agent's message."""
@@ -395,3 +425,48 @@ class SyncCall:
     def result(self) -> CallRecord:
         """Return the call's record as it is now."""
         return self._run(self._call.result())
+
+
+_current_session: ContextVar[SyncSession] = ContextVar("callslip_sync_session")
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def tool(
+    *, name: str = "", approval: bool = False, timeout: float | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str = "",
+    approval: bool = False,
+    timeout: float | None = None,
+) -> Any:
+    """Record every call of a plain function in the current session, like `callslip.tool` without an event loop.
+
+    A `timeout` does not interrupt the function: the call expires, and CallTimeoutError is raised when it returns.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            raise TypeError(f"{function.__name__}: is async or a generator. Use callslip.tool.")
+        recorded = ToolFunction(function, name, CallOptions(approval=approval, timeout=timeout))
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            session = _current_session.get(None)
+            if session is None:
+                raise NoSessionError(
+                    "no current session: call the tool inside `with session.turn(...)` or `with session.use()`"
+                )
+            bound = recorded.bind(args, kwargs)
+            with session.call(recorded.name, to_input(bound), **recorded.options) as call:
+                arguments = recorded.edited_arguments(call.input, bound) if call.edited else bound
+                call.complete(result := function(*arguments.args, **arguments.kwargs))
+                return result
+
+        return run
+
+    return decorate(function) if function is not None else decorate

@@ -1,4 +1,4 @@
-"""Tasks: detached calls that a process runs for a client, which finds them again by a secret id."""
+"""Tasks: detached calls that a client polls by an unguessable id."""
 
 from __future__ import annotations
 

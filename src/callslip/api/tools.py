@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
+from callslip.api.call import CallOptions
 from callslip.api.session import current_session
 from callslip.model import codec
 from callslip.rules.function_schema import bind_arguments, function_schema, run_function
@@ -46,25 +47,42 @@ def tool(
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-        signature = inspect.signature(function)
-        schema = function_schema(function, signature) if approval else None
+        recorded = ToolFunction(function, name, CallOptions(approval=approval, timeout=timeout))
 
         @functools.wraps(function)
         async def run(*args: Any, **kwargs: Any) -> Any:
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            call = current_session().call(
-                name or function.__name__,
-                codec.to_json(dict(bound.arguments)),
-                approval=approval,
-                timeout=timeout,
-                schema=schema,
-            )
-            async with call:
-                arguments = bind_arguments(signature, call.input, bound) if call.edited else bound
+            bound = recorded.bind(args, kwargs)
+            async with current_session().call(recorded.name, to_input(bound), **recorded.options) as call:
+                arguments = recorded.edited_arguments(call.input, bound) if call.edited else bound
                 call.complete(result := await call.run(run_function(function, arguments, call)))
                 return result
 
         return run
 
     return decorate(function) if function is not None else decorate
+
+
+class ToolFunction:
+    """A function whose calls are recorded: its name, its signature, and the options of its calls."""
+
+    def __init__(self, function: Callable[..., Any], name: str, options: CallOptions) -> None:
+        self.name = name or function.__name__
+        self.options = options
+        self._signature = inspect.signature(function)
+        if options.get("approval"):
+            self.options["schema"] = function_schema(function, self._signature)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        """Return the arguments of one call by name, with defaults."""
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound
+
+    def edited_arguments(self, input: Any, bound: inspect.BoundArguments) -> inspect.BoundArguments:
+        """Return the arguments that a person edited; unchanged ones keep their object."""
+        return bind_arguments(self._signature, input, bound)
+
+
+def to_input(bound: inspect.BoundArguments) -> Any:
+    """Return arguments as they are recorded."""
+    return codec.to_json(dict(bound.arguments))

@@ -28,7 +28,12 @@ class Turn:
         self._prompt = prompt
         self._binding: AbstractContextManager[None] | None = None
 
+    def __repr__(self) -> str:
+        return f"<Turn {self.id or 'not started'} of session {self.session.name!r}>"
+
     async def __aenter__(self) -> Turn:
+        if self.id:
+            raise InvalidTransitionError(f"turn {self.id} was started before. Create a new turn.")
         self.id = await finish_despite_cancel(self.session.start_turn(self._prompt, owned=True))
         self._binding = self.session.use()
         self._binding.__enter__()

@@ -1,8 +1,8 @@
 """HTTP requests to one server over connections that stay open, on asyncio.
 
 Written by hand on httptools, which the server needs anyway: a heartbeat must not wait for a thread, a claim that is
-cancelled must still take an answer that is already on its way, and importing a general client costs more time than most
-commands of the CLI take.
+cancelled must still read a response that is already in transit, and importing a general client costs more time than
+most commands of the CLI take.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import msgspec
 
 from callslip.client.address import READ_TIMEOUT_S, ServerAddress
 from callslip.client.problems import connection_lost, error_from_problem, not_a_server
+from callslip.errors import StoreError
 
 CHUNK_BYTES = 65536
 LATE_ANSWER_S = 2.0
@@ -46,6 +47,7 @@ class HttpPool:
         self._address = address
         self._token = token
         self._idle: list[_Connection] = []
+        self._is_closed = False
 
     async def get(self, path: str, query: Query | None = None, *, wait: float = 0.0) -> bytes:
         """Return the body at a path; `wait` is how long the server may take before it answers, in seconds."""
@@ -188,12 +190,15 @@ class HttpPool:
             connection.close()
 
     async def _connect(self) -> _Connection:
+        if self._is_closed:
+            raise StoreError("the ledger is closed")
         address = self._address
         context = ssl.create_default_context() if address.scheme == "https" else None
         return _Connection(*await asyncio.open_connection(address.host, address.port, ssl=context))
 
     async def close(self) -> None:
-        """Close the idle connections."""
+        """Close the idle connections, and open no new ones."""
+        self._is_closed = True
         for connection in self._idle:
             connection.close()
         self._idle.clear()

@@ -54,7 +54,7 @@ def parse_location(text: str, origin: str) -> LedgerLocation:
     if separator and scheme not in ("sqlite", "postgresql", "postgres"):
         raise InvalidInputError(origin, f"{scheme}:// is not supported; use sqlite:///FILE")
     if scheme == "sqlite" and separator and not rest.startswith("/"):
-        raise InvalidInputError(origin, f"a path follows three slashes: sqlite:///{rest}")
+        raise InvalidInputError(origin, f"expected three slashes before the path: sqlite:///{rest}")
     if separator and scheme != "sqlite":
         raise StoreError("PostgreSQL is not supported by this version yet; use sqlite:///FILE")
     path = os.path.expanduser(rest[1:] if separator else text)

@@ -1,7 +1,9 @@
-"""The exceptions that a server's problem documents and lost connections stand for."""
+"""Map problem documents and connection errors to exceptions."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -20,12 +22,20 @@ class _Problem(msgspec.Struct):
     limit: int | None = None
     low: int = 0
     current: Any = None
+    correlation_id: str = ""
 
 
 def connection_lost(url: str, error: BaseException) -> errors.ServerUnavailableError:
     """Return the exception for a server that cannot be reached."""
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return errors.ServerUnavailableError(f"{url}: cannot reach the server: {reason}")
+    if isinstance(error, TimeoutError):
+        problem = "the server did not respond in time"
+    elif isinstance(error, EOFError):
+        problem = "the server closed the connection"
+    else:  # asyncio replaces the text of the error with its own, but keeps the number in it.
+        number = re.search(r"\[Errno (\d+)\]", str(error))
+        reason = os.strerror(int(number[1])).lower() if number else getattr(error, "strerror", None) or str(error)
+        problem = f"cannot connect: {reason}"
+    return errors.ServerUnavailableError(f"{url}: {problem}")
 
 
 def not_a_server(url: str) -> errors.ServerUnavailableError:
@@ -47,30 +57,28 @@ def _invalid_input(problem: _Problem) -> errors.CallslipError:
     return errors.InvalidInputError(problem.field or "request", text, problem.limit)
 
 
-def _cursor_expired(problem: _Problem) -> errors.CallslipError:
-    error = errors.CursorExpiredError(0, problem.low)
-    error.args = (problem.detail,)
-    return error
-
-
-def _queue_full(problem: _Problem) -> errors.CallslipError:
-    error = errors.QueueFullError("", problem.limit or 0)
+def _with_detail(error: errors.CallslipError, problem: _Problem) -> errors.CallslipError:
+    """Return an exception with the message of the server."""
     error.args = (problem.detail,)
     return error
 
 
 _EXCEPTIONS: dict[str, Callable[[_Problem], errors.CallslipError]] = {
     "unknown": lambda problem: errors.AuthenticationError(
-        f"{problem.detail}; pass --token, token= or set CALLSLIP_TOKEN"
+        f"{problem.detail}. Pass a valid token or set CALLSLIP_TOKEN."
     ),
-    "forbidden": lambda problem: errors.CallslipError(problem.detail),
+    "forbidden": lambda problem: errors.PermissionDeniedError(problem.detail),
     "ambiguous": lambda problem: errors.AmbiguousIdError(problem.detail, problem.current),
     "conflict": lambda problem: errors.ConflictError(problem.detail, problem.current),
     "stale-fence": lambda problem: errors.StaleClaimError(problem.detail, problem.current),
-    "queue_full": _queue_full,
+    "queue_full": lambda problem: _with_detail(errors.QueueFullError("", problem.limit or 0), problem),
     "illegal": lambda problem: errors.InvalidTransitionError(problem.detail),
-    "not-found": lambda problem: errors.NotFoundError(problem.detail),
-    "gone": _cursor_expired,
+    "not-found": lambda problem: (
+        errors.CommandNotFoundError(problem.correlation_id)
+        if problem.correlation_id
+        else errors.NotFoundError(problem.detail)
+    ),
+    "gone": lambda problem: _with_detail(errors.CursorExpiredError(0, problem.low), problem),
     "refused": _invalid_input,
     "too-large": lambda problem: errors.InvalidInputError("request", problem.detail, problem.limit),
     "read-only": lambda problem: errors.ReadOnlyStoreError(problem.detail),

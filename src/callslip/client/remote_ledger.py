@@ -1,17 +1,18 @@
-"""A ledger behind a server, with the surface of a local one."""
+"""A ledger behind a server, with the same interface as a local one."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET
 
 from callslip.api.export import DOCUMENT_END, document_field, document_items, document_start
+from callslip.api.find import CALL_STATES, check_states
 from callslip.api.follow import Frame
 from callslip.api.ledger import Ledger
 from callslip.api.session import Session
@@ -98,6 +99,9 @@ class RemoteLedger(Ledger):
         self._log = RemoteLog(pool, report)
         self._commands = RemoteCommands(self._log)
 
+    def __repr__(self) -> str:
+        return f"<RemoteLedger {self.url!r}>"
+
     @property
     def log(self) -> RemoteLog:
         return self._log
@@ -125,6 +129,7 @@ class RemoteLedger(Ledger):
     async def calls(
         self, *, session: str = "", states: Sequence[str] = (), limit: int = 100, cursor: str = ""
     ) -> Page[CallRecord]:
+        check_states(states, CALL_STATES, "states")
         query = {"session": session, "status": ",".join(states), "limit": min(limit, PAGE_ROWS), "cursor": cursor}
         page = await self._get("/v1/calls", _Calls, query)
         return Page([call_record(view) for view in page.calls], page.cursor)
@@ -185,7 +190,7 @@ class RemoteLedger(Ledger):
             # The answer to the first request was lost: the approval may have been answered by that request.
             if is_repeated and winner is not None and winner.state == state and by in ("", winner.by):
                 return winner
-            raise ConflictError(str(error), winner or error.winner) from error
+            raise ConflictError(str(error), winner or error.current) from error
         return approval_record(decode_answer(self.url, answered, ApprovalView))
 
     async def cancel(self, id: str, *, by: str = "", reason: str = "") -> CallRecord:
@@ -196,7 +201,7 @@ class RemoteLedger(Ledger):
         except AmbiguousIdError:
             raise
         except ConflictError as error:
-            raise ConflictError(str(error), _record_of(error, CallView, call_record) or error.winner) from error
+            raise ConflictError(str(error), _record_of(error, CallView, call_record) or error.current) from error
         return call_record(decode_answer(self.url, body, CallView))
 
     async def wait(self, id: str, timeout: float | None = None) -> CallRecord:
@@ -226,7 +231,7 @@ class RemoteLedger(Ledger):
     async def snapshot(self, session: str, *, limit: int = ALL_ENTRIES, before: int = ALL_ENTRIES) -> Snapshot:
         return await self.log.snapshot(session, limit=limit, before=before)
 
-    async def events(self, session: str, after: int = 0, upto: int | None = None) -> AsyncIterator[Event]:
+    async def events(self, session: str, after: int = 0, upto: int | None = None) -> AsyncGenerator[Event]:
         cursor: str | None = str(after) if after else None
         while True:
             query = {"format": "events", "limit": PAGE_ROWS, "cursor": cursor}
@@ -315,6 +320,6 @@ R = TypeVar("R")
 def _record_of(error: ConflictError, kind: type[T], convert: Callable[[T], R]) -> R | None:
     """Return the record that a conflict names as its winner, if it is one of this kind."""
     try:
-        return convert(msgspec.convert(error.winner, kind))
+        return convert(msgspec.convert(error.current, kind))
     except msgspec.ValidationError:
         return None

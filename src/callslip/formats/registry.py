@@ -43,6 +43,8 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     ended: Any = None
 
 
+NATIVE_FORMATS = ("events", "entries")
+"""The formats that the ledger writes itself."""
 FORMATS: dict[str, Format] = {
     entry.name: entry
     for entry in (
@@ -160,9 +162,15 @@ def readable() -> list[str]:
     return sorted(name for name, entry in FORMATS.items() if entry.decoder)
 
 
-def writable() -> list[str]:
-    """Return the names of the formats that can be written."""
-    return sorted(name for name, entry in FORMATS.items() if entry.encoder or entry.document)
+def exportable() -> list[str]:
+    """Return the names of the formats that a session can be exported in."""
+    return sorted([*NATIVE_FORMATS, *(name for name, entry in FORMATS.items() if entry.encoder or entry.document)])
+
+
+def check_exportable(name: str) -> None:
+    """Raise InvalidInputError unless a session can be exported in this format."""
+    if name not in exportable():
+        raise _unusable(name, "exported", exportable())
 
 
 def streamable() -> list[str]:
@@ -172,7 +180,7 @@ def streamable() -> list[str]:
 
 def decoder(name: str, *, chunks: Chunks | None = None, started: int = 0) -> Decoder:
     """Return a new decoder of a format."""
-    return _load_or_refuse(name, find(name).decoder, "read", readable())(chunks=chunks, started=started)
+    return _load_part(name, "decoder", "read")(chunks=chunks, started=started)
 
 
 def splitter(name: str, *, started: int = 0) -> Splitter | None:
@@ -183,26 +191,29 @@ def splitter(name: str, *, started: int = 0) -> Splitter | None:
 
 def encoder(name: str) -> Any:
     """Return the function that returns the history of a session as a list."""
-    return _load_or_refuse(name, find(name).encoder, "written", writable())
+    return _load_part(name, "encoder", "written")
 
 
 def document(name: str) -> Any:
     """Return the function that returns a session as the bytes of one document."""
-    path = find(name).document
-    if not path:
-        raise InvalidInputError("format", f"{name} is no document")
-    return _load(path)
+    return _load_part(name, "document", "written as a document")
 
 
 def streaming(name: str) -> Streaming:
     """Return the streaming of a format."""
-    return _load_or_refuse(name, find(name).stream, "streamed", streamable())
+    return _load_part(name, "stream", "streamed")
 
 
-def _load_or_refuse(name: str, path: str, use: str, alternatives: list[str]) -> Any:
+def _load_part(name: str, part: str, use: str) -> Any:
+    path = getattr(FORMATS.get(name), part, "")
     if not path:
-        raise InvalidInputError("format", f"{name} cannot be {use}; these can: {', '.join(alternatives)}")
+        alternatives = sorted(entry.name for entry in FORMATS.values() if getattr(entry, part))
+        raise _unusable(name, use, alternatives)
     return _load(path)
+
+
+def _unusable(name: str, use: str, alternatives: list[str]) -> InvalidInputError:
+    return InvalidInputError("format", f"{name!r} cannot be {use}; these can: {', '.join(alternatives)}")
 
 
 def _load(path: str) -> Any:

@@ -17,7 +17,7 @@ from callslip.model.events import Event
 from callslip.rules.fold import SessionFold
 
 
-class RestartNeeded(Exception):
+class RestartNeededError(Exception):
     """The format has no chunks for this change."""
 
 
@@ -111,11 +111,11 @@ class TurnStream:
         patches = self.turn.apply(event)
         try:
             if self._is_out_of_sync:
-                raise RestartNeeded("the turn was not replayed")
+                raise RestartNeededError("the turn was not replayed")
             chunks = [chunk for patch in patches for chunk in self._render(patch)]
             if chunks and self.finished:
-                raise RestartNeeded("the turn continued after its end")
-        except RestartNeeded as error:
+                raise RestartNeededError("the turn continued after its end")
+        except RestartNeededError as error:
             self._is_out_of_sync = True
             return Restart(str(error), self._renderer.restart(str(error)))
         return chunks + self._finish()
@@ -152,7 +152,7 @@ class TurnStream:
             return self.begin(entry) if self.turn.owns(entry) else []
         text = self.texts.pop(identity)
         if text.streaming or not self._renderer.has_full_text_at_end:
-            raise RestartNeeded("a text was repaired")
+            raise RestartNeededError("a text was repaired")
         return self._renderer.end_text(text)
 
     # For renderers

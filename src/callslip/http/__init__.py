@@ -1,4 +1,4 @@
-"""The HTTP server: REST, server-sent events and the page."""
+"""The HTTP server: REST, server-sent events and the web UI."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def standalone(
 ) -> ASGIApp:
     """Return the app that `callslip serve` runs: it requires a token, and answers only to its own host names.
 
-    `answers(ledger, session, text)` answers prompts from the page; see `callslip.http.prompts`. `routes` are further
+    `answers(ledger, session, text)` answers prompts from the web UI; see `callslip.http.prompts`. `routes` are further
     routes behind the same token.
     """
     cookies = "*" not in allow_origins

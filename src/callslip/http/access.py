@@ -1,8 +1,8 @@
 """Authorization: an `Authorizer` decides about one request, one session and one verb.
 
-The session is None for requests about no session or about all of them. To refuse, an authorizer raises Unauthenticated
-for an unknown caller, Forbidden for a caller without the right, and NotFoundError for a session that the caller must
-not know of.
+The session is None for requests about no session or about all of them. To refuse, an authorizer raises
+AuthenticationError for an unknown caller, PermissionDeniedError for a caller without the right, and NotFoundError for a
+session that the caller must not know of.
 """
 
 from __future__ import annotations
@@ -18,19 +18,11 @@ from starlette.requests import HTTPConnection
 from callslip.api.access import Verb
 from callslip.api.tokens import find_token
 from callslip.client.token_file import check_main_token, hash_token, hashes_equal
-from callslip.errors import CallslipError, NotFoundError
+from callslip.errors import AuthenticationError, CallslipError, NotFoundError, PermissionDeniedError
 from callslip.ledger.event_log import EventLog
 from callslip.model.records import SessionRecord, TokenRecord
 
 COOKIE = "callslip"
-
-
-class Unauthenticated(CallslipError):
-    """The caller sent no token, or an unknown one. 401"""
-
-
-class Forbidden(CallslipError):
-    """The caller may not do this. 403"""
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -85,13 +77,13 @@ class TokenAuthorizer:
     async def admit(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Principal:
         token = bearer_token(request) or (request.cookies.get(COOKIE, "") if self._cookies else "")
         if not token:
-            raise Unauthenticated("no token; send one as `Authorization: Bearer TOKEN`")
+            raise AuthenticationError("no token; send one as `Authorization: Bearer TOKEN`")
         token_hash = hash_token(token)
         if hashes_equal(token_hash, self._main_hash):
             return Principal(self._name)
         record = await find_token(self._log, token_hash)
         if record is None:
-            raise Unauthenticated("the token is unknown, expired or revoked")
+            raise AuthenticationError("the token is invalid, expired or revoked")
         _check_scope(record, session, verb)
         return Principal(record.label or record.id)
 
@@ -106,9 +98,9 @@ def _check_scope(record: TokenRecord, session: SessionRecord | None, verb: Verb)
     if session is not None and record.session not in ("", session.name):
         _raise_not_found(session)
     if verb not in record.verbs:
-        raise Forbidden(f"this token may not {verb}")
+        raise PermissionDeniedError(f"this token may not {verb}")
     if session is None and record.session and verb != "read":  # A list leaves out what the token does not cover.
-        raise Forbidden("this token is for one session")
+        raise PermissionDeniedError("this token is for one session")
 
 
 def _raise_not_found(session: SessionRecord) -> NoReturn:
@@ -121,7 +113,11 @@ def _raise_not_found(session: SessionRecord) -> NoReturn:
 Authorize = Callable[[HTTPConnection, SessionRecord | None, Verb], Any]
 """Return the user (any true value) or nothing; may be async. The session is None for a list."""
 
-_ERRORS: dict[int, Callable[[str], CallslipError]] = {401: Unauthenticated, 403: Forbidden, 404: NotFoundError}
+_ERRORS: dict[int, Callable[[str], CallslipError]] = {
+    401: AuthenticationError,
+    403: PermissionDeniedError,
+    404: NotFoundError,
+}
 
 
 class CallbackAuthorizer:
@@ -136,7 +132,7 @@ class CallbackAuthorizer:
             return user if isinstance(user, Principal) else Principal(_user_name(user), user)
         if session is not None:
             _raise_not_found(session)
-        raise Forbidden(f"you may not {verb} here")
+        raise PermissionDeniedError(f"not allowed to {verb}")
 
     async def _find_user(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Any:
         """Call the host's function. Its framework refuses with an HTTPException."""

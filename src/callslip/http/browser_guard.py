@@ -24,9 +24,10 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from callslip.errors import AuthenticationError, PermissionDeniedError
 from callslip.http import problems
 from callslip.http.accept import READ_METHODS, accepts_html
-from callslip.http.access import COOKIE, Forbidden, Unauthenticated, has_only_cookie
+from callslip.http.access import COOKIE, has_only_cookie
 from callslip.http.origins import Hosts, Origin, Origins, parse_host, parse_origin
 from callslip.http.request import root_path
 
@@ -93,7 +94,7 @@ class BrowserGuard:
         request = HTTPConnection(scope)
         try:
             origin = self._check(request)
-        except Forbidden as error:
+        except PermissionDeniedError as error:
             if scope["type"] == "websocket":
                 return await send({"type": "websocket.close", "code": 1008})
             return await problems.response(error)(scope, receive, self._add_headers(send, ""))
@@ -105,7 +106,7 @@ class BrowserGuard:
     # Checks
 
     def _check(self, request: HTTPConnection) -> str:
-        """Return the origin to allow in the response ("" for none), or raise Forbidden."""
+        """Return the origin to allow in the response ("" for none), or raise PermissionDeniedError."""
         own = self._own_origin(request)
         origins = request.headers.getlist("origin")
         # Our own form sends `null`, as it has no referrer. A sandboxed frame does too, but cross-site.
@@ -113,7 +114,7 @@ class BrowserGuard:
         if origins and not is_own_form:
             return self._allowed_origin(origins, own)
         if not origins and _is_from_other_page(request):
-            raise Forbidden("another page may not use your cookie")
+            raise PermissionDeniedError("cross-site request with a cookie. Send the token in the Authorization header.")
         return ""
 
     def _allowed_origin(self, origins: list[str], own: Origin | None) -> str:
@@ -124,14 +125,14 @@ class BrowserGuard:
             return ""
         if self._origins.any:
             return "*"
-        raise Forbidden("origin: not allowed; allow it with --allow-origin")
+        raise PermissionDeniedError("origin: not allowed; allow it with --allow-origin")
 
     def _own_origin(self, request: HTTPConnection) -> Origin | None:
         hosts = request.headers.getlist("host")
         scheme = SCHEMES.get(request.scope.get("scheme", "http"), "http")
         own = parse_host(hosts[0], scheme) if len(hosts) == 1 else None
         if self._hosts is not None and (own is None or own.host not in self._hosts):
-            raise Forbidden("host: not a name of this server; allow it with --allow-host")
+            raise PermissionDeniedError("host: not a name of this server; allow it with --allow-host")
         return own
 
     # Requests that are answered here
@@ -212,7 +213,7 @@ async def _log_in(request: HTTPConnection, login: Login) -> Response | None:
         return Response(status_code=303, headers={"location": target, "set-cookie": cookie})
     if accepts_html(request):
         return Response(status_code=303, headers={"location": target + UNKNOWN_TOKEN})
-    return problems.response(Unauthenticated("the token is unknown, expired or revoked"))
+    return problems.response(AuthenticationError("the token is invalid, expired or revoked"))
 
 
 def _cookie(scope: Scope, token: str, age: int) -> str:

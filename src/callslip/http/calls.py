@@ -9,12 +9,11 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from callslip.api.cancel import cancel_call
-from callslip.api.find import find_call, find_command, list_calls
+from callslip.api.find import CALL_STATES, check_states, find_call, find_command, list_calls
 from callslip.commands import Command
 from callslip.errors import (
     CommandNotFoundError,
     CursorExpiredError,
-    InvalidInputError,
     NotFoundError,
     WaitTimeoutError,
 )
@@ -24,10 +23,9 @@ from callslip.http.sessions import Cursor, Limit, check_limit, check_wait
 from callslip.ledger.call_entry import load_call_entry
 from callslip.model import codec
 from callslip.model.records import CallRecord
-from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES
+from callslip.rules.lifecycle import TERMINAL_STATES
 
-STATES = (*sorted(OPEN_STATES), *sorted(TERMINAL_STATES))
-_STATE = f"({'|'.join(STATES)})"
+_STATE = f"({'|'.join(CALL_STATES)})"
 SOURCE = "http"
 
 Part = Annotated[str, Meta(max_length=200, pattern=r"^[^\x00]*$")]
@@ -60,9 +58,7 @@ async def calls(context: RequestContext) -> Response:
     if query.session:
         await context.session(query.session)
     states = query.status.split(",") if query.status else []
-    for state in states:
-        if state not in STATES:
-            raise InvalidInputError("status", f"unknown state {state!r}; known states: {', '.join(STATES)}")
+    check_states(states, CALL_STATES, "status")
     page = await list_calls(
         context.ledger.log,
         session=query.session,
@@ -134,7 +130,7 @@ _OPTIONAL_CANCEL = cast("type[schemas.Cancel | None]", schemas.Cancel | None)
 
 async def cancel(context: RequestContext) -> Response:
     """Cancel a call. One that was cancelled already stays so; one that has ended otherwise is a conflict."""
-    await context.known()
+    await context.require_authenticated()
     session = context.query(CancelQuery).session
     body = await context.body(_OPTIONAL_CANCEL) or schemas.Cancel()
     record = await cancel_call(

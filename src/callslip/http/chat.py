@@ -28,7 +28,7 @@ from callslip.http.app import build
 from callslip.http.browser_guard import BrowserGuard
 from callslip.http.chat_request import ChatRequest, Decision
 from callslip.http.chat_stream import TurnRequest, waits_for_client
-from callslip.http.problems import Unsupported
+from callslip.http.problems import UnsupportedMediaTypeError
 from callslip.http.request import RequestAccess, RequestContext, Route, json_response, root_path
 from callslip.http.server import Server
 from callslip.http.turn_runner import Chat, Handler, TurnRunner
@@ -79,7 +79,7 @@ class ChatApp:
     async def post(self, context: RequestContext) -> Response:
         """Start a turn with a prompt, or pass answers to the calls that wait for them. Stream the turn."""
         if context.media_type not in ("", "application/json"):
-            raise Unsupported(f"content-type {context.media_type} is not supported; use application/json")
+            raise UnsupportedMediaTypeError(f"content-type {context.media_type} is not supported; use application/json")
         body = await context.body(dict[str, Any])
         request = chat_request.parse(self.format, body)
         name = check_session_name(request.chat)
@@ -183,7 +183,7 @@ class ChatApp:
         return context.stream(work, headers, request.session)
 
     async def history(self, context: RequestContext) -> Response:
-        """Return the messages of a chat, oldest first, without the answer in progress, which the stream has."""
+        """Return the messages of a chat, oldest first, without the answer in progress, which the stream sends."""
         record = await context.session(context.path_params["chat"])
         running = await find_running_turn(context.ledger.log, record)
         snapshot = await context.ledger.snapshot(record.name)
@@ -206,12 +206,12 @@ class ChatApp:
 
 def _turn_key(number: int, request: ChatRequest) -> str:
     """Return the key of a turn by its number and prompt: a prompt that is posted again starts no second turn."""
-    return f"chat:{number}:{request.name}" if request.name and not request.again else ""
+    return f"chat:{number}:{request.name}" if request.name and not request.regenerate else ""
 
 
 async def _find_started(log: EventLog, record: SessionRecord | None, request: ChatRequest) -> str:
     """Return the session's last turn if this request started it and wants no other answer, else ""."""
-    if record is None or not record.turns or (request.repeats and not record.turn):
+    if record is None or not record.turns or (request.regenerates_by_repeat and not record.turn):
         return ""
     return await find_turn_by_key(log, record.name, _turn_key(record.turns, request))
 

@@ -33,8 +33,8 @@ class Result(msgspec.Struct):
 class ChatRequest(msgspec.Struct):
     """A request to continue a chat.
 
-    `name` identifies a prompt that is request twice; `again` requests another answer to an answered prompt. A client
-    that cannot request it `repeats`: the same prompt after the answer means that it wants another one.
+    `name` identifies a prompt that is posted twice. `regenerate` requests another answer to an answered prompt. A
+    client that cannot send it `regenerates_by_repeat`: it posts the prompt again after its answer.
     """
 
     chat: str
@@ -44,8 +44,8 @@ class ChatRequest(msgspec.Struct):
     content: Any = UNSET
     run: str = ""
     name: str = ""
-    again: bool = False
-    repeats: bool = False
+    regenerate: bool = False
+    regenerates_by_repeat: bool = False
     decisions: list[Decision] = []
     results: list[Result] = []
 
@@ -123,7 +123,7 @@ def _set_name(request: ChatRequest) -> ChatRequest:
 
 def _parse_ui(body: dict[str, Any]) -> ChatRequest:
     request = _parse_messages(body, "id")
-    request.again = body.get("trigger") == "regenerate-message"
+    request.regenerate = body.get("trigger") == "regenerate-message"
     if request.has_prompt:
         return _set_name(request)
     for part in map(as_dict, as_list(request.message.get("parts"))):
@@ -148,7 +148,7 @@ def _add_answer(part: dict[str, Any], request: ChatRequest) -> None:
 def _parse_v4(body: dict[str, Any]) -> ChatRequest:
     """Parse a request of version 4, which by default sends no ids and repeats a request to get another answer."""
     request = _parse_messages(body, "id")
-    request.repeats = True
+    request.regenerates_by_repeat = True
     if request.has_prompt:
         return _set_name(request)
     for part in map(as_dict, as_list(request.message.get("parts"))):

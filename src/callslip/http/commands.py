@@ -66,7 +66,7 @@ class SubmitQuery(msgspec.Struct, kw_only=True):
 
 async def submit(context: RequestContext) -> Response:
     """Submit a command for a worker; respond at once, or when it has ended. A new session belongs to the caller."""
-    await context.known()
+    await context.require_authenticated()
     body = await context.body(Submit)
     access = context.access
     await access.require_write(check_session_name(body.session))
@@ -156,7 +156,7 @@ class Claiming(Body):
 
 async def claim(context: RequestContext) -> Response:
     """Claim the next command for a worker, which keeps it while it renews the lease; 204 if there is none."""
-    await context.known()
+    await context.require_authenticated()
     context.query(NoQuery)
     body = await context.body(cast("type[Claiming | None]", Claiming | None)) or Claiming()
     await _require_execute(context, body.session)
@@ -224,7 +224,7 @@ class Heartbeat(Body):
     progress: Any = UNSET
 
 
-class Held(msgspec.Struct):
+class LeaseRenewed(msgspec.Struct):
     """The end of the lease, in ms since the epoch."""
 
     lease_until: int
@@ -237,11 +237,13 @@ async def heartbeat(context: RequestContext) -> Response:
     if not record.client:
         if body.fence or body.text or body.progress is not UNSET:
             raise InvalidInputError("fence", f"{record.id} is not a command; send only `lease`")
-        return json_response(Held(await renew_lease(context.ledger.log, record, body.lease, access=context.access)))
+        return json_response(
+            LeaseRenewed(await renew_lease(context.ledger.log, record, body.lease, access=context.access))
+        )
     if not body.fence:
         raise InvalidInputError("fence", "required: the fence of the claim")
     fields: dict[str, Any] = {"lease": body.lease, "text": body.text, "progress": body.progress}
-    return json_response(Held(await context.server.commands.heartbeat(record, body.fence, **fields)))
+    return json_response(LeaseRenewed(await context.server.commands.heartbeat(record, body.fence, **fields)))
 
 
 class Release(Body):
@@ -309,7 +311,7 @@ ROUTES = (
         Route("POST", f"/v1/calls/{{call}}/{action}", endpoint, "execute", CancelQuery, body, {status: answer}, (412,))
         for action, endpoint, body, status, answer in (
             ("result", result, Result, 200, Command),
-            ("heartbeat", heartbeat, Heartbeat, 200, Held),
+            ("heartbeat", heartbeat, Heartbeat, 200, LeaseRenewed),
             ("release", release, Release, 204, None),
         )
     ),

@@ -17,13 +17,13 @@ from callslip.model.records import CallRecord, SessionRecord
 class FindQuery(msgspec.Struct, kw_only=True):
     """An id as people write it."""
 
-    id: Annotated[str, Meta(min_length=1, max_length=1000, description="An id, a prefix that matches once, or @last.")]
+    id: Annotated[str, Meta(description="An id, a prefix that matches once, or @last.")]
     session: Annotated[str, Meta(description="Search only calls and approvals of this session.")] = ""
 
 
 async def find_any(context: RequestContext) -> Response:
     """Find the session, call or approval that an id names. An id that matches several is a conflict."""
-    await context.known()
+    await context.require_authenticated()
     query = context.query(FindQuery)
     record = await find(context.ledger.log, query.id, session=query.session, access=context.access)
     if isinstance(record, SessionRecord):

@@ -6,16 +6,15 @@ from starlette.responses import Response
 
 from callslip._version import __version__
 from callslip.api.status import can_read, count_open
-from callslip.errors import NotFoundError
+from callslip.errors import NotFoundError, PermissionDeniedError
 from callslip.http import schemas
-from callslip.http.access import Forbidden
 from callslip.http.metrics import MEDIA_TYPE, Family, format_metrics
 from callslip.http.request import RequestContext, Route, json_response
 from callslip.model.records import SessionRecord
 from callslip.rules.lifecycle import OPEN_STATES
 
 ALL_SESSIONS = SessionRecord(name="", owner="*")
-"""Stands for all sessions: it has no name, and no single user is its owner."""
+"""Placeholder session for authorizing access to all sessions."""
 
 
 async def healthz(context: RequestContext) -> Response:
@@ -30,7 +29,7 @@ async def metrics(context: RequestContext) -> Response:
     try:
         await context.admit(ALL_SESSIONS)
     except NotFoundError:  # The counts would reveal what happens in the sessions of others.
-        raise Forbidden("metrics are only for callers who may read every session") from None
+        raise PermissionDeniedError("metrics are only for callers who may read every session") from None
     server = context.server
     counts = server.metrics
     opened = await count_open(context.ledger.log)

@@ -21,7 +21,7 @@ from callslip.api.sessions import list_keys, read_by_seq, write_or_create
 from callslip.errors import ConflictError, InvalidInputError
 from callslip.formats import registry
 from callslip.http import schemas
-from callslip.http.problems import Unsupported
+from callslip.http.problems import UnsupportedMediaTypeError
 from callslip.http.request import RequestAccess, RequestContext, Route, json_response
 from callslip.ingest.conversations import Conversation, Conversations, joined
 from callslip.model import codec
@@ -242,7 +242,9 @@ def _parse_messages(body: bytes, media_type: str) -> Iterator[Any]:
         value = codec.parse_json(body, field="body", max_bytes=len(body) + 1)
         yield from cast("list[Any]", value) if isinstance(value, list) else [value]
     else:
-        raise Unsupported(f"content-type {media_type} is not supported; use application/json or application/x-ndjson")
+        raise UnsupportedMediaTypeError(
+            f"content-type {media_type} is not supported; use application/json or application/x-ndjson"
+        )
 
 
 ROUTES = (

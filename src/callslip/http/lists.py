@@ -48,7 +48,7 @@ async def _read_answered(ledger: LocalLedger, approval: str) -> bytes:
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """How the rows of a list are read, and how a row that left it."""
+    """Read functions of a list: `read` for all rows, `read_gone` for a row that was removed."""
 
     read: Callable[[LocalLedger], Awaitable[Rows]]
     read_gone: Callable[[LocalLedger, str], Awaitable[bytes]] | None = None

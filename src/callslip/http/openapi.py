@@ -49,7 +49,7 @@ SECURITY: Json = {
 }
 # The limits belong to a server, so the parameters cannot declare them.
 PARAMETER_MAXIMUMS: dict[str, Callable[[Limits], float]] = {
-    "limit": lambda limits: limits.most,
+    "limit": lambda limits: limits.max_page_rows,
     "wait": lambda limits: limits.wait,
 }
 

@@ -15,9 +15,8 @@ from urllib.parse import quote, unquote
 import msgspec
 from starlette.responses import Response
 
-from callslip.errors import CursorExpiredError, InvalidInputError, NotFoundError
+from callslip.errors import CursorExpiredError, InvalidInputError, NotFoundError, PermissionDeniedError
 from callslip.http import sse, streams
-from callslip.http.access import Forbidden
 from callslip.http.broadcast import wait_any
 from callslip.http.lists import TOPICS, LiveList
 from callslip.http.request import RequestContext
@@ -136,7 +135,7 @@ class _List:
         """Return the sessions that the caller may see, or might have seen before they were deleted."""
         visible: set[str] = set()
         for session in sessions:
-            with suppress(NotFoundError, Forbidden):
+            with suppress(NotFoundError, PermissionDeniedError):
                 await self._context.admit_to(session, "read")
                 visible.add(session)
         return visible
@@ -146,7 +145,7 @@ async def _write(context: RequestContext, sessions: list[_Session], topics: list
     hub = context.server.hub
     with hub.reader():
         async with AsyncExitStack() as stack:
-            await write(sse.retry(context.server.limits.retry))
+            await write(sse.retry(context.server.limits.retry_ms))
             for session in sessions:
                 source = await stack.enter_async_context(hub.by_seq(session.name, "page"))
                 await session.open(context, source, write)

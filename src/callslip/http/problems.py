@@ -10,21 +10,20 @@ import msgspec
 from starlette.responses import Response
 
 from callslip import errors
-from callslip.http.access import Forbidden, Unauthenticated
 from callslip.http.schemas import to_view
 
 MEDIA_TYPE = "application/problem+json"
 
 
-class TooLarge(errors.CallslipError):
+class RequestTooLargeError(errors.CallslipError):
     """The body is larger than the limit. 413"""
 
 
-class Unsupported(errors.CallslipError):
+class UnsupportedMediaTypeError(errors.CallslipError):
     """The body has a type that is not supported. 415"""
 
 
-class TooMany(errors.CallslipError):
+class TooManyReadersError(errors.CallslipError):
     """The server has as many readers as it allows. 503"""
 
 
@@ -45,11 +44,11 @@ class Problem(msgspec.Struct, omit_defaults=True):
 
 # The first match counts, so subclasses come before their base classes.
 STATUS: tuple[tuple[type[BaseException], int, str], ...] = (
-    (Unauthenticated, 401, "unknown"),
-    (Forbidden, 403, "forbidden"),
-    (TooLarge, 413, "too-large"),
-    (Unsupported, 415, "unsupported"),
-    (TooMany, 503, "busy"),
+    (errors.AuthenticationError, 401, "unknown"),
+    (errors.PermissionDeniedError, 403, "forbidden"),
+    (RequestTooLargeError, 413, "too-large"),
+    (UnsupportedMediaTypeError, 415, "unsupported"),
+    (TooManyReadersError, 503, "busy"),
     (errors.QueueFullError, 429, "queue_full"),
     (errors.StaleClaimError, 412, "stale-fence"),
     (errors.AmbiguousIdError, 409, "ambiguous"),
@@ -83,9 +82,9 @@ def problem(error: BaseException) -> Problem:
     elif isinstance(error, errors.CommandNotFoundError):
         problem.correlation_id, problem.final = error.correlation_id, True
     elif isinstance(error, errors.CursorExpiredError):
-        problem.low = error.low
+        problem.low = error.pruned_seq
     elif isinstance(error, errors.ConflictError):
-        problem.current = to_view(error.winner)
+        problem.current = to_view(error.current)
     return problem
 
 

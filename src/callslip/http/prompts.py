@@ -21,7 +21,7 @@ from callslip.http.turn_runner import Chat, TurnRunner
 
 SOURCE = "prompt"
 MAX_PROMPT_CHARS = 100_000
-NOT_ANSWERED = "this server answers no prompts: it records and shows agents. Prompt your agent where it runs"
+NOT_ANSWERED = "this server accepts no prompts: it only records sessions. Send prompts to your agent directly"
 READ_ONLY = "you may read this session, but not write to it"
 
 Answers = Callable[[LocalLedger, str, str], Any]
@@ -54,13 +54,13 @@ class Prompt(msgspec.Struct, forbid_unknown_fields=True):
     text: Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT_CHARS)]
 
 
-class Taken(msgspec.Struct):
+class PromptAccepted(msgspec.Struct):
     """The turn that answers a prompt; its content comes with the session's stream."""
 
     turn: str
 
 
-class Answered(msgspec.Struct):
+class PromptSupport(msgspec.Struct):
     """Whether prompts are answered, and if not, why."""
 
     answers: bool
@@ -74,14 +74,14 @@ class Stopped(msgspec.Struct):
 
 
 async def answers(context: RequestContext) -> Response:
-    """Return whether prompts are answered, so that the page shows a prompt box."""
+    """Return whether prompts are answered, so that the web UI shows a prompt box."""
     record = await context.session(context.path_params["session"])
     context.query(NoQuery)
     if context.server.prompts.runner is None:
         why = NOT_ANSWERED
     else:
         why = "" if await context.access.may(record.name, "write") else READ_ONLY
-    return json_response(Answered(not why, why))
+    return json_response(PromptSupport(not why, why))
 
 
 async def prompt(context: RequestContext) -> Response:
@@ -96,7 +96,7 @@ async def prompt(context: RequestContext) -> Response:
     started = await start_turn_if_idle(context.ledger.log, record.name, text, source=SOURCE, access=context.access)
     session = context.ledger.session(record.name)
     runner.start(Chat(session, started.turn, text, {}, [], {}, principal.user or principal.name), started.seq)
-    return json_response(Taken(started.turn), 202)
+    return json_response(PromptAccepted(started.turn), 202)
 
 
 async def stop(context: RequestContext) -> Response:
@@ -109,7 +109,9 @@ async def stop(context: RequestContext) -> Response:
 
 
 ROUTES = (
-    Route("GET", "/v1/sessions/{session}/prompt", answers, query=NoQuery, answers={200: Answered}),
-    Route("POST", "/v1/sessions/{session}/prompt", prompt, "write", NoQuery, body=Prompt, answers={202: Taken}),
+    Route("GET", "/v1/sessions/{session}/prompt", answers, query=NoQuery, answers={200: PromptSupport}),
+    Route(
+        "POST", "/v1/sessions/{session}/prompt", prompt, "write", NoQuery, body=Prompt, answers={202: PromptAccepted}
+    ),
     Route("POST", "/v1/sessions/{session}/prompt/stop", stop, "write", NoQuery, answers={200: Stopped}),
 )

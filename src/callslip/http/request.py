@@ -13,10 +13,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from callslip.errors import InvalidInputError, NotFoundError
+from callslip.errors import InvalidInputError, NotFoundError, PermissionDeniedError
 from callslip.http import sse
-from callslip.http.access import Forbidden, Principal, Verb
-from callslip.http.problems import TooLarge, Unsupported
+from callslip.http.access import Principal, Verb
+from callslip.http.problems import RequestTooLargeError, UnsupportedMediaTypeError
 from callslip.model import codec
 from callslip.model.records import SessionRecord
 
@@ -69,7 +69,7 @@ class RequestContext:
 
     @cached_property
     def access(self) -> RequestAccess:
-        """The rights of the caller."""
+        """The rights of the caller when the request began. After a wait, ask `admit_to` again."""
         return RequestAccess(self)
 
     async def admit(self, session: SessionRecord | None = None, verb: Verb | None = None) -> Principal:
@@ -78,9 +78,9 @@ class RequestContext:
         assert required is not None
         return await self.server.gate.admit(self.request, session, required)
 
-    async def known(self) -> None:
-        """Raise Unauthenticated for an unknown caller, before the request is validated."""
-        with contextlib.suppress(Forbidden, NotFoundError):
+    async def require_authenticated(self) -> None:
+        """Raise AuthenticationError for an unknown caller, before the request is validated."""
+        with contextlib.suppress(PermissionDeniedError, NotFoundError):
             await self.admit(None, "read")
 
     async def admit_to(self, name: str, verb: Verb | None = None) -> tuple[SessionRecord | None, Principal]:
@@ -89,7 +89,7 @@ class RequestContext:
         return record, await self.admit(record or SessionRecord(name=name), verb)
 
     async def session(self, name: str, verb: Verb | None = None) -> SessionRecord:
-        """Return a session that the caller may use in this way. One that it may not see does not exist for it."""
+        """Return a session that the caller may use in this way. One that it may not read is reported as not found."""
         record, _ = await self.admit_to(name, verb)
         if record is None:
             raise NotFoundError(f"no session {name!r}")
@@ -144,10 +144,12 @@ class RequestContext:
 
     async def raw(self) -> bytes:
         """Return the body, up to the limit."""
-        limit = self.server.limits.body
+        limit = self.server.limits.body_bytes
         encoding = self.request.headers.get("content-encoding", "").strip().lower()
         if encoding not in ("", "identity"):
-            raise Unsupported(f"content-encoding {encoding!r} is not supported; send the body uncompressed")
+            raise UnsupportedMediaTypeError(
+                f"content-encoding {encoding!r} is not supported; send the body uncompressed"
+            )
         length = self.request.headers.get("content-length", "")
         size, pieces = int(length) if length.isdigit() else 0, list[bytes]()
         if size <= limit:
@@ -158,7 +160,7 @@ class RequestContext:
                 if size > limit:
                     break
         if size > limit:
-            raise TooLarge(f"the body is larger than {limit} bytes")
+            raise RequestTooLargeError(f"the body is larger than {limit} bytes")
         return b"".join(pieces)
 
     async def body(self, kind: type[T]) -> T:
@@ -190,7 +192,7 @@ class RequestAccess:
         record = await self._context.ledger.log.get_session(session)
         try:
             await self._context.admit(record, verb)
-        except (NotFoundError, Forbidden):
+        except (NotFoundError, PermissionDeniedError):
             return False
         return record is not None
 
@@ -204,7 +206,7 @@ class RequestAccess:
         return (await self._context.admit_to(session, "write"))[1].name
 
     async def require_identity(self) -> None:
-        await self._context.known()
+        await self._context.require_authenticated()
 
 
 @cache

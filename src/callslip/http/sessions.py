@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from callslip.api.export import NATIVE_FORMATS, check_position
+from callslip.api.export import check_position
 from callslip.api.find import find_session, list_sessions
 from callslip.api.sessions import read_document, read_entries, read_events, read_messages
 from callslip.errors import CursorExpiredError, InvalidInputError
@@ -26,13 +26,11 @@ from callslip.model.records import SessionRecord
 if TYPE_CHECKING:
     from callslip.http.server import Server
 
-WRITABLE = sorted({*NATIVE_FORMATS, *registry.writable()})
-
 Limit = Annotated[int, Meta(ge=1, description="The maximum number of items.")]
 Seq = Annotated[int, Meta(ge=0)]
 Cursor = Annotated[str, Meta(description="The cursor of the previous page.")]
-Written = Annotated[str, Meta(extra_json_schema={"enum": WRITABLE})]
-Streamed = Annotated[str, Meta(extra_json_schema={"enum": sorted({*NATIVE_FORMATS, *registry.streamable()})})]
+Written = Annotated[str, Meta(extra_json_schema={"enum": registry.exportable()})]
+Streamed = Annotated[str, Meta(extra_json_schema={"enum": sorted({*registry.NATIVE_FORMATS, *registry.streamable()})})]
 
 
 class ListQuery(msgspec.Struct, kw_only=True):
@@ -65,9 +63,9 @@ async def sessions(context: RequestContext) -> Response:
 def check_limit(context: RequestContext, limit: int | None) -> int:
     """Return how many items to return, or raise if the limit is out of range."""
     limits = context.server.limits
-    if limit is not None and not 1 <= limit <= limits.most:
-        raise InvalidInputError("limit", f"must be from 1 to {limits.most}", limits.most)
-    return limits.page if limit is None else limit
+    if limit is not None and not 1 <= limit <= limits.max_page_rows:
+        raise InvalidInputError("limit", f"must be from 1 to {limits.max_page_rows}", limits.max_page_rows)
+    return limits.page_rows if limit is None else limit
 
 
 def check_wait(context: RequestContext, wait: float) -> float:
@@ -105,7 +103,7 @@ async def session(context: RequestContext) -> Response:
         record = await context.session(record.name)
         etag = _etag(record, query)
     headers = {"etag": etag, "cache-control": "private, no-cache"}
-    format = None if query.format in NATIVE_FORMATS else registry.find(query.format)
+    format = None if query.format in registry.NATIVE_FORMATS else registry.find(query.format)
     if format is not None and format.document:
         if format.media.startswith("text/html"):  # A download: it must not run as a page of this server.
             headers["content-disposition"] = f"attachment; filename*=UTF-8''{quote(record.name, safe='')}.html"
@@ -116,9 +114,8 @@ async def session(context: RequestContext) -> Response:
 
 def _check_query(context: RequestContext, record: SessionRecord, query: ReadQuery) -> None:
     is_paged = bool(query.limit or query.cursor)
-    if query.format not in WRITABLE:
-        raise InvalidInputError("format", f"unknown format {query.format!r}; known formats: {', '.join(WRITABLE)}")
-    if is_paged and query.format not in NATIVE_FORMATS and not registry.find(query.format).paged:
+    registry.check_exportable(query.format)
+    if is_paged and query.format not in registry.NATIVE_FORMATS and not registry.find(query.format).paged:
         raise InvalidInputError("limit", f"{query.format} has no pages; leave out limit and cursor")
     if query.at is not None and (is_paged or query.wait):
         raise InvalidInputError("at", "cannot be combined with limit, cursor or wait")
@@ -181,7 +178,7 @@ async def stream(context: RequestContext) -> Response:
     """Stream a session. events and entries are numbered by seq, the other formats stream one turn."""
     record = await context.session(context.path_params["session"])
     query = context.query(StreamQuery)
-    if query.format in NATIVE_FORMATS:
+    if query.format in registry.NATIVE_FORMATS:
         return _stream_by_seq(context, record, query)
     streaming = registry.streaming(query.format)
     if query.after is not None or query.limit is not None:
@@ -224,7 +221,7 @@ async def _write_by_seq(
     server: Server, record: SessionRecord, format: str, after: int | None, limit: int, follow: bool, write: sse.Write
 ) -> None:
     with server.hub.reader():
-        await write(sse.retry(server.limits.retry))
+        await write(sse.retry(server.limits.retry_ms))
         async with server.hub.by_seq(record.name, format) as source:
             if format == "entries" and (after is None or await source.needs_snapshot(after)):
                 snapshot = await server.ledger.snapshot(record.name, limit=limit)

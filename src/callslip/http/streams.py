@@ -20,7 +20,7 @@ from callslip.formats.base import Restart, Streaming, TurnEncoder
 from callslip.http import sse
 from callslip.http.broadcast import Broadcast, wait_any
 from callslip.http.lists import LiveList
-from callslip.http.problems import TooMany
+from callslip.http.problems import TooManyReadersError
 from callslip.model.events import Event, decode_event
 from callslip.rules.fold import SessionFold
 from callslip.settings import Limits
@@ -43,9 +43,9 @@ class Hub:
 
     @contextlib.contextmanager
     def reader(self) -> Generator[None]:
-        """Count a connection; raise TooMany if there are too many."""
+        """Count a connection; raise TooManyReadersError if there are too many."""
         if self.readers >= self.limits.readers:
-            raise TooMany(f"the server has {self.readers} readers already; try again later")
+            raise TooManyReadersError(f"the server has {self.readers} readers already; try again later")
         self.readers += 1
         if self._heartbeat is None:
             self._heartbeat = asyncio.ensure_future(self._send_heartbeats())

@@ -65,7 +65,8 @@ class Recorder:
 
         async def append(drafts: list[Draft]) -> None:
             # The time in a chunk is when the response began, by another clock: the ledger's time is used instead.
-            drafts = replace_fields(drafts, Event, at=0)
+            if any(draft.event.at for draft in drafts):
+                drafts = replace_fields(drafts, Event, at=0)
             written = await self._log.append(self._session, drafts, source=self.format, owner=self._log.owner)
             for event in written:
                 self._open_calls.update(event)

@@ -44,7 +44,7 @@ async def cancel_all(*tasks: asyncio.Future[Any]) -> None:
     """Cancel tasks and wait until they have ended."""
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await wait_despite_cancel(*tasks)  # A second cancellation must not interrupt their clean-up.
 
 
 async def race(work: Coroutine[Any, Any, T], stop: Coroutine[Any, Any, S]) -> T | S:

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from callslip.api import cancel, find
 from callslip.api.ledger import LocalLedger
-from callslip.http.calls import STATES, wait_ended
+from callslip.http.calls import wait_ended
 from callslip.ledger.call_entry import call_entry
 from callslip.mcp.results import Json, plain_json, tool_result
 from callslip.mcp.task_wire import SOURCE
@@ -22,7 +22,7 @@ from callslip.rules.lifecycle import TERMINAL_STATES
 State = Literal[
     "queued", "awaiting_approval", "running", "completed", "failed", "denied", "cancelled", "expired", "lost"
 ]
-assert set(get_args(State)) == set(STATES)
+assert set(get_args(State)) == set(find.CALL_STATES)
 
 MAX_PAGE = 100
 Call = Annotated[str, Meta(min_length=1, description="Its id (exec_...), or the id that its agent gave it.")]
@@ -110,7 +110,7 @@ CALL: Json = {
     "properties": {
         "call": {"type": "string", "description": "Its execution id."},
         "session": {"type": "string"},
-        "state": {"type": "string", "enum": list(STATES)},
+        "state": {"type": "string", "enum": list(find.CALL_STATES)},
         "toolName": {"type": "string"},
         "reason": {"type": "string", "description": "Why it ended this way, if it did not complete."},
         "final": {"type": "boolean", "description": "The call has ended and will not change."},

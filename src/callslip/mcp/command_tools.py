@@ -35,7 +35,7 @@ class Interact(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         Meta(description="Seconds until it expires; default 30, or as the server is configured."),
     ] = None
     session: Annotated[str, Meta(description="The session to record it in, if not the default one.")] = ""
-    idempotent: Annotated[bool, Meta(description="Whether it may be run again if its executor dies.")] = False
+    idempotent: Annotated[bool, Meta(description="Whether it may be run again if its worker dies.")] = False
     approve: Annotated[
         Literal["", "ask"], Meta(description='With "ask", it runs only if a person approves it first.')
     ] = ""
@@ -151,13 +151,13 @@ COMMAND: Json = {
         },
         "created_at": {"type": "string", "format": "date-time"},
         "completed_at": {"type": "string", "format": "date-time"},
-        "result": {"description": "The executor's result, if the command is complete."},
+        "result": {"description": "The worker's result, if the command is complete."},
         "error": {"type": "string"},
         "final": {"type": "boolean", "description": "The command has ended and will not change."},
         "position": {"type": "integer", "description": "In the queue; 1 is the next to be claimed."},
         "executor_seen_at": {
             "type": ["string", "null"],
-            "description": "When an executor last asked for work; null if never.",
+            "description": "When a worker last polled; null if never.",
         },
         **{name: {"type": "string"} for name in ("action", "client", "session")},
     },
@@ -169,12 +169,12 @@ TOOLS = (
         name="interact",
         title="Submit a command",
         description=(
-            "Submit a command for an executor (a browser extension, a device, a worker) to run. Returns its "
+            "Submit a command for a worker (a browser extension, a device, a program) to run. Returns its "
             "correlation_id at once, before the command has run: {status: 'queued', correlation_id}. Call `observe` "
             "with what='command_result' and that correlation_id for the result, with `wait` so that you need not ask "
             "often. Name the action in `action` and put its own arguments next to it, e.g. {action: 'execute_js', "
             "script: 'document.title'}. These names are not passed on: " + ", ".join(sorted(CONTROL)) + "; an "
-            "argument of the action with such a name goes into `params`. A command that no executor claims expires "
+            "argument of the action with such a name goes into `params`. A command that no worker claims expires "
             "after `timeout` seconds; a full queue refuses it."
         ),
         arguments=Interact,
@@ -195,10 +195,10 @@ TOOLS = (
         title="Get the results of commands",
         description=(
             "Get the results of commands. what='command_result' with a correlation_id: {status, final, result or "
-            "error, ...}; status is pending, complete, expired (no executor claimed it in time), timeout (it ran too "
+            "error, ...}; status is pending, complete, expired (no worker claimed it in time), timeout (it ran too "
             "long), error or cancelled. While `final` is false ask again, best with wait=30, which returns as soon as "
-            "it has ended. A pending command has its `position` in the queue and `executor_seen_at`: if no executor "
-            "has asked for work recently, none is running. status='not_found' is final: the id is wrong or no longer "
+            "it has ended. A pending command has its `position` in the queue and `executor_seen_at`: if no worker "
+            "has polled recently, none is running. status='not_found' is final: the id is wrong or no longer "
             "stored. what='pending_commands': {pending, completed, failed}, where completed covers the last minute. "
             "what='failed_commands': {commands}, the last hundred, newest first."
         ),

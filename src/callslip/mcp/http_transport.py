@@ -10,9 +10,9 @@ from starlette.requests import Request
 
 from callslip.api.access import VERBS
 from callslip.client.token_file import hash_token
-from callslip.errors import CallslipError, StoreError
+from callslip.errors import CallslipError, PermissionDeniedError, StoreError
 from callslip.http import problems
-from callslip.http.access import COOKIE, Authorizer, Forbidden, TokenAuthorizer, bearer_token
+from callslip.http.access import COOKIE, Authorizer, TokenAuthorizer, bearer_token
 from callslip.ledger.aio import race
 from callslip.mcp import SDK_MISSING
 from callslip.mcp.session_limit import SessionLimit
@@ -78,12 +78,12 @@ class HttpTransport:
         for verb in VERBS:
             try:
                 return (await self._authorizer.admit(request, None, verb)).name
-            except Forbidden:
+            except PermissionDeniedError:
                 continue
         # A token for a single session, without `read`, is known although it gives no rights outside of that session.
         if isinstance(self._authorizer, TokenAuthorizer):
             return ""
-        raise Forbidden("you have no rights on this server")
+        raise PermissionDeniedError("you have no rights on this server")
 
     # The SDK's sessions live in a task of their own, because the lifespan of a mounted app does not run.
 

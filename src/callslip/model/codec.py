@@ -148,8 +148,10 @@ def _read(raw: bytes, field: str, max_depth: int) -> Any:
         fixed = _replace_lone_surrogates(raw)
         if fixed != raw:
             return _read(fixed, field, max_depth)
-        problem = str(error)
-        raise InvalidInputError(field, f"not JSON: {problem}", MAX_DIGITS if "Integer" in problem else None) from error
+        reason = str(error).replace("Input data was truncated", "unexpected end of input")
+        raise InvalidInputError(
+            field, f"invalid JSON: {reason}", MAX_DIGITS if "Integer" in reason else None
+        ) from error
 
 
 def _replace_lone_surrogates(raw: bytes) -> bytes:

@@ -80,11 +80,6 @@ def command_state_name(state: str, ran: bool) -> str:
     return "timeout" if state == "expired" and ran else STATE_NAMES[state].command
 
 
-# The states of AI SDK 5 to 7 and 4 while the arguments of a call are still streaming.
-COMING = "input-streaming"
-COMING_V4 = "partial-call"
-
-
 def ai_sdk_v7_state_name(state: str, refused: bool, granted: bool = False) -> str:
     """Return the AI SDK 7 state, where only an answered request is a denial and a granted request has its own state."""
     if state == "denied" and not refused:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
 
 from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
 
-R = TypeVar("R", bound=msgspec.Struct)
-V = TypeVar("V", bound=msgspec.Struct)
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class CamelStruct(msgspec.Struct, rename="camel", kw_only=True):
@@ -74,20 +72,45 @@ class ApprovalView(CamelStruct):
     answered_at: int
 
 
-def _conversions(record: type[R], view: type[V], **names: str) -> tuple[Callable[[R], V], Callable[[V], R]]:
-    """Return the functions that convert a record to its public part, and back as far as that part tells.
-
-    `names` are fields of the view that have another name in the record.
-    """
-    fields = [(field, names.get(field, field)) for field in view.__struct_fields__]
-    return (
-        lambda row: view(**{field: getattr(row, name) for field, name in fields}),
-        lambda public: record(**{name: getattr(public, field) for field, name in fields}),
-    )
+# Fields of a view that have another name in the record.
+_SESSION_FIELDS = {"session": "name", "seq": "last_seq", "low": "pruned_seq"}
+_CALL_FIELDS = {"call": "id", "tool_call_id": "client_call_id", "tool_name": "tool"}
+_APPROVAL_FIELDS = {"approval": "id"}
 
 
-session_view, session_record = _conversions(
-    SessionRecord, SessionView, session="name", seq="last_seq", low="pruned_seq"
-)
-call_view, call_record = _conversions(CallRecord, CallView, call="id", tool_call_id="client_call_id", tool_name="tool")
-approval_view, approval_record = _conversions(ApprovalRecord, ApprovalView, approval="id")
+def session_view(row: SessionRecord) -> SessionView:
+    """Return the public part of a session."""
+    return _to_view(SessionView, row, _SESSION_FIELDS)
+
+
+def call_view(row: CallRecord) -> CallView:
+    """Return the public part of a call."""
+    return _to_view(CallView, row, _CALL_FIELDS)
+
+
+def approval_view(row: ApprovalRecord) -> ApprovalView:
+    """Return the public part of an approval."""
+    return _to_view(ApprovalView, row, _APPROVAL_FIELDS)
+
+
+def session_record(view: SessionView) -> SessionRecord:
+    """Return a session's record, as far as its public part tells."""
+    return _to_record(SessionRecord, view, _SESSION_FIELDS)
+
+
+def call_record(view: CallView) -> CallRecord:
+    """Return a call's record, as far as its public part tells."""
+    return _to_record(CallRecord, view, _CALL_FIELDS)
+
+
+def approval_record(view: ApprovalView) -> ApprovalRecord:
+    """Return an approval's record, as far as its public part tells."""
+    return _to_record(ApprovalRecord, view, _APPROVAL_FIELDS)
+
+
+def _to_view(kind: type[T], row: msgspec.Struct, names: dict[str, str]) -> T:
+    return kind(**{field: getattr(row, names.get(field, field)) for field in kind.__struct_fields__})
+
+
+def _to_record(kind: type[T], view: msgspec.Struct, names: dict[str, str]) -> T:
+    return kind(**{names.get(field, field): getattr(view, field) for field in view.__struct_fields__})

@@ -55,6 +55,8 @@ def translate_errors(path: str) -> Generator[None]:
         raise InvalidDatabaseError(f"{name} is damaged: {error}") from error
     except apsw.CantOpenError as error:
         raise StoreError(f"{name} cannot be opened: {error}") from error
+    except apsw.ConnectionClosedError as error:
+        raise StoreError(f"{name}: the ledger is closed") from error
     except apsw.IOError as error:
         raise StoreError(f"{name}: disk error: {error}") from error
     except apsw.Error as error:

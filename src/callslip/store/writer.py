@@ -183,8 +183,10 @@ class Writer:
 
     def _settle(self, results: list[Done], written: list[UnitOfWork]) -> None:
         try:
-            for unit in written:
-                self._deliver(unit.events, unit.commands())
+            events = [event for unit in written for event in unit.events]
+            commands = [command for unit in written for command in unit.commands()]
+            if events or commands:
+                self._deliver(events, commands)
         finally:  # Callers get their result even if a listener fails.
             for future, value, error in results:
                 if future.done():

@@ -73,7 +73,7 @@ class Threads:
         """Whether a function still runs, even if its result is no longer awaited."""
         return bool(self._running)
 
-    async def left(self) -> None:
+    async def wait_for_threads(self) -> None:
         """Wait for the functions that could not be stopped."""
         while self._running:
             await asyncio.wait(self._running)

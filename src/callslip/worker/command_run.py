@@ -1,7 +1,7 @@
 """One claimed command: run its function, renew its lease, and report its result.
 
-The answers to the heartbeats say whether the command is still ours. A server that does not answer says nothing: the
-function continues, and its result is reported when the server is back.
+The answers to the heartbeats say whether the command is still ours. If the server does not respond, the
+function continues, and its result is reported when the server responds again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Report = Callable[[str], None]
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether a request that failed so may succeed if it is sent again."""
+    """Return whether a failed request can be retried."""
     return isinstance(error, ServerUnavailableError) or (
         isinstance(error, StoreError) and not isinstance(error, ReadOnlyStoreError)
     )
@@ -93,7 +93,9 @@ class CommandRun:
             await wait_for_earlier()
             action = actions.get(self.claim.action)
             if action is None:
-                raise NoAction(f"no action {self.claim.action!r}; this worker has {', '.join(sorted(actions))}")
+                raise UnknownActionError(
+                    f"no action {self.claim.action!r}; this worker has {', '.join(sorted(actions))}"
+                )
             try:
                 return await action.run(self.claim, self, self.threads)
             except SystemExit as error:  # It would end the loop, and all other commands with it.
@@ -215,7 +217,7 @@ class CommandRun:
             self._report(f"the end of command {self.claim.correlation_id} could not be reported: {error}")
 
 
-class NoAction(LookupError):
+class UnknownActionError(LookupError):
     """A worker claimed a command that it has no function for."""
 
 

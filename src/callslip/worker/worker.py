@@ -56,8 +56,8 @@ class Worker:
     the command: the type and the message.
 
     The lease is renewed three times in its length. If the command is cancelled, expires or is given to another worker,
-    an async function is cancelled. A sync one cannot be stopped: it runs to its end, occupies its place until then, and
-    its result is discarded.
+    an async function is cancelled. A sync one cannot be stopped: it runs to its end, counts toward `concurrency` until
+    then, and its result is discarded.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class Worker:
         if run.threads.busy:
             claim = run.claim
             _print_status(f"{claim.action} of command {claim.correlation_id} cannot be stopped; waiting for it")
-            await run.threads.left()
+            await run.threads.wait_for_threads()
 
     def _on_run_done(self, task: asyncio.Task[None]) -> None:
         self._runs.pop(task, None)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from callslip.formats.acp import blocks
 from callslip.formats.json_fields import as_dict, as_str
 from callslip.formats.outcome import parsed_input
-from callslip.formats.providers.results import HOW
+from callslip.formats.providers.results import MISSING_RESULT_TEXTS
 from callslip.model.entries import ToolCall
 from callslip.model.state_names import STATE_NAMES
 from callslip.rules.lifecycle import TERMINAL_STATES, strip_mcp_prefix
@@ -88,7 +88,7 @@ def _error_text(entry: ToolCall) -> str:
     error = message or (blocks.plain(entry.error) if entry.error is not None else "") or entry.reason
     if entry.status == "failed":
         return error
-    return HOW[entry.status] + (f": {error}" if error else ".")
+    return MISSING_RESULT_TEXTS[entry.status] + (f": {error}" if error else ".")
 
 
 def _extras(entry: ToolCall) -> Update:

@@ -39,7 +39,7 @@ from callslip.formats.ag_ui.entry_messages import (
 from callslip.formats.ag_ui.history import Rounds, history
 from callslip.formats.ag_ui.outgoing import CALL_EVENT, Chunk
 from callslip.formats.base import SSE_HEADERS, Streaming, sse_frame
-from callslip.formats.turn_stream import RestartNeeded, TurnStream
+from callslip.formats.turn_stream import RestartNeededError, TurnStream
 from callslip.model.entries import Append, Entry, Message, ModeChange, Plan, Set, Thought, ToolCall
 
 __all__ = ["STREAM", "history", "open_stream"]
@@ -173,7 +173,7 @@ class AgUiRenderer:
             began = outgoing.call_started(listed_call(entry, ""), self._rounds.message_of(entry), entry.at)
             chunks = [began, *self._arguments(entry, sent, is_new=not self._stream.is_replay)]
         elif sent.name != name_of(entry):
-            raise RestartNeeded("a call got another name")
+            raise RestartNeededError("a call got another name")
         else:
             chunks = self._arguments(entry, sent) if "rawInput" in changed or not sent.has_all_input else []
         chunks += self._status(entry, sent)
@@ -191,7 +191,7 @@ class AgUiRenderer:
         before = "".join(sent.pieces)
         more = text[len(before) :] if text.startswith(before) and not sent.has_all_input else ""
         if not is_same_input(before + more, text):
-            raise RestartNeeded("the arguments of a call were replaced")
+            raise RestartNeededError("the arguments of a call were replaced")
         is_end = is_complete and not sent.has_all_input
         sent.has_all_input = sent.has_all_input or is_complete
         sent.is_input_fixed = sent.has_all_input or before + more != text

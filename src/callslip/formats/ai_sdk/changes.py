@@ -1,13 +1,13 @@
 """Make the chunks that create the part of a call, or that change the part of a client into the current one.
 
-`RestartNeeded` is raised if there are no such chunks.
+`RestartNeededError` is raised if there are no such chunks.
 """
 
 from __future__ import annotations
 
 from callslip.formats.ai_sdk import wire
 from callslip.formats.ai_sdk.wire import Chunk, Part
-from callslip.formats.turn_stream import RestartNeeded
+from callslip.formats.turn_stream import RestartNeededError
 from callslip.model import codec
 
 # The fields of a part that only the chunks about its input carry.
@@ -40,9 +40,9 @@ def _approval(now: Part, before: Part) -> list[Chunk]:
 def changes(before: Part, now: Part) -> list[Chunk]:
     """Return the chunks that change one part into the other. The client cannot remove a request or a title."""
     if "approval" in before and "approval" not in now:
-        raise RestartNeeded("a request for approval was closed")
+        raise RestartNeededError("a request for approval was closed")
     if "title" in before and "title" not in now:
-        raise RestartNeeded("a title was taken away")
+        raise RestartNeededError("a title was taken away")
     if _same(before, now, *before, *now):
         return []
     if _differs_by_end_only(before, now):

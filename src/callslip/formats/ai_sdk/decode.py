@@ -169,4 +169,6 @@ class UiDecoder:
         return [event for event in events if isinstance(event, ev.CallEvent)]
 
 
-UiV5Decoder, UiV6Decoder, UiV7Decoder = (partial(UiDecoder, f"ui-v{major}") for major in (5, 6, 7))
+UiV5Decoder = partial(UiDecoder, "ui-v5")
+UiV6Decoder = partial(UiDecoder, "ui-v6")
+UiV7Decoder = partial(UiDecoder, "ui-v7")

@@ -14,7 +14,7 @@ from callslip.formats.ai_sdk.messages import Steps
 from callslip.formats.ai_sdk.parts import is_shown, part_of, text_id, text_kind
 from callslip.formats.ai_sdk.wire import Chunk, Part
 from callslip.formats.assistant_message import turn_message_id
-from callslip.formats.turn_stream import RestartNeeded, TurnStream
+from callslip.formats.turn_stream import RestartNeededError, TurnStream
 from callslip.model.entries import Append, Entry, Message, PermissionRequest, Set, Thought, ToolCall
 
 
@@ -62,7 +62,7 @@ class UiRenderer:
             return part, changes.whole(part, {}) if stream.is_replay else changes.begin(part)
         chunks = changes.changes(sent, part)
         if any(chunk["type"].startswith("tool-input") for chunk in chunks) and entry.id not in self._steps.entries:
-            raise RestartNeeded("a call of an earlier step was changed")
+            raise RestartNeededError("a call of an earlier step was changed")
         return part, chunks
 
     def render_other(self, patch: Set | Append) -> list[Chunk]:

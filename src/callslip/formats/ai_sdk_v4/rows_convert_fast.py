@@ -30,8 +30,8 @@ from callslip.formats.ai_sdk_v4.wire import (
 )
 from callslip.model import codec
 
-NOTHING = Raw(b"null")
-EMPTY = (NOTHING, Raw(b'""'))
+NULL = Raw(b"null")
+EMPTY = (NULL, Raw(b'""'))
 QUOTE = ord('"')
 NO_CALLS: list[Call] = []
 
@@ -73,16 +73,16 @@ class PackedCall(msgspec.Struct, gc=False):
 class PackedMessage(msgspec.Struct, gc=False):
     """The content of a user's or model's row."""
 
-    content: Raw = NOTHING
-    reasoning: Raw = NOTHING
-    role: Raw = NOTHING
+    content: Raw = NULL
+    reasoning: Raw = NULL
+    role: Raw = NULL
 
 
 class PackedResult(msgspec.Struct, gc=False):
     """The content of a tool's row."""
 
-    content: Raw = NOTHING
-    result: Raw = NOTHING
+    content: Raw = NULL
+    result: Raw = NULL
     tool_call_id: str = ""
     toolCallId: str = ""
 
@@ -135,7 +135,7 @@ def _read_packed(raw: bytes) -> list[Row]:
 def _text_row(packed: Packed) -> Row:
     message, created = _decode_message(packed.content), packed.creation_date
     text, reasoning = _text(message.content), _text(message.reasoning)
-    if not (packed.id and (text or message.role != NOTHING)):
+    if not (packed.id and (text or message.role != NULL)):
         raise UnusualRowError
     complete = bool(packed.is_complete)
     return Row(KIND[packed.entity], packed.id, created, _parse_time(created), None, complete, text, reasoning)
@@ -144,7 +144,7 @@ def _text_row(packed: Packed) -> Row:
 def _call_row(packed: Packed) -> Row:
     message, created = _decode_message(packed.content), packed.creation_date
     text, reasoning = _text(message.content), _text(message.reasoning)
-    if not (packed.id and packed.tool_calls and (text or message.role != NOTHING)):
+    if not (packed.id and packed.tool_calls and (text or message.role != NULL)):
         raise UnusualRowError
     calls = [
         Call(call.tool_call_id or call.id, call.name, _arguments(call.arguments), VALIDATED.get(call.validated, ""))

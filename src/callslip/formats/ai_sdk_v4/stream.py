@@ -17,7 +17,7 @@ from callslip.formats.ai_sdk_v4.encode import Shown, Steps, call_notes
 from callslip.formats.ai_sdk_v4.messages import Invocation, MessageNote
 from callslip.formats.assistant_message import is_text_or_call, turn_message_id
 from callslip.formats.base import Streaming
-from callslip.formats.turn_stream import RestartNeeded, TurnStream
+from callslip.formats.turn_stream import RestartNeededError, TurnStream
 from callslip.model import codec
 from callslip.model.entries import Append, Entry, Set, Thought, ToolCall
 from callslip.model.entries import Message as Spoken
@@ -76,7 +76,7 @@ class DataStreamRenderer:
         if before == now:
             return []
         if before is not None or now is None:
-            raise RestartNeeded("a request for approval was closed")
+            raise RestartNeededError("a request for approval was closed")
         self._notes[entry.id] = now
         return chunks.add_annotations([now.note])
 
@@ -108,7 +108,7 @@ def _changes(before: Invocation | None, now: Invocation, step: int) -> list[Chun
     started = [] if before else [chunks.call_start(now)]
     if now.state == PARTIAL:
         if before:
-            raise RestartNeeded("a call was changed before its arguments came")
+            raise RestartNeededError("a call was changed before its arguments came")
         return started
     if before and before.state == "result":
         return [chunks.correction(now)]

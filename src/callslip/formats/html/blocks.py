@@ -6,7 +6,7 @@ from typing import Any
 
 from callslip.formats.html.file_changes import render_diff
 from callslip.formats.html.formatting import as_text, block_text
-from callslip.formats.html.markup import NOTHING, Html, element, fold, joined, lines, name, printed, text
+from callslip.formats.html.markup import NO_HTML, Html, element, fold, joined, lines, name, printed, text
 from callslip.formats.json_fields import as_dict
 from callslip.model.display import format_size
 
@@ -23,7 +23,7 @@ def render_others(blocks: list[Any]) -> list[Html]:
 
 def render_output(label: str, value: str, *, is_open: bool = True) -> Html:
     """Render an output under its label."""
-    return fold(text(label), lines(printed(value)), is_open=is_open) if value else NOTHING
+    return fold(text(label), lines(printed(value)), is_open=is_open) if value else NO_HTML
 
 
 def _render_other(block: Any) -> Html:

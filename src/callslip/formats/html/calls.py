@@ -12,7 +12,7 @@ from callslip.formats.html.formatting import (
     shorten,
     time_of_day,
 )
-from callslip.formats.html.markup import NOTHING, Html, block, element, fold, joined, lines, name, printed, text
+from callslip.formats.html.markup import NO_HTML, Html, block, element, fold, joined, lines, name, printed, text
 from callslip.formats.json_fields import as_dict
 from callslip.formats.outcome import content_blocks
 from callslip.model.display import APPROVAL_STATES, CALL_STATES, format_duration, format_size, parse_time
@@ -57,9 +57,9 @@ def _facts(entry: ToolCall, tool: str) -> Html:
         name(shorten(entry.call_id), "code"),
         time_of_day(entry.at),
         text(format_duration(entry.started_at, entry.ended_at)),
-        text(_exit_text(entry.exit_status)) if entry.exit_status is not None else NOTHING,
-        text(f"attempt {entry.attempt}") if entry.attempt > 1 else NOTHING,
-        text("Background") if entry.scope == "detached" else NOTHING,
+        text(_exit_text(entry.exit_status)) if entry.exit_status is not None else NO_HTML,
+        text(f"attempt {entry.attempt}") if entry.attempt > 1 else NO_HTML,
+        text("Background") if entry.scope == "detached" else NO_HTML,
     ]
     return element("p", joined(facts, " · "), css="facts")
 
@@ -72,11 +72,11 @@ def _exit_text(status: Any) -> str:
 
 def _arguments(entry: ToolCall) -> list[Html]:
     """Render the arguments and the locations of a call."""
-    arguments = _input(entry.raw_input) if entry.raw_input is not None else NOTHING
+    arguments = _input(entry.raw_input) if entry.raw_input is not None else NO_HTML
     if not arguments and entry.input_text:
         arguments = fold(text("Input as streamed"), lines(text(entry.input_text)))
     items = [_location(location) for location in content_blocks(entry.locations)]
-    locations = element("p", joined([text("At"), joined(items, ", ")], " "), css="facts") if any(items) else NOTHING
+    locations = element("p", joined([text("At"), joined(items, ", ")], " "), css="facts") if any(items) else NO_HTML
     return [locations, arguments]
 
 
@@ -87,7 +87,7 @@ def _input(value: Any, label: str = "Input") -> Html:
 def _location(location: Any) -> Html:
     path, line = as_dict(location).get("path"), as_dict(location).get("line")
     if not isinstance(path, str):
-        return NOTHING
+        return NO_HTML
     return name(f"{path}:{line}" if isinstance(line, int) else path, "code")
 
 
@@ -110,7 +110,7 @@ def _error_text(error: Any) -> str:
 
 
 def _labelled(css: str, label: str, value: str) -> Html:
-    return element("div", element("b", text(label)), block(printed(value)), css=css) if value else NOTHING
+    return element("div", element("b", text(label)), block(printed(value)), css=css) if value else NO_HTML
 
 
 def _notes(entry: ToolCall) -> list[Html]:
@@ -135,17 +135,17 @@ def request_card(entry: PermissionRequest) -> Html:
     sign, label = APPROVAL_STATES.get(entry.state, ("·", entry.state))
     title = name(entry.description or entry.tool_name or "A call", "span", "title")
     top = element("div", element("span", _sign_and_label(sign, label), css="state"), title, css="top")
-    facts = [text("Approval"), name(entry.tool_name, "code") if entry.tool_name else NOTHING]
+    facts = [text("Approval"), name(entry.tool_name, "code") if entry.tool_name else NO_HTML]
     facts += [name(shorten(entry.call_id), "code"), time_of_day(entry.at)]
     options = [_option(option, entry.response_option) for option in entry.options]
-    requested = _input(entry.raw_input) if entry.raw_input is not None else NOTHING
-    approved = _input(entry.response_input, "Approved with edits") if entry.response_input is not None else NOTHING
+    requested = _input(entry.raw_input) if entry.raw_input is not None else NO_HTML
+    approved = _input(entry.response_input, "Approved with edits") if entry.response_input is not None else NO_HTML
     return element(
         "article",
         top,
         element("p", joined(facts, " · "), css="facts"),
         requested,
-        element("ul", *options, css="list") if options else NOTHING,
+        element("ul", *options, css="list") if options else NO_HTML,
         *_answer(entry, label),
         approved,
         css=joined([Html("card ask"), Html(state_css(entry.state))], " "),
@@ -171,9 +171,9 @@ def _answer(entry: PermissionRequest, label: str) -> list[Html]:
     listed = {as_text(as_dict(option).get("optionId")) for option in entry.options}
     facts = [
         text(label),
-        joined([text("by"), name(entry.by)], " ") if entry.by else NOTHING,
-        joined([text("at"), date_and_time(entry.response_time)], " ") if parse_time(entry.response_time) else NOTHING,
+        joined([text("by"), name(entry.by)], " ") if entry.by else NO_HTML,
+        joined([text("at"), date_and_time(entry.response_time)], " ") if parse_time(entry.response_time) else NO_HTML,
     ]
     free = entry.response_option if entry.response_option and entry.response_option not in listed else ""
-    answer = joined([joined(facts, " "), name(free) if free else NOTHING], ": ")
+    answer = joined([joined(facts, " "), name(free) if free else NO_HTML], ": ")
     return [element("p", answer, css="note"), _labelled("why", "Reason", entry.reason)]

@@ -20,7 +20,7 @@ from callslip.formats.html.formatting import (
     indented_json,
     time_of_day,
 )
-from callslip.formats.html.markup import NOTHING, Html, block, data, element, empty, fold, joined, lines, name, text
+from callslip.formats.html.markup import NO_HTML, Html, block, data, element, empty, fold, joined, lines, name, text
 from callslip.formats.html.page import embedded
 from callslip.formats.json_fields import as_dict
 from callslip.formats.outcome import content_blocks
@@ -73,8 +73,8 @@ def _head(title: str) -> Html:
 
 def _header(source: Snapshot, title: str) -> Html:
     entries = source.entries
-    session = name(source.session, "code") if source.session and source.session != title else NOTHING
-    about = [session, _range(entries), text(f"as of event {source.seq:,}") if source.seq else NOTHING]
+    session = name(source.session, "code") if source.session and source.session != title else NO_HTML
+    about = [session, _range(entries), text(f"as of event {source.seq:,}") if source.seq else NO_HTML]
     return element(
         "header",
         element("h1", name(title)),
@@ -87,7 +87,7 @@ def _range(entries: list[Any]) -> Html:
     """Render the first and the last time of the session."""
     times = [at for entry in entries for at in (entry.at, getattr(entry, "ended_at", 0)) if parse_time(at)]
     if not times:
-        return NOTHING
+        return NO_HTML
     first, last = min(times), max(times)
     end = time_of_day(last) if date_of(first) == date_of(last) else date_and_time(last)
     return date_and_time(first) if first == last else joined([date_and_time(first), end], " – ")
@@ -133,7 +133,7 @@ def _message(entry: Message) -> Html:
 
 
 def _unfinished(entry: Message | Thought) -> Html:
-    return element("p", text("(incomplete)"), css="note") if entry.streaming else NOTHING
+    return element("p", text("(incomplete)"), css="note") if entry.streaming else NO_HTML
 
 
 def _thought(entry: Thought) -> Html:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
-from callslip.formats.html.markup import NOTHING, Html, element, text
+from callslip.formats.html.markup import NO_HTML, Html, element, text
 from callslip.formats.json_fields import as_dict
 from callslip.model import codec
 from callslip.model.display import parse_time
@@ -19,7 +19,7 @@ MAX_INDENT_DEPTH = 20
 def time_of_day(ms: int) -> Html:
     """Return the time of day."""
     at = parse_time(ms, UTC)
-    return element("time", text(f"{at:%H:%M:%S}"), datetime=_iso_time(at)) if at else NOTHING
+    return element("time", text(f"{at:%H:%M:%S}"), datetime=_iso_time(at)) if at else NO_HTML
 
 
 def date_of(ms: int) -> str:
@@ -31,7 +31,7 @@ def date_of(ms: int) -> str:
 def date_and_time(ms: int) -> Html:
     """Return the date and time of day."""
     at = parse_time(ms, UTC)
-    return element("time", text(f"{at:%Y-%m-%d %H:%M:%S} UTC"), datetime=_iso_time(at)) if at else NOTHING
+    return element("time", text(f"{at:%Y-%m-%d %H:%M:%S} UTC"), datetime=_iso_time(at)) if at else NO_HTML
 
 
 def _iso_time(at: datetime) -> str:

@@ -13,7 +13,7 @@ from typing import NewType
 
 Html = NewType("Html", str)
 
-NOTHING = Html("")
+NO_HTML = Html("")
 
 # C0 except tab and line feed, DEL, C1; marks, embeddings, overrides and isolates of direction; line separators;
 # surrogates, which cannot be encoded.

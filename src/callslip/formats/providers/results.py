@@ -18,19 +18,19 @@ from callslip.model.state_names import STATE_NAMES
 from callslip.rules.lifecycle import TERMINAL_STATES
 
 MAX_NAME_CHARS = 64
-NOTHING = "(no output)"
-UNKNOWN = "The outcome of this call is unknown"
+NO_OUTPUT = "(no output)"
+OUTCOME_UNKNOWN = "The outcome of this call is unknown"
 
 # The text for a call without a result of its own.
-HOW: dict[str, str] = {
-    "queued": f"{UNKNOWN}: it had not begun when this was written",
-    "running": f"{UNKNOWN}: it had not ended when this was written",
+MISSING_RESULT_TEXTS: dict[str, str] = {
+    "queued": f"{OUTCOME_UNKNOWN}: it had not begun when this was written",
+    "running": f"{OUTCOME_UNKNOWN}: it had not ended when this was written",
     "awaiting_approval": "This call has not run: a person has still to approve it",
     "failed": "This call failed",
     "denied": "This call was denied and has not run",
     "cancelled": "This call was cancelled",
     "expired": "This call ran out of time",
-    "lost": UNKNOWN,
+    "lost": OUTCOME_UNKNOWN,
 }
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]+")
@@ -49,12 +49,12 @@ def result_of(entry: ToolCall) -> Result:
         return Result(codec.encode(queued(entry)).decode(), False)
     output = _plain(output_of(entry))
     if entry.status == "completed":
-        return Result(_lines([output if output.strip() else NOTHING, *_notes(entry)]), False)
+        return Result(_lines([output if output.strip() else NO_OUTPUT, *_notes(entry)]), False)
     error = STATE_NAMES[entry.status].error or entry.status not in TERMINAL_STATES
     error_fields = as_dict(entry.error)
     reason = as_str(error_fields.get("message")) or _plain(error_fields or entry.error) or entry.reason
     if entry.status != "failed" or not (reason or output).strip():  # The message of a failed tool is enough.
-        reason = HOW[entry.status] + (f": {reason}" if reason.strip() else ".")
+        reason = MISSING_RESULT_TEXTS[entry.status] + (f": {reason}" if reason.strip() else ".")
     return Result(_lines([reason, output, *_notes(entry)]), error)
 
 

@@ -23,7 +23,7 @@ from callslip.formats.shell.parts import (
     text_part,
     tool_part,
 )
-from callslip.formats.turn_stream import RestartNeeded, TurnStream
+from callslip.formats.turn_stream import RestartNeededError, TurnStream
 from callslip.model.entries import Append, Entry, Message, Set, Thought, ToolCall
 from callslip.rules.entry_blocks import split_blocks
 
@@ -116,9 +116,9 @@ class ShellRenderer:
         if sent == part:
             return part, []
         if sent["command"] != part["command"]:
-            raise RestartNeeded("a command was changed")
+            raise RestartNeededError("a command was changed")
         if sent["toolStatus"] == "running" and part["toolStatus"] == "queued":
-            raise RestartNeeded("a command went back to the queue")
+            raise RestartNeededError("a command went back to the queue")
         return part, _progress(part, started=sent["toolStatus"] == "queued" and has_run(entry))
 
     def render_other(self, patch: Set | Append) -> list[Chunk]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from callslip.formats.outcome import is_open, queued
 from callslip.formats.shell.history import command_of, result_of
-from callslip.formats.shell.results import NOTHING, format_tool_results, split_tool_results
+from callslip.formats.shell.results import NO_OUTPUT, format_tool_results, split_tool_results
 from callslip.model import codec
 from callslip.model.entries import Message, Thought, ToolCall
 from callslip.model.state_names import STATE_NAMES
@@ -43,7 +43,7 @@ def tool_part(entry: ToolCall) -> Part:
     names = STATE_NAMES[entry.status]
     # The same text that a model reads, without its fence.
     (body,) = split_tool_results(format_tool_results([result_of(entry)])) or [""]
-    return {**part, "toolStatus": names.shell, "content": body or NOTHING, "isError": names.error}
+    return {**part, "toolStatus": names.shell, "content": body or NO_OUTPUT, "isError": names.error}
 
 
 def has_run(entry: ToolCall) -> bool:

@@ -16,7 +16,7 @@ from msgspec import UNSET
 from callslip.model import codec
 
 MAX_OUTPUT_CHARS = 30_000
-NOTHING = "(no output)"
+NO_OUTPUT = "(no output)"
 LANGUAGE = "terminal"
 
 # Names of the same field in different producers.
@@ -79,7 +79,7 @@ def split_tool_results(text: str) -> list[str] | None:
         body = _read_until(lines, opening[1]) if opening else None
         if body is None or next(lines, "") != "":
             return None
-        blocks.append("" if body == NOTHING else body)
+        blocks.append("" if body == NO_OUTPUT else body)
     return blocks
 
 
@@ -111,7 +111,7 @@ def _body(end: Outcome, limit: int) -> str:
     stderr = _cut(streams.get("stderr") if has_streams else None, limit)
     if stderr:
         parts.append(f"[stderr]\n{stderr}")
-    body = "\n".join(filter(None, parts)) or NOTHING
+    body = "\n".join(filter(None, parts)) or NO_OUTPUT
     return "\n".join([body, *_notes(end, limit)])
 
 
