@@ -1,4 +1,4 @@
-"""The whole server as an app for other ASGI hosts: HTTP, the page, and MCP."""
+"""The whole server as an app for other ASGI hosts: HTTP, the web UI, and MCP."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def asgi(
 
     `authorize(request, session, verb)` returns the user, or nothing to refuse. `session` has `name`, `owner` and
     `labels`; it is None for lists, whose sessions are then checked one by one. For the metrics, which count all
-    sessions, it has no name and the owner `*`. `answers(ledger, session, text)` answers prompts from the page; see
+    sessions, it has no name and the owner `*`. `answers(ledger, session, text)` answers prompts from the web UI; see
     `callslip.http.prompts`.
     """
     server = http.Server(ledger, CallbackAuthorizer(authorize), limits, answers)

@@ -1,4 +1,4 @@
-"""Settings of a ledger and limits of a server. Times are in seconds, sizes in bytes."""
+"""Settings of a ledger and limits of a server. Times are in seconds unless the name has a unit, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     command_timeout: float = 30.0
     command_lease: float = 30.0
-    # How many commands may be pending for one client. Beyond that a new one is refused, or the oldest one expires.
+    # How many commands may be pending in one queue. Beyond that a new one is refused, or the oldest one expires.
     queue_limit: int = 100
     queue_overflow: Literal["refuse", "expire_oldest"] = "refuse"
     completed_window: float = 60.0
@@ -47,16 +47,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one server."""
 
-    body: int = 16 * 2**20
-    page: int = 100
-    """How many items a list returns by default; `most` is the maximum of its `limit`."""
-    most: int = 1000
+    body_bytes: int = 16 * 2**20
+    page_rows: int = 100
+    """How many items a list returns by default; `max_page_rows` is the maximum of its `limit`."""
+    max_page_rows: int = 1000
     wait: float = 60.0
     """How long a request may wait for something to happen."""
 
     heartbeat: float = 15.0
-    retry: int = 1000
-    """How many ms a reader waits before it reconnects."""
+    retry_ms: int = 1000
+    """How long a reader waits before it reconnects."""
     readers: int = 1000
     backlog: int = 4096
     """How many events a reader may be behind before it is disconnected; it resumes at its cursor."""

@@ -160,7 +160,7 @@ def test_version_option_prints_the_version() -> None:
         (["export", "s", "--turn", "t1"], "--turn goes with --stream"),
         (["export", "s", "--stream", "--format", "events"], "--stream goes with"),
         (["admin", "prune", "--keep", "soon"], "must be a duration like"),
-        (["approve", "x", "--input", "{"], "not JSON"),
+        (["approve", "x", "--input", "{"], "invalid JSON"),
     ],
 )
 def test_a_usage_error_is_a_single_line_with_status_2(arguments: list[str], message: str) -> None:
@@ -726,7 +726,7 @@ def test_importing_twice_changes_nothing(filled: str, tmp_path: Path) -> None:
     first = cli("import", "--format", "events", str(tmp_path / "a.json"), "--json", "--db", copy)
     data = json.loads(first.stdout)
     assert (data["lines"], data["events"], data["seen"], data["sessions"]) == (len(events), len(events), 0, ["a"])
-    assert "kept without effect: 1 late" in first.stderr
+    assert "stored without effect: 1 late" in first.stderr
     before = exported(copy, "a", "--format", "events")
     again = cli("import", "--format", "events", str(tmp_path / "a.jsonl"), "--json", "--db", copy)
     assert json.loads(again.stdout)["seen"] == len(events) and "already imported" in again.stderr
@@ -790,10 +790,10 @@ def test_recorded_agent_traffic_is_imported(tmp_path: Path, chunks: str | None, 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{not json\n", "line 1: not JSON"),
-        ('{"type":"message.user","text":"kept"}\n}\n', "line 2: not JSON"),
+        ("{not json\n", "line 1: invalid JSON"),
+        ('{"type":"message.user","text":"kept"}\n}\n', "line 2: invalid JSON"),
         ('{"session":"x","seq":2,"events":[\n{"type":"message.user","text":"kept"},\n', "is truncated"),
-        ("\x00\x01\x02", "line 1: not JSON"),
+        ("\x00\x01\x02", "line 1: invalid JSON"),
     ],
 )
 def test_an_invalid_line_stops_the_import_and_is_named(tmp_path: Path, content: str, message: str) -> None:
@@ -985,6 +985,7 @@ def test_delete_requires_confirmation(filled: str) -> None:
     """Without a terminal --yes is required. Only the full name is accepted."""
     done = run("admin", "delete", "work", "--db", filled)
     assert done.returncode == exit_status.USAGE and "--yes" in done.stderr
+    assert cli("admin", "delete", "wor", "--db", filled).stderr == "callslip: no session 'wor'\n"
     assert "nothing was deleted" in in_terminal("admin", "delete", "work", "--db", filled, keys="n\n")
     assert cli("admin", "delete", "wor", "--yes", "--db", filled).exit_code == exit_status.NOT_FOUND
     assert len(calls(filled)) == 3

@@ -17,7 +17,8 @@ from click.testing import CliRunner, Result
 from callslip.api.commands import CommandQueue
 from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.cli import main
-from callslip.cli.commands.doctor_commands import Queues, check_commands
+from callslip.cli.commands import doctor_commands
+from callslip.cli.commands.doctor_commands import STUCK_MS, Queues, check_commands
 from callslip.commands import Command
 from callslip.model.records import CallRecord
 from callslip.settings import Settings
@@ -72,9 +73,9 @@ def where(path: Path, way: str) -> Iterator[list[str]]:
 def test_submit_prints_only_the_id(path: Path) -> None:
     """S3.1: a script reads the id from stdout; a missing ledger is created."""
     done = cli("submit", "reload", "--db", str(path))
-    assert done.exit_code == 0 and done.stderr == "queued for client default\n"
+    assert done.exit_code == 0 and done.stderr == "added to queue default\n"
     assert commands_in(path, lambda commands: commands.get(done.stdout.strip())).status == "pending"
-    data = cli("submit", "reload", "--json", "--db", str(path), "--id", "mine", "--client", "tab", "--session", "s")
+    data = cli("submit", "reload", "--json", "--db", str(path), "--id", "mine", "--queue", "tab", "--session", "s")
     assert json.loads(data.stdout) == {"status": "queued", "correlation_id": "mine"}
     row: Command = commands_in(path, lambda commands: commands.get("mine"))
     assert (row.client, row.session, row.action) == ("tab", "s", "reload")
@@ -150,8 +151,8 @@ def test_a_submission_to_a_full_queue_is_refused(path: Path, where: list[str]) -
     commands_in(path, fill)
     done = cli("submit", "go", *where)
     assert done.exit_code == 1 and not done.stdout
-    assert "queue_full: client 'default' already has 100 pending commands" in done.stderr
-    assert cli("submit", "go", *where, "--client", "other").exit_code == 0
+    assert "queue 'default': full, it has 100 pending commands" in done.stderr
+    assert cli("submit", "go", *where, "--queue", "other").exit_code == 0
 
 
 # Waiting
@@ -165,7 +166,7 @@ def test_the_exit_status_of_wait_depends_on_how_the_command_ended(path: Path, wh
         "failed": (["--wait"], 1, "command failed failed: it broke"),
         "denied": (["--wait", "--ask"], 4, "command denied denied: not today"),
         "cancelled": (["--wait", "--json"], 5, "command cancelled cancelled: enough"),
-        "expired": (["--wait", "--timeout", "0.1"], 5, "command expired expired: no worker claimed it in time"),
+        "expired": (["--wait", "--timeout", "0.1"], 5, "command expired expired: no worker claimed it"),
         "later": (["--wait", "0.2"], 124, "command later has not ended within 0.2 s"),
     }
 
@@ -213,7 +214,9 @@ def test_a_command_is_found_by_its_correlation_id(path: Path, where: list[str]) 
     assert cli("wait", "mine", *where).exit_code == 5
     shown = cli("show", "mine", "--db", str(path)).stdout.split()
     assert (
-        shown[1] == "cancelled" and "own id mine" in " ".join(shown) and "client default idempotent" in " ".join(shown)
+        shown[1] == "cancelled"
+        and "correlation id mine" in " ".join(shown)
+        and "queue default idempotent" in " ".join(shown)
     )
 
 
@@ -221,15 +224,15 @@ def test_a_command_is_found_by_its_correlation_id(path: Path, where: list[str]) 
 def test_ls_lists_pending_completed_and_failed_commands(path: Path, where: list[str]) -> None:
     """S3.5: three lists, as a table or as one object; of one client, if that is wanted."""
     for name, client in (("waits", "a"), ("done", "a"), ("broken", "a"), ("other", "b")):
-        cli("submit", "go\u202e", *where, "--id", name, "--client", client)
-    assert "no pending commands" in cli("ls", "--commands", "--client", "unused", *where).stderr
+        cli("submit", "go\u202e", *where, "--id", name, "--queue", client)
+    assert "no pending commands" in cli("ls", "--commands", "--queue", "unused", *where).stderr
 
     async def end(commands: CommandQueue) -> None:
         await commands.complete("done", [1, 2])
         await commands.fail("broken", "no\x1b[31m tab")
 
     commands_in(path, end)
-    data = json.loads(cli("ls", "--commands", "--client", "a", "--json", *where).stdout)
+    data = json.loads(cli("ls", "--commands", "--queue", "a", "--json", *where).stdout)
     assert list(data) == ["pending", "completed", "failed"]
     assert [[row["correlation_id"] for row in rows] for rows in data.values()] == [["waits"], ["done"], ["broken"]]
     table = cli("ls", "--commands", *where).stdout
@@ -245,7 +248,7 @@ def test_ls_lists_pending_completed_and_failed_commands(path: Path, where: list[
 )
 def test_a_narrow_terminal_shows_every_column(path: Path, width: int, shown: list[str]) -> None:
     """Long values are truncated; id and status stay complete as long as they fit."""
-    cli("submit", "go " + "on" * 40, "--db", str(path), "--client", "tab" * 20)
+    cli("submit", "go " + "on" * 40, "--db", str(path), "--queue", "tab" * 20)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", str(width))
         terminal = Terminal("ls", "--commands", "--db", str(path))
@@ -257,7 +260,7 @@ def test_a_narrow_terminal_shows_every_column(path: Path, width: int, shown: lis
 
 def test_command_options_of_ls_exclude_call_options(path: Path) -> None:
     cli("submit", "go", "--db", str(path))
-    for wrong in (["s", "--commands"], ["--commands", "--state", "open"], ["--client", "a"]):
+    for wrong in (["s", "--commands"], ["--commands", "--state", "open"], ["--queue", "a"]):
         assert cli("ls", *wrong).exit_code == 2
 
 
@@ -267,7 +270,7 @@ NOW = 1_800_000_000_000
 
 
 def row(state: str = "queued", **more: Any) -> CallRecord:
-    fields: dict[str, Any] = {"created_at": NOW - 10_000, "deadline": NOW + 20_000, "timeout": 30_000, "client": "tab"}
+    fields: dict[str, Any] = {"created_at": NOW - 15_000, "deadline": NOW + 15_000, "timeout": 30_000, "client": "tab"}
     return CallRecord(id="exec_1", session="s", entry=1, state=state, client_call_id="c1", **(fields | more))
 
 
@@ -279,18 +282,18 @@ def expired(**more: Any) -> CallRecord:
 @pytest.mark.parametrize(
     ("open", "failed", "executors", "cause"),
     [
-        ([row()], [], {}, "no worker has ever asked for work of client tab"),
-        ([row()], [], {"tab": NOW - 300_000}, "no worker has asked for work of client tab for 5 min"),
-        ([row()], [], {"page": NOW - 1000}, "no worker has ever asked for work of client tab; workers ask for other"),
-        ([row()], [], {"tab": NOW - 1000}, "its workers asked for work 1 s ago and claimed none"),
+        ([row()], [], {}, "no worker has polled queue tab yet"),
+        ([row()], [], {"tab": NOW - 300_000}, "no worker has polled queue tab for 5 min"),
+        ([row()], [], {"page": NOW - 1000}, "no worker has polled queue tab yet; active queues: page"),
+        ([row()], [], {"tab": NOW - 1000}, "its workers polled 1 s ago and claimed none"),
         ([row(), row("running", lease=NOW + 20_000)], [], {"tab": NOW - 90_000}, "its workers are running c1"),
         ([row(deadline=NOW - 20_000)], [], {}, "their timeout has passed while no process"),
-        ([row(deadline=NOW - 20_000), row()], [], {}, "no worker has ever asked for work of client tab"),
+        ([row(deadline=NOW - 20_000), row()], [], {}, "no worker has polled queue tab yet"),
         ([row()] * 100, [], {"tab": NOW}, "more commands are submitted than its workers run"),
         ([row("awaiting_approval")], [], {}, "waiting for approval"),
         ([row("running", lease=NOW + 2000, worker="w1")], [], {}, "the worker has not renewed the lease recently"),
-        ([], [expired()], {}, "no worker has ever asked for work of client tab"),
-        ([], [expired()], {"tab": NOW - 60_000}, "no worker has asked for work of client tab for 1 min"),
+        ([], [expired()], {}, "no worker has polled queue tab yet"),
+        ([], [expired()], {"tab": NOW - 60_000}, "no worker has polled queue tab for 1 min"),
         ([], [expired(timeout=1000)], {"tab": NOW}, "no worker claimed it within 1 s"),
         ([], [expired(started_at=NOW - 39_000)], {"tab": NOW}, "its worker did not finish within 30 s"),
         ([], [expired(ended_at=NOW - 39_000, reason="a newer command took its place")], {}, "a newer command took its"),
@@ -311,7 +314,8 @@ def test_doctor_names_the_likely_cause(
     ("open", "failed", "executors"),
     [
         ([row("running", lease=NOW + 20_000)], [], {"tab": NOW - 90_000}),
-        ([row(created_at=NOW - 100)], [], {"tab": NOW - 100}),
+        ([row(deadline=NOW + 29_900)], [], {"tab": NOW - 100}),
+        ([row(deadline=NOW + 30_000 - STUCK_MS)], [], {}),
         ([], [row("failed", ended_at=NOW), row("cancelled", ended_at=NOW)], {}),
         ([], [expired(ended_at=NOW - 24 * 3600_000, deadline=NOW - 24 * 3600_000)], {}),
     ],
@@ -323,10 +327,11 @@ def test_doctor_reports_nothing_for_healthy_commands(
     assert not check_commands(Queues(open, failed, executors, NOW), Settings())
 
 
-def test_doctor_reports_a_queue_without_workers(path: Path) -> None:
+def test_doctor_reports_a_queue_without_workers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a real file: facts, cause and exit status, and no problem once the command is run."""
+    monkeypatch.setattr(doctor_commands, "STUCK_MS", -1)
     db = ("--db", str(path))
-    cli("submit", "go", *db, "--client", "tab", "--timeout", "600", "--id", "mine")
+    cli("submit", "go", *db, "--queue", "tab", "--timeout", "600", "--id", "mine")
 
     async def ask(ledger: LocalLedger) -> None:
         commands = CommandQueue(ledger.log)
@@ -337,9 +342,7 @@ def test_doctor_reports_a_queue_without_workers(path: Path) -> None:
     done = cli("doctor", *db)
     assert done.exit_code == 1
     assert "tab  1 queued" in done.stdout and "page  last seen just now" in done.stdout
-    assert "likely cause: no worker has ever asked for work of client tab; workers ask for other queues: page" in (
-        done.stdout
-    )
+    assert "likely cause: no worker has polled queue tab yet; active queues: page" in (done.stdout)
     data = json.loads(cli("doctor", "--json", *db).stdout)
     assert data["commands"] == {"tab": {"queued": 1}} and list(data["executors"]) == ["page"]
 
@@ -355,7 +358,7 @@ def test_doctor_reports_a_queue_without_workers(path: Path) -> None:
 def test_doctor_prints_each_queue_on_its_own_line(path: Path) -> None:
     """Also in a pipe."""
     for client in ("one", "two"):
-        assert cli("submit", "go", "--db", str(path), "--client", client).exit_code == 0
+        assert cli("submit", "go", "--db", str(path), "--queue", client).exit_code == 0
     lines = [line.split() for line in cli("doctor", "--db", str(path)).stdout.split("\n")]
     assert ["commands", "one", "1", "queued"] in lines and ["two", "1", "queued"] in lines
 

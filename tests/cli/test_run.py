@@ -72,7 +72,7 @@ def test_answers_go_to_stdout_and_tool_calls_to_stderr(place: Path, serving: Ser
     out, err = (running := started(place, serving, "--yes", "--session", "mine", "Do it.")).communicate(timeout=60)
     assert running.returncode == 0, err
     assert out == "I look. \nIt said so.\n"
-    assert "✓  completed  shell" in err and "end_turn after 2 answers" in err
+    assert "✓  completed  shell" in err and "end_turn after 2 model responses" in err
     assert "from the shell" in callslip(place, "show", "mine").stdout
     assert callslip(place, "verify").returncode == 0
 

@@ -83,7 +83,7 @@ def test_serve_prints_its_url_and_writes_a_server_file(path: Path, home: Path) -
     """stderr has the URL with the token; the file has no token, is private, and is deleted at the end."""
     with serving(path) as server:
         assert server.info == {"url": server.url, "token": server.token, "pid": server.pid, "db": str(path)}
-        assert server.err == [f"serving {path}\n", f"View: {server.url}/?token={server.token}\n"]
+        assert server.err == [f"serving {path}\n", f"Web UI: {server.url}/?token={server.token}\n"]
         file = path.with_name("ledger.db.server")
         entry = json.loads(file.read_text())
         assert (entry["url"], entry["pid"]) == (server.url, server.pid) and server.token not in file.read_text()
@@ -260,7 +260,7 @@ def test_commands_give_the_same_output_for_file_and_server(path: Path) -> None:
                 assert here.stderr == there.stderr, line
 
 
-FORMATS = ["events", "entries", *registry.writable()]
+FORMATS = registry.exportable()
 
 
 def test_exports_are_the_same_for_file_and_server_in_every_format(path: Path) -> None:

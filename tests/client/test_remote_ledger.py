@@ -89,7 +89,7 @@ async def until(condition: Any) -> None:
 async def test_connecting_does_no_io() -> None:
     """A server that does not run is noticed by the first request."""
     async with callslip.connect("http://127.0.0.1:9", token="t" * 16) as ledger:
-        with pytest.raises(callslip.ServerUnavailableError):
+        with pytest.raises(callslip.ServerUnavailableError, match=r":9: cannot connect: connection refused$"):
             await ledger.sessions()
 
 

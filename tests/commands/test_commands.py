@@ -320,11 +320,11 @@ ENDINGS: dict[str, tuple[Callable[[CommandQueue, str], Coroutine[Any, Any, None]
     "completed": (_complete, False, "complete", {"result": {"title": "x"}}),
     "failed": (_fail, False, "error", {"error": "no such tab"}),
     "cancelled": (_cancel, False, "cancelled", {"error": "changed my mind"}),
-    "expired": (_expire, False, "expired", {"error": "no worker claimed it in time"}),
-    "timed out": (_time_out, False, "timeout", {"error": "its time ran out while it ran"}),
+    "expired": (_expire, False, "expired", {"error": "no worker claimed it before its timeout"}),
+    "timed out": (_time_out, False, "timeout", {"error": "timed out while running"}),
     "denied": (_deny, True, "error", {"error": "not that"}),
     "withdrawn": (_withdraw, True, "cancelled", {"error": "cancelled"}),
-    "lost": (_lose, False, "error", {"error": "nothing more was heard of w7 that ran this command"}),
+    "lost": (_lose, False, "error", {"error": "worker w7 stopped renewing its lease"}),
 }
 
 
@@ -488,7 +488,7 @@ async def test_an_unclaimed_command_expires_after_its_timeout(commands: CommandQ
     begun = time.time()
     await commands.submit("a", correlation_id="c", timeout=0.2)
     ended = await commands.get("c", wait=10)
-    assert (ended.status, ended.error) == ("expired", "no worker claimed it in time")
+    assert (ended.status, ended.error) == ("expired", "no worker claimed it before its timeout")
     assert 0.199 <= time.time() - begun < 0.2 + QUICK
     assert await commands.claim() is None
 
@@ -502,7 +502,7 @@ async def test_a_command_that_runs_too_long_times_out(commands: CommandQueue) ->
         await commands.heartbeat("c", claim.fence)
     with pytest.raises(ConflictError) as refusal:
         await commands.complete("c", 1, fence=claim.fence)
-    assert not isinstance(refusal.value, StaleClaimError) and refusal.value.winner.state == "expired"  # type: ignore[attr-defined]
+    assert not isinstance(refusal.value, StaleClaimError) and refusal.value.current.state == "expired"  # type: ignore[attr-defined]
     assert (await commands.get("c")).status == "timeout"
 
 
@@ -679,7 +679,7 @@ async def test_an_unclaimed_command_can_be_completed_without_a_fence(commands: C
     assert (await commands.complete("c", {"x": 1})) == first == await commands.get("c")
     with pytest.raises(ConflictError, match="completed") as refusal:
         await commands.complete("c", {"x": 2})
-    assert not isinstance(refusal.value, StaleClaimError) and refusal.value.winner.state == "completed"  # type: ignore[attr-defined]
+    assert not isinstance(refusal.value, StaleClaimError) and refusal.value.current.state == "completed"  # type: ignore[attr-defined]
     with pytest.raises(ConflictError):
         await commands.fail("c", "x")
     assert [event.verdict for event in await log_of(commands, "c")] == ["applied"] * 2 + ["duplicate"] + ["late"] * 2
@@ -1175,7 +1175,7 @@ async def test_a_repeated_result_of_the_same_worker_is_accepted_once(commands: C
     assert await commands.complete("c", [1, 2], fence=claim.fence) == first
     with pytest.raises(ConflictError) as refusal:
         await commands.complete("c", [2, 1], fence=claim.fence)
-    assert type(refusal.value) is ConflictError and refusal.value.winner.id == claim.call  # type: ignore[attr-defined]
+    assert type(refusal.value) is ConflictError and refusal.value.current.id == claim.call  # type: ignore[attr-defined]
 
 
 async def test_a_cancelled_command_refuses_the_workers_next_request(commands: CommandQueue) -> None:
@@ -1204,9 +1204,9 @@ async def test_a_full_queue_refuses_the_new_command(db: str) -> None:
         for number in range(3):
             await commands.submit("a", correlation_id=f"c{number}", approval=number == 2)
         head = len(await read_events(ledger_of(commands), "commands"))
-        with pytest.raises(QueueFullError, match="queue_full") as refusal:
+        with pytest.raises(QueueFullError, match="queue 'default': full") as refusal:
             await commands.submit("a", correlation_id="c3")
-        assert (refusal.value.client, refusal.value.limit) == ("default", 3)
+        assert (refusal.value.queue, refusal.value.limit) == ("default", 3)
         assert len(await read_events(ledger_of(commands), "commands")) == head
         with pytest.raises(NotFoundError):
             await commands.get("c3")

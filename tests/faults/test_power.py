@@ -142,7 +142,10 @@ async def test_a_call_open_at_the_power_cut_is_lost_afterwards(tmp_path: Path) -
         async with asyncio.timeout(10):
             for row in open_before:
                 ended = await ledger.wait(row.id)
-                assert (ended.state, ended.reason) == ("lost", "its owner went silent")
+                assert (ended.state, ended.reason) == (
+                    "lost",
+                    "the process that owns this call stopped renewing its lease",
+                )
         await ledger.close()
     assert open_count, "no call was open at any cut"
 

@@ -76,12 +76,25 @@ def one_way(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_an_unknown_format_is_refused_with_the_known_names(one_way: str) -> None:
     """An export-only format is refused with the names of the import formats."""
-    with pytest.raises(InvalidInputError, match=r"unknown format 'acpp'; known are acp, .*events"):
+    with pytest.raises(InvalidInputError, match=r"'acpp' cannot be read; these can: acp, .*events"):
         registry.decoder("acpp")
-    with pytest.raises(InvalidInputError, match=r"one-way cannot be read; these can: acp, .*events"):
+    with pytest.raises(InvalidInputError, match=r"'one-way' cannot be read; these can: acp, .*events"):
         registry.decoder(one_way)
-    with pytest.raises(InvalidInputError, match="rows cannot be written"):
+    with pytest.raises(InvalidInputError, match="'rows' cannot be written"):
         registry.encoder("rows")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", ["foo", "mcp", "rows"])
+async def test_an_export_error_lists_the_formats_that_can_be_exported(tmp_path: Path, name: str) -> None:
+    """All of them, and no format that can only be imported."""
+    async with callslip.open(tmp_path / "ledger.db") as ledger:
+        await ledger.session("s").say("hello")
+        with pytest.raises(InvalidInputError) as refusal:
+            await ledger.export("s", name)
+        assert refusal.value.problem == f"{name!r} cannot be exported; these can: {', '.join(registry.exportable())}"
+        for format in registry.exportable():
+            assert await ledger.export("s", format)
 
 
 @pytest.mark.parametrize("name", registry.FORMATS)

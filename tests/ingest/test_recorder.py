@@ -177,7 +177,7 @@ async def test_a_chunk_over_the_size_limit_is_stored_as_a_blob(db: str) -> None:
 
 async def test_an_unknown_format_is_refused(ledger: LocalLedger) -> None:
     """Before the stream is read."""
-    with pytest.raises(InvalidInputError, match="unknown format"):
+    with pytest.raises(InvalidInputError, match="'acme' cannot be read"):
         async for _ in ledger.session("s").record(each([1]), format="acme"):
             raise AssertionError
 

@@ -72,7 +72,7 @@ def json_option(command: F) -> F:
 def server_options(command: F) -> F:
     """Add `--server` and `--token`."""
     server = "Use this server instead of a file. [env: CALLSLIP_SERVER]"
-    token = "The token for the server. Other users can see it here, but not in the variable. [env: CALLSLIP_TOKEN]"
+    token = "The token for the server. Prefer the variable: other users can see arguments. [env: CALLSLIP_TOKEN]"
     command = click.option("--token", expose_value=False, callback=_remember, help=token)(command)
     return click.option("--server", metavar="URL", expose_value=False, callback=_remember, help=server)(command)
 
@@ -199,8 +199,8 @@ def _token(address: ServerAddress, for_answer: bool, reason: str) -> str:
         return find_token(address, token)
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise AuthenticationError(
-            f"{reason}: pass a token that a person holds with --token or CALLSLIP_TOKEN"
-            " (callslip admin token create --can approve creates one)"
+            f"{reason}: an answer needs a token, and the token file is not used for it. Pass one with --token or"
+            " CALLSLIP_TOKEN; `callslip admin token create --can approve` creates one."
         )
     click.echo(f"{reason}.", err=True)
     return check_token(str(click.prompt("Token", hide_input=True, err=True)).strip(), "token")

@@ -1,4 +1,4 @@
-"""`callslip demo`: a scripted demo agent, on a web page or in a terminal."""
+"""`callslip demo`: a scripted demo agent, in the web UI or in a terminal."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--terminal", is_flag=True, help="Show the agent in this terminal instead of on a page.")
+@click.option("--terminal", is_flag=True, help="Show the agent in this terminal instead of in the web UI.")
 @click.option("--keep", "--db", "keep", metavar="FILE", help="Keep the ledger in this file.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port of the page. [default: 7890 if free, else any]")
+@click.option("--port", type=click.IntRange(0, 65535), help="The port of the web UI. [default: 7890 if free, else any]")
 @click.option(
-    "--browser/--no-browser", default=None, help="Open the page in a browser. [default: if a display is found]"
+    "--browser/--no-browser", default=None, help="Open the web UI in a browser. [default: if a display is found]"
 )
 @click.option(
-    "--model", metavar="MAKER:NAME", envvar="CALLSLIP_MODEL", show_envvar=True, help="Let a model answer prompts."
+    "--model", metavar="PROVIDER:NAME", envvar="CALLSLIP_MODEL", show_envvar=True, help="Let a model answer prompts."
 )
 @click.option("--fast", is_flag=True, help="Run without pauses.")
 @click.option(
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 def demo(ctx: click.Context, terminal: bool, keep: str | None, fast: bool, answer: str, **page: Any) -> int:
     """Run a scripted demo agent.
 
-    It uses no model, but its commands are real. They run in a scratch folder that is removed at the end. The page shows
-    the agent live, answers a few prompts and has a lab that injects faults. With --terminal the live view is compared
-    with the stored session at the end.
+    It uses no model, but its commands are real. They run in a scratch folder that is removed at the end. The web UI
+    shows the agent live, answers a few prompts and has a lab that injects faults. With --terminal the live view is
+    compared with the stored session at the end.
     """
     if keep:
         select_location(keep)
@@ -66,7 +66,7 @@ def _prepare_location() -> LedgerLocation:
     return location
 
 
-# On a page
+# In the web UI
 
 
 def _run_page(*, port: int | None, browser: bool | None, model: str | None, pace: float) -> int:

@@ -34,7 +34,7 @@ def routes(workers: Workers) -> tuple[Route, ...]:
     async def start(context: RequestContext) -> Response:
         """Start a worker process that runs a call."""
         context.query(NoQuery)
-        await context.known()
+        await context.require_authenticated()
         record = await context.session((await context.body(WorkerRequest)).session)
         return json_response(StartedWorker(await workers.start(record.name)), 201)
 

@@ -61,7 +61,7 @@ class DemoInfo(serve.ServerInfo):
             fields = {"url": self.url, "token": self.token, "pid": os.getpid(), "db": self.location.path}
             tables.write_json({**fields, "session": self.session, "page": self.page})
         else:
-            tables.write_text(f"View: {self.page}\n")
+            tables.write_text(f"Web UI: {self.page}\n")
         tables.print_status("Commands run in a scratch folder that is removed at the end. Press Ctrl-C to stop.")
         tables.print_status(f"From another terminal: export CALLSLIP_DB={shlex.quote(self.location.path)}")
         if self.opens_browser:

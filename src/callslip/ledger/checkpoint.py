@@ -261,7 +261,7 @@ class Base(msgspec.Struct):
     texts: list[tuple[int, str, str]]
 
 
-_read_base: Callable[[bytes], Base] = codec.stored_decoder(Base, "what retention left")
+_read_base: Callable[[bytes], Base] = codec.stored_decoder(Base, "base snapshot")
 
 
 def freeze(state: SessionFold) -> bytes:

@@ -278,7 +278,7 @@ class EventLog:
             pass
 
     def on_close(self, closer: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-        """Call `closer` before the log closes. Returns a function that takes this back."""
+        """Register `closer` to run before the log closes. Return a function that unregisters it."""
         self._closers.append(closer)
         return lambda: self._closers.remove(closer)
 
@@ -316,7 +316,7 @@ class EventLog:
         task.add_done_callback(lambda _: self._checkpointing.pop(session, None))
 
     async def _checkpoint(self, session: str) -> None:
-        with contextlib.suppress(CallslipError):  # A checkpoint is derived data: the next one makes up for it.
+        with contextlib.suppress(CallslipError):  # A checkpoint is derived data: the next checkpoint includes it.
             open_count = await checkpoint.project(self.store, session)
             # Open entries are written again with every checkpoint, so many of them make checkpoints rarer.
             self._events_since_checkpoint[session] = -(open_count or 0)

@@ -210,20 +210,30 @@ def _turn_dues(record: SessionRecord, leases: dict[str, int]) -> list[Due]:
     lease_end = 0 if is_owner_dead else _lease_end(record.turn_owner, leases)
     if not is_owner_dead and not lease_end:
         return []
-    detail = "the process that worked on this turn ended" if is_owner_dead else "the owner of this turn went silent"
+    detail = (
+        "the process that worked on this turn ended"
+        if is_owner_dead
+        else "the process that owns this turn stopped renewing its lease"
+    )
     return [Due(at=lease_end, event=ev.TurnEnded(turn=record.turn, reason="eof", detail=detail), session=record)]
 
 
 def expired(record: CallRecord) -> ev.CallExpired:
     """Return the end of a call whose time is over."""
-    reason = "its time ran out while it ran" if record.started_at else "no worker claimed it in time"
+    reason = "timed out while running" if record.started_at else "no worker claimed it before its timeout"
     return ev.CallExpired(call=record.id, reason=reason)
 
 
 def _silence_reason(record: CallRecord) -> str:
     if record.client:
-        return f"nothing more was heard of {record.worker or 'the worker'} that ran this command"
-    return "its owner went silent" if record.owner else "nothing more was heard of this call"
+        return (
+            f"worker {record.worker} stopped renewing its lease"
+            if record.worker
+            else "the worker stopped renewing its lease"
+        )
+    if record.owner:
+        return "the process that owns this call stopped renewing its lease"
+    return "no event of this call arrived before its lease expired"
 
 
 def close_owner(unit: UnitOfWork, owner: str, reason: str, context: WriteContext) -> int:

@@ -1,4 +1,4 @@
-"""What sessions, calls and recorders need of a log: the event log of this process, or one behind a server."""
+"""The log interface that sessions, calls and recorders use; implemented locally and over HTTP."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class WriteOperation:
         return name == opened
 
     def _end_turn(self, event: ev.TurnEnded) -> Event:
-        """End a turn. Calls that cannot finish without it end now, others get a grace period."""
+        """End a turn. End calls that cannot finish without it now; start the grace period of the others."""
         if not self.session.turn or (event.turn and not self._is_open_turn(event.turn)):
             return self._append(event, "orphan")
         end_class = TURN_CLOSES.get(event.reason)

@@ -1,9 +1,9 @@
 """Validate arguments against the JSON Schema of their tool.
 
-This is a small validator of its own, so that recording calls needs no dependency on one. It supports the keywords in
-KEYWORDS, which are those that tools use; others are ignored, and so are references to other documents. Neither schema
-nor arguments are trusted, so the work is limited: no text of more than MAX_TEXT_CHARS characters matches a pattern, and
-a text whose match might take more than MAX_WAYS steps is accepted.
+This minimal built-in validator avoids a dependency. It supports the keywords in KEYWORDS, which are those that tools
+use; others are ignored, and so are references to other documents. Neither schema nor arguments are trusted, so the work
+is limited: no text of more than MAX_TEXT_CHARS characters matches a pattern, and a text whose match might take more
+than MAX_WAYS steps is accepted.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ function EmptyBoard() {
   return html`<div class="empty">
     <p><b>No commands yet</b></p>
     <p class="dim">A command is a call that one program submits and a worker runs. Submit one:</p>
-    <pre class="arg-value"><code>callslip submit look --client browser</code></pre>
+    <pre class="arg-value"><code>callslip submit screenshot --queue browser --params '{"url": "https://example.com"}'</code></pre>
   </div>`;
 }
 

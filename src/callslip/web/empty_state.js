@@ -6,7 +6,7 @@ import { html } from "./ui.js";
 const STEPS = [
   {
     title: "Try the demo",
-    about: "A small agent that runs real commands in a temporary folder. No account and no model needed.",
+    about: "A small agent that runs real commands in a temporary folder. No account or API key required.",
     text: "callslip demo",
   },
   {

@@ -12,7 +12,7 @@ export const STATES = {
   denied: { glyph: "⊘", label: "Denied", isOpen: false },
   cancelled: { glyph: "■", label: "Cancelled", isOpen: false },
   expired: { glyph: "!", label: "Expired", isOpen: false, hint: "Timed out" },
-  lost: { glyph: "~", label: "Lost", isOpen: false, hint: "Worker gone" },
+  lost: { glyph: "~", label: "Lost", isOpen: false, hint: "Worker stopped responding" },
 };
 
 /**

@@ -32,7 +32,7 @@ class Kind(bytes, Enum):
     CLIENT_CLOSED = b"q"
     """Front: the client closed its output, so the agent can receive no more answers. No payload."""
     LINES_MISSING = b"g"
-    """Front: lines were left out, so a partial line is void. The payload is the kind of the frames left out."""
+    """Front: lines were dropped; discard the partial line. The payload is the kind of the frames left out."""
     AGENT_ENDED = b"x"
     """Front: why calls that are still open end, as text. Frames with bytes may follow."""
 

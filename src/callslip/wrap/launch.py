@@ -1,4 +1,4 @@
-"""Start a wrapped agent: first the agent, then the recorder, then the proxy, so that the agent waits least.
+"""Start a wrapped agent: first the agent, then the recorder, then the proxy, so that the agent starts without delay.
 
 This module imports little. The recorder's process imports what it needs while the agent starts.
 """

@@ -12,10 +12,10 @@
 
 A rule matches if each of its filters does; one without filters matches everything. The client decides a request that no
 rule matches. A pattern must match the complete text. `*` is any text, but in a path it ends at the next slash; `**`
-does not. Missing information never allows: if it is unknown whether an earlier `deny` or `ask` rule matches, a later
-rule does not allow the request, and the client decides. A path is matched as it is written and with links resolved. A
-tool of an MCP server is denied by its own name or by the full one, and allowed only by the full one: `Read` does not
-allow `mcp__fs__Read`, which any server may offer.
+does not. Missing fields never allow a request: if it is unknown whether an earlier `deny` or `ask` rule matches, a
+later rule does not allow the request, and the client decides. A path is matched as it is written and with links
+resolved. A tool of an MCP server is denied by its own name or by the full one, and allowed only by the full one: `Read`
+does not allow `mcp__fs__Read`, which any server may offer.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from callslip.cli import exit_status
-from callslip.cli.options import ID, db_option, json_option, selected_location, wants_json, with_ledger
+from callslip.cli.options import ID, db_option, json_option, wants_json, with_ledger
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
 from callslip.cli.terminal.formatting import format_age, parse_duration
@@ -40,8 +40,8 @@ def delete(session: str, yes: bool) -> int:
 
     SESSION is the full name. On a terminal it prompts first; elsewhere --yes is required.
     """
-    selected_location().require()
     if not yes:
+        with_ledger(lambda ledger: _check_session(ledger, session))
         if not sys.stdin.isatty():
             raise click.UsageError("no terminal to prompt on; pass --yes")
         if not click.confirm(f"Delete session {escape_controls(session)} permanently?", err=True):
@@ -52,6 +52,11 @@ def delete(session: str, yes: bool) -> int:
         tables.write_json({"session": session, "deleted": True})
     tables.print_status(f"deleted session {session}")
     return exit_status.OK
+
+
+async def _check_session(ledger: LocalLedger, name: str) -> None:
+    if await ledger.log.get_session(name) is None:
+        raise NotFoundError(f"no session {name!r}")
 
 
 @admin.command()
@@ -85,7 +90,7 @@ def _parse_verbs(ctx: click.Context, parameter: click.Parameter, values: Sequenc
 
 
 @token.command()
-@click.option("--session", type=ID, help="The full name of the session it is for. [default: all sessions]")
+@click.option("--session", type=ID, help="Limit the token to this session (its full name). [default: all sessions]")
 @click.option(
     "--can",
     "verbs",
@@ -93,10 +98,10 @@ def _parse_verbs(ctx: click.Context, parameter: click.Parameter, values: Sequenc
     metavar="VERBS",
     default=("read",),
     callback=_parse_verbs,
-    help="What it allows: read, write, approve, execute. Separate with commas, or repeat. [default: read]",
+    help="The rights of the token: read, write, approve, execute. Separate with commas, or repeat. [default: read]",
 )
-@click.option("--label", default="", metavar="TEXT", help="The name that its answers are recorded with.")
-@click.option("--expires", metavar="TIME", help="Its lifetime: 12h, 30d, 4w. [default: no expiry]")
+@click.option("--label", default="", metavar="TEXT", help="The name to record with answers that use the token.")
+@click.option("--expires", metavar="TIME", help="The lifetime of the token: 12h, 30d, 4w. [default: no expiry]")
 @db_option
 @json_option
 def create(session: str | None, verbs: tuple[Verb, ...], label: str, expires: str | None) -> None:

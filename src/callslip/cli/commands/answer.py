@@ -55,7 +55,7 @@ def approve(id: str, option: str, edited: list[Any] | None, by: str | None) -> N
 
 @click.command()
 @click.argument("id", metavar="ID", type=ID)
-@click.option("--reason", default="", help="Sent to the agent.")
+@click.option("--reason", default="", help="The reason, sent to the agent.")
 @option_option
 @by_option
 @server_options
@@ -91,7 +91,7 @@ def _answer(id: str, by: str | None, *, approves: bool, **fields: Any) -> None:
 
 def _describe_conflict(error: ConflictError) -> ConflictError:
     """Name the answer that was first, if there is one."""
-    winner = error.winner
+    winner = error.current
     if not isinstance(winner, ApprovalRecord) or winner.state == "pending":
         return error
     by = f" by {winner.by}" if winner.by else ""
@@ -147,7 +147,7 @@ def _describe_end(record: CallRecord) -> str:
 
 @click.command()
 @click.argument("id", metavar="ID", type=ID)
-@click.option("--reason", default="", help="Shown to the program that waits for the call.")
+@click.option("--reason", default="", help="The reason, shown to the program that waits for the call.")
 @click.option("--session", type=ID, help="Look for the call in this session only.")
 @server_options
 @db_option
@@ -164,9 +164,9 @@ def cancel(id: str, reason: str, session: str | None) -> int:
         try:
             record = selected.ledger.cancel(call, by=by, reason=reason)
         except ConflictError as error:
-            if not isinstance(error.winner, CallRecord):
+            if not isinstance(error.current, CallRecord):
                 raise
-            record = error.winner
+            record = error.current
     if wants_json():
         tables.write_json(_call_json(record))
     if record.state == "cancelled":

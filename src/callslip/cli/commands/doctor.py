@@ -89,7 +89,7 @@ def _describe_open_work(facts: Facts) -> Iterator[tuple[str, Lines]]:
     ]
     yield "commands", commands or "none pending"
     workers = [f"{name}  last seen {format_age(at)}" for name, at in facts["executors"].items()]
-    yield "executors", workers or "none seen"
+    yield "workers", workers or "none seen"
 
 
 def _print_findings(findings: list[Finding]) -> None:

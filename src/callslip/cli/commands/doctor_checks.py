@@ -61,7 +61,7 @@ async def examine(location: LedgerLocation) -> tuple[Facts, list[Finding]]:
 def _missing(location: LedgerLocation) -> Finding:
     if os.path.isdir(location.path):
         return Finding("problem", f"{location.path} is a folder", f"set by {location.origin}", "name a file in it")
-    cause = "nothing has been recorded here yet, or the ledger is elsewhere"
+    cause = "no ledger has been created at this path"
     what = f"no ledger at {location.path}" if location.path else "the ledger is in memory"
     return Finding("problem", what, cause, "name the file with --db")
 

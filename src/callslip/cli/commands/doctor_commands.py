@@ -12,7 +12,9 @@ from callslip.model.records import CallRecord
 from callslip.settings import Settings
 
 ACTIVE_MS = 60_000
-"""A worker that asked for work within this time counts as active."""
+"""A worker that polled within this time counts as active."""
+STUCK_MS = 10_000
+"""A command that has been queued for longer is reported."""
 SOON_MS = 5_000
 RECENT_MS = 60 * 60_000
 MAX_CLOCK_SKEW_MS = 60_000
@@ -28,7 +30,7 @@ class Finding(NamedTuple):
 
 
 class Queues(NamedTuple):
-    """The open commands, the last failed ones, when the workers of each queue last asked for work, and the time."""
+    """The open commands, the last failed ones, when the workers of each queue last polled, and the time."""
 
     open: list[CallRecord]
     failed: list[CallRecord]
@@ -45,15 +47,15 @@ class Queues(NamedTuple):
         return [record for record in self.open if record.client == queue and state in ("", record.state)]
 
     def explain_no_worker(self, queue: str, since: int) -> str:
-        """Return that no worker has asked for work of a queue since then, or "" if one has."""
+        """Return that no worker has polled a queue since then, or "" if one has."""
         seen = self.workers.get(queue)
         if seen is not None and seen >= since:
             return ""
         others = [name for name, at in sorted(self.workers.items()) if name != queue and at > self.now - ACTIVE_MS]
-        suffix = f"; workers ask for other queues: {', '.join(others)}" if others else ""
+        suffix = f"; active queues: {', '.join(others)}" if others else ""
         if seen is None:
-            return f"no worker has ever asked for work of client {queue}{suffix}"
-        return f"no worker has asked for work of client {queue} for {format_span((self.now - seen) / 1000)}{suffix}"
+            return f"no worker has polled queue {queue} yet{suffix}"
+        return f"no worker has polled queue {queue} for {format_span((self.now - seen) / 1000)}{suffix}"
 
 
 def check_commands(queues: Queues, settings: Settings) -> list[Finding]:
@@ -67,7 +69,7 @@ def check_commands(queues: Queues, settings: Settings) -> list[Finding]:
 def _check_clock(queues: Queues) -> Iterator[Finding]:
     ahead = [name for name, at in queues.workers.items() if at > queues.now + MAX_CLOCK_SKEW_MS]
     if ahead:
-        what = f"workers of client {', '.join(sorted(ahead))} asked for work at a time in the future"
+        what = f"workers of queue {', '.join(sorted(ahead))} polled at a time in the future"
         cause = "the clock of this machine or of another writer was changed"
         yield Finding("problem", what, cause, "set the clock; deadlines and leases depend on it")
 
@@ -76,7 +78,7 @@ def _check_queue(queues: Queues, queue: str, settings: Settings) -> Iterator[Fin
     queued, unapproved = queues.select(queue, "queued"), queues.select(queue, "awaiting_approval")
     count = len(queued) + len(unapproved)
     if count >= settings.queue_limit:
-        what = f"the queue of client {queue} is full: {count} commands are pending"
+        what = f"queue {queue} is full: {count} commands are pending"
         cause = "more commands are submitted than its workers run" if queued else "they are waiting for approval"
         is_refusing = settings.queue_overflow == "refuse"
         advice = (
@@ -86,7 +88,7 @@ def _check_queue(queues: Queues, queue: str, settings: Settings) -> Iterator[Fin
         )
         yield Finding("problem", what, cause, advice)
     if unapproved:
-        what = f"{pluralize(len(unapproved), 'command')} of client {queue} not queued yet: {_list_names(unapproved)}"
+        what = f"{pluralize(len(unapproved), 'command')} of queue {queue} not queued yet: {_list_names(unapproved)}"
         cause = "waiting for approval; the timeout starts with the answer"
         yield Finding("note", what, cause, "answer the requests above")
     if queued:
@@ -100,7 +102,7 @@ def _check_queued(queues: Queues, queue: str, queued: list[CallRecord]) -> Itera
         cause = "their timeout has passed while no process had the ledger open"
         advice = "they expire once a server, a worker or `callslip wait` has the ledger open"
         yield Finding("note", _describe_queued(queues, queue, overdue), cause, advice)
-    if not waiting:
+    if not waiting or queues.now - min(map(_queued_at, waiting)) <= STUCK_MS:
         return
     what = _describe_queued(queues, queue, waiting)
     no_worker, running = queues.explain_no_worker(queue, queues.now - ACTIVE_MS), queues.select(queue, "running")
@@ -109,15 +111,20 @@ def _check_queued(queues: Queues, queue: str, queued: list[CallRecord]) -> Itera
     elif running:
         cause = f"its workers are running {_list_names(running)}"
         yield Finding("note", what, cause, "wait, or start more workers")
-    elif queues.now - min(record.created_at for record in waiting) > SOON_MS:
+    else:
         age = format_age(queues.workers[queue], queues.now / 1000)
-        cause = f"its workers asked for work {age} and claimed none: they only poll, or may not run its session"
+        cause = f"its workers polled {age} and claimed none: they only poll, or have no access to the session"
         yield Finding("note", what, cause, "check the output of its workers; a token needs the verb execute")
 
 
 def _describe_queued(queues: Queues, queue: str, records: list[CallRecord]) -> str:
-    age = f"the oldest for {format_span((queues.now - min(record.created_at for record in records)) / 1000)}"
-    return f"{pluralize(len(records), 'command')} in the queue of client {queue}, {age}: {_list_names(records)}"
+    age = f"the oldest for {format_span((queues.now - min(map(_queued_at, records))) / 1000)}"
+    return f"{pluralize(len(records), 'command')} waiting in queue {queue}, {age}: {_list_names(records)}"
+
+
+def _queued_at(record: CallRecord) -> int:
+    """Return when a command was queued: its timeout starts after its approval."""
+    return record.deadline - record.timeout if record.deadline else record.created_at
 
 
 def _start_worker(queue: str) -> str:
@@ -143,9 +150,7 @@ def _check_expired(queues: Queues) -> Iterator[Finding]:
             groups.setdefault((record.client, *_explain_expired(queues, record)), []).append(record)
     for (queue, cause, advice), records in groups.items():
         last = format_age(max(record.ended_at for record in records), queues.now / 1000)
-        what = (
-            f"{pluralize(len(records), 'command')} of client {queue} expired, the last {last}: {_list_names(records)}"
-        )
+        what = f"{pluralize(len(records), 'command')} of queue {queue} expired, the last {last}: {_list_names(records)}"
         yield Finding("note", what, cause, advice)
 
 
@@ -161,7 +166,7 @@ def _explain_expired(queues: Queues, record: CallRecord) -> tuple[str, str]:
     no_worker = queues.explain_no_worker(record.client, record.created_at)
     if no_worker:
         return no_worker, _start_worker(record.client)
-    cause = f"no worker claimed it within {timeout}: they poll too rarely, were busy, or may not run its session"
+    cause = f"no worker claimed it within {timeout}: they were busy, poll too rarely, or have no access"
     return cause, "give it more time: --timeout; or let workers poll more often"
 
 

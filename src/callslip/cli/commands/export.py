@@ -12,14 +12,11 @@ from callslip.cli.options import ID, db_option, json_option, open_selected, serv
 from callslip.cli.terminal import tables
 from callslip.formats import registry
 
-NATIVE_FORMATS = ("events", "entries")
-FORMATS = [*NATIVE_FORMATS, *(name for name in registry.writable() if name not in NATIVE_FORMATS)]
-
 
 @click.command()
 @click.argument("session", type=ID)
-@click.option("--format", "format_", type=click.Choice(FORMATS), default="entries", show_default=True)
-@click.option("--at", type=click.IntRange(0), metavar="SEQ", help="As the session was after this event.")
+@click.option("--format", "format_", type=click.Choice(registry.exportable()), default="entries", show_default=True)
+@click.option("--at", type=click.IntRange(0), metavar="SEQ", help="Export the session as it was after this event.")
 @click.option("--stream", is_flag=True, help="Write one turn as it is streamed to a client.")
 @click.option("--turn", metavar="TURN", help="Which turn to stream. [default: the last]")
 @click.option("-o", "--output", "file", type=click.Path(dir_okay=False, allow_dash=True), help="Write to this file.")

@@ -144,8 +144,9 @@ def _progress(path: str) -> Generator[Callable[[Report], None] | None]:
 def _print_report(report: Report, session: str) -> None:
     sessions = ", ".join(report.sessions) or session
     tables.print_status(f"{pluralize(report.lines, 'line')}, {pluralize(report.events, 'new event')} in {sessions}")
-    ineffective = [f"{count} {verdict}" for verdict, count in report.verdicts.items() if verdict != "applied"]
+    names = {verdict: "replayed" if verdict == "witness" else verdict for verdict in report.verdicts}
+    ineffective = [f"{count} {names[verdict]}" for verdict, count in report.verdicts.items() if verdict != "applied"]
     if ineffective:
-        tables.print_status(f"kept without effect: {', '.join(ineffective)}")
+        tables.print_status(f"stored without effect: {', '.join(ineffective)}")
     if report.seen:
         tables.print_status(f"already imported: {report.seen:,} of {report.drafts:,}")

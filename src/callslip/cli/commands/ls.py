@@ -39,7 +39,7 @@ MAX_COUNTED = 10_000
     help="Only calls in this state; may be repeated. Without a session: calls of all sessions.",
 )
 @click.option("--commands", is_flag=True, help="List commands: pending, completed in the last minute, failed.")
-@click.option("--client", "queue", type=ID, metavar="NAME", help="With --commands: only those of this queue.")
+@click.option("--queue", type=ID, metavar="NAME", help="With --commands: only those of this queue.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="The maximum number of rows.")
 @server_options
 @db_option
@@ -57,7 +57,7 @@ def ls(session: str | None, states: Sequence[str], commands: bool, queue: str | 
 
         return list_commands(queue or "", limit)
     if queue:
-        raise click.UsageError("--client is for --commands")
+        raise click.UsageError("--queue needs --commands")
     wanted = [state for choice in states for state in (sorted(OPEN_STATES) if choice == "open" else (choice,))]
     with open_selected() as selected:
         if session or wanted:

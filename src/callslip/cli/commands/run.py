@@ -34,14 +34,14 @@ TAGS = (
     "name",
     required=True,
     envvar="CALLSLIP_MODEL",
-    metavar="MAKER:NAME",
+    metavar="PROVIDER:NAME",
     help="The model. [env: CALLSLIP_MODEL]",
 )
-@click.option("--base-url", metavar="URL", help="The endpoint of the model. [default: that of its maker]")
+@click.option("--base-url", metavar="URL", help="The base URL of the model's API. [default: the provider's]")
 @click.option("--session", type=ID, help="The session to continue or to create. [default: a new one]")
 @click.option("--tags", is_flag=True, help="The model writes commands as <shell> tags instead of calling a tool.")
 @click.option("--yes", is_flag=True, help="Run all commands without approval.")
-@click.option("--parallel", is_flag=True, help="Run the calls of one answer at the same time.")
+@click.option("--parallel", is_flag=True, help="Run the tool calls of one model response in parallel.")
 @click.option(
     "--folder",
     type=click.Path(exists=True, file_okay=False),
@@ -49,9 +49,19 @@ TAGS = (
     help="Run commands in this folder. [default: the current one]",
 )
 @click.option(
-    "--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds for each command."
+    "--timeout",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    help="The timeout of each command, in seconds.",
 )
-@click.option("--max-iterations", type=click.IntRange(min=1), default=25, show_default=True, help="Maximum answers.")
+@click.option(
+    "--max-iterations",
+    type=click.IntRange(min=1),
+    default=25,
+    show_default=True,
+    help="The maximum number of model responses.",
+)
 @click.option("--system", metavar="TEXT", help="The system prompt.")
 @db_option
 @json_option
@@ -103,8 +113,8 @@ def run(
         return exit_status.TERMINATED
     if is_json:
         tables.write_json({"session": session_name, **structs.asdict(outcome)})
-    answers = pluralize(outcome.iterations, "answer")
-    tables.print_status(f"{outcome.reason} after {answers}; callslip show {session_name} --db {location.path}")
+    responses = pluralize(outcome.iterations, "model response")
+    tables.print_status(f"{outcome.reason} after {responses}; callslip show {session_name} --db {location.path}")
     return exit_status.OK if outcome.reason == "end_turn" else exit_status.FAILED
 
 

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +89,7 @@ class ServerInfo:
 
     location: LedgerLocation
     url: str
-    token: str
+    token: str = field(repr=False)
     opens_browser: bool
 
     @property
@@ -102,7 +102,7 @@ class ServerInfo:
             fields = {"url": self.url, "token": self.token, "pid": os.getpid(), "db": self.location.path or None}
             tables.write_json(fields)
         tables.print_status(f"serving {self.location.path or 'a ledger in memory'}")
-        tables.print_status(f"View: {self.page}")
+        tables.print_status(f"Web UI: {self.page}")
         if self.opens_browser:
             _open_browser(self.page)
 

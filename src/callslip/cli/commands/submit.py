@@ -40,20 +40,30 @@ def _parse_params(ctx: click.Context, parameter: click.Parameter, value: str | N
 
 @click.command()
 @click.argument("action", type=ID)
-@click.option("--params", metavar="JSON|@FILE|-", callback=_parse_params, help="Its arguments; - reads stdin.")
-@click.option("--client", "queue", type=ID, metavar="NAME", help=f"The queue to use. [default: {DEFAULT_QUEUE}]")
-@click.option("--session", type=ID, metavar="NAME", help=f"The session it belongs to. [default: {DEFAULT_SESSION}]")
-@click.option("--timeout", metavar="SECONDS", type=Seconds(above_zero=True), help="When it expires. [default: 30]")
-@click.option("--idempotent", is_flag=True, help="Safe to retry: if its worker dies, another one runs it.")
+@click.option(
+    "--params", metavar="JSON|@FILE|-", callback=_parse_params, help="Arguments of the action; - reads stdin."
+)
+@click.option("--queue", type=ID, metavar="NAME", help=f"The queue to use. [default: {DEFAULT_QUEUE}]")
+@click.option("--session", type=ID, metavar="NAME", help=f"The session of the command. [default: {DEFAULT_SESSION}]")
+@click.option(
+    "--timeout", metavar="SECONDS", type=Seconds(above_zero=True), help="The timeout of the command. [default: 30]"
+)
+@click.option("--idempotent", is_flag=True, help="The command may run twice: if its worker dies, another one runs it.")
 @click.option("--ask", is_flag=True, help="Require approval; the timeout starts with the answer.")
-@click.option("--id", "correlation_id", type=ID, metavar="ID", help="Your own id. A command with it is queued once.")
+@click.option(
+    "--id",
+    "correlation_id",
+    type=ID,
+    metavar="ID",
+    help="The correlation id. Submitting it again returns the existing command.",
+)
 @click.option(
     "--wait",
     metavar="[SECONDS]",
     type=Seconds(),
     is_flag=False,
     flag_value=FOREVER,
-    help="Wait until it has ended, and print the result. SECONDS limits the wait. [default: no limit]",
+    help="Wait until the command has ended, and print its result. SECONDS limits the wait. [default: no limit]",
 )
 @server_options
 @db_option
@@ -94,7 +104,7 @@ def submit(
     else:
         tables.write_text(command.correlation_id)
     approval = f"waiting for approval: callslip approve {command.correlation_id}"
-    tables.print_status(approval if ask else f"queued for client {queue}")
+    tables.print_status(approval if ask else f"added to queue {queue}")
     return exit_status.OK
 
 
@@ -150,4 +160,4 @@ def _print_table(commands: list[Command]) -> None:
         cells.append(
             [command.correlation_id, command.status, format_age(created_ms), command.client, command.action, detail]
         )
-    tables.print_table(["COMMAND", "STATUS", "WHEN", "CLIENT", "ACTION", "OUTCOME"], cells)
+    tables.print_table(["COMMAND", "STATUS", "WHEN", "QUEUE", "ACTION", "OUTCOME"], cells)

@@ -143,7 +143,7 @@ def _run(command: list[str], session: str, permissions: PermissionFilter | None,
         return NO_COMMAND if isinstance(error, FileNotFoundError) else NOT_RUNNABLE
     running = running_server(location)
     if running is not None:
-        _print_message(f"View: {running.url}/" + (f"s/{quote(session, safe='')}" if session else ""))
+        _print_message(f"Web UI: {running.url}/" + (f"s/{quote(session, safe='')}" if session else ""))
     return run(started, recording, permissions, _print_message)
 
 

@@ -25,7 +25,7 @@ Fact = tuple[str, Text | str]
 VERDICTS = {
     "late": "after the end; recorded, no effect",
     "duplicate": "repeated; no effect",
-    "orphan": "refers to something unknown",
+    "orphan": "unknown call or approval; no effect",
     "illegal": "not possible in that state; no effect",
     "witness": "the agent's own replay; no effect",
 }
@@ -67,7 +67,7 @@ def print_call(
     print_block(
         out, Text(escape_controls(record.id), "bold").append("  ").append_text(timeline.styled_state(record.state))
     )
-    approval_facts = _approval_facts(approval) if approval else ()
+    approval_facts = _approval_facts(approval, record.reason) if approval else ()
     tables.print_facts(out, [*_call_facts(record, entry), *approval_facts], indent="  ")
     call_input = entry.get("rawInput", entry.get("inputText")) or ""
     is_text = isinstance(call_input, str)
@@ -96,7 +96,7 @@ def _call_facts(record: CallRecord, entry: Json) -> Iterable[Fact]:
     if record.title:
         yield "title", record.title
     if record.client_call_id != record.id:
-        yield "own id" if record.client else "agent's id", record.client_call_id
+        yield "correlation id" if record.client else "agent's id", record.client_call_id
     place = [record.session, f"turn {record.turn}" if record.turn else "", f"entry {record.entry}"]
     yield "session", "  ".join(part for part in place if part)
     if record.source:
@@ -104,7 +104,7 @@ def _call_facts(record: CallRecord, entry: Json) -> Iterable[Fact]:
     if record.client:
         attempts = f"claimed {record.attempt} times" if record.attempt > 1 else ""
         parts = (record.client, "idempotent" if record.idempotent else "", attempts)
-        yield "client", "  ".join(part for part in parts if part)
+        yield "queue", "  ".join(part for part in parts if part)
     if record.worker:
         yield "worker", record.worker
     created = f"{formatting.format_date(record.created_at)} {formatting.format_time(record.created_at)}"
@@ -124,7 +124,7 @@ def _call_facts(record: CallRecord, entry: Json) -> Iterable[Fact]:
         yield "late", "events arrived after the end; see below"
 
 
-def _approval_facts(record: ApprovalRecord) -> Iterable[Fact]:
+def _approval_facts(record: ApprovalRecord, call_reason: str) -> Iterable[Fact]:
     by = f" by {record.by}" if record.by else ""
     option = f" ({record.option})" if record.option else ""
     state = approval_state_name(record.state)
@@ -139,8 +139,8 @@ def _approval_facts(record: ApprovalRecord) -> Iterable[Fact]:
         yield "options", ", ".join(options) or "none"
         if record.expires_at:
             yield "expires", formatting.format_age(record.expires_at)
-    if record.reason:
-        yield "answer", record.reason
+    if record.reason and record.reason != call_reason:
+        yield "comment", record.reason
 
 
 def _section(out: Any, name: str, text: str, lines: int) -> None:
