@@ -22,6 +22,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
+import callslip
 from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.cli import COMMANDS, exit_status, main
 from callslip.cli.commands.import_ import session_name
@@ -542,6 +543,19 @@ def test_show_prints_all_details_of_a_call(filled: str) -> None:
     data = json.loads(cli("show", third.id, "--json", "--db", filled).stdout)
     assert [event["type"] for event in data["events"]] == ["call.proposed", "call.completed", "call.failed"]
     assert data["events"][-1]["verdict"] == "late" and data["toolCall"]["output"] == "first"
+
+
+@pytest.mark.parametrize("value", [{}, [], 0, False])
+def test_show_prints_empty_arguments(db: str, value: Any) -> None:
+    """Arguments that are empty differ from arguments that are unknown."""
+
+    async def record() -> None:
+        async with callslip.open(db) as ledger, ledger.session("s").call("t", value):
+            pass
+
+    asyncio.run(record())
+    shown = cli("show", calls(db, "s")[0].id, "--db", db).stdout
+    assert re.search(rf"^input\n│ {re.escape(json.dumps(value))}$", shown, re.MULTILINE)
 
 
 def test_show_prints_the_approval_of_a_call(db: str) -> None:

@@ -217,7 +217,7 @@ def test_a_used_key_with_another_body_is_refused_and_writes_nothing(
     changed = structs.replace(draft, event=structs.replace(draft.event, at=draft.event.at + 1))
     with pytest.raises(ConflictError) as refused:
         memory.write(other, changed)
-    assert refused.value.winner == stored
+    assert refused.value.current == stored
     assert (memory.log, rows(memory)) == (log, before)
 
 

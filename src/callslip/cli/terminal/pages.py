@@ -69,7 +69,8 @@ def print_call(
     )
     approval_facts = _approval_facts(approval, record.reason) if approval else ()
     tables.print_facts(out, [*_call_facts(record, entry), *approval_facts], indent="  ")
-    call_input = entry.get("rawInput", entry.get("inputText")) or ""
+    call_input = entry.get("rawInput", entry.get("inputText"))
+    call_input = "" if call_input is None else call_input  # {} and 0 are arguments too.
     is_text = isinstance(call_input, str)
     pretty_input = call_input if is_text else msgspec.json.format(msgspec.json.encode(call_input), indent=2).decode()
     _section(out, "input", pretty_input, lines)
