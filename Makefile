@@ -109,7 +109,7 @@ endef
 # The lock has versions and hashes. The package itself is built with the locked hatchling.
 .venv/ready: requirements.lock pyproject.toml | $(UV_FILE)
 	$(call VENV,the locked packages)
-	@$(UV) pip sync --quiet --require-hashes --compile-bytecode --python $(BIN)/python requirements.lock
+	@$(UV) pip sync --quiet --require-hashes --python $(BIN)/python requirements.lock
 	@$(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
 	@touch .venv/demo $@
 
