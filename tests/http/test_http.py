@@ -14,10 +14,10 @@ from starlette.requests import HTTPConnection
 
 import callslip
 from callslip import http
+from callslip.api.find import APPROVAL_STATES
 from callslip.api.ledger import LocalLedger
 from callslip.client.token_file import hash_token
 from callslip.errors import CallEndedError, DiskFullError, NotFoundError, PermissionDeniedError
-from callslip.http import approvals
 from callslip.http.access import AllowAll, Principal, TokenAuthorizer, Verb
 from callslip.http.app import build
 from callslip.http.blobs import parse_range
@@ -423,7 +423,7 @@ async def test_approvals_are_filtered_by_state(ledger: LocalLedger, url: str) ->
     for approval, decision in ((first, "approve"), (second, "deny")):
         await ask(f"{url}/v1/approvals/{approval}", "POST", value={"decision": decision})
     expected = {"pending": {third}, "granted": {first}, "refused": {second}, "": {first, second, third}}
-    for state in ("", *approvals.STATES):
+    for state in ("", *APPROVAL_STATES):
         found = (await ask(f"{url}/v1/approvals?state={state}")).json()["approvals"]
         assert {row["approval"] for row in found} == expected.get(state, set())
     assert len((await ask(f"{url}/v1/approvals?session=b&state=")).json()["approvals"]) == 2

@@ -161,7 +161,7 @@ class Machine(RuleBasedStateMachine):
             seen.take(self.run(self.events_after(name, len(seen.log))))
 
     async def events_after(self, session: str, after: int) -> list[Event]:
-        return [event async for event in self.ledger.events(session, after)]
+        return [event async for event in self.ledger.log.events(session, after)]
 
     def resolved(self, session: str, event: Event) -> Event:
         return self.seen[session].names.resolve(event)

@@ -148,7 +148,7 @@ def log(db: str, session: str) -> list[Any]:
     """Return the events of a session."""
 
     async def read(ledger: LocalLedger) -> list[Any]:
-        return [event async for event in ledger.events(session)]
+        return [event async for event in ledger.log.events(session)]
 
     return with_ledger(db, read)
 
