@@ -9,9 +9,9 @@ UV := $(if $(shell command -v uv 2>/dev/null),uv,.tools/bin/uv)
 UV_FILE := $(filter .tools/bin/uv,$(UV))
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-# Tests often wait for other processes, so use one worker more than there are processors. Each worker has its own files,
+# Tests often wait for other processes, so use two workers more than there are processors. Each worker has its own files,
 # which share clients and servers, until it takes over tests of a slower one.
-WORKERS = $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
+WORKERS = $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 2)")
 PARALLEL = -n $(WORKERS) --dist worksteal
 CORES = $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 JS := $(wildcard tests/js/package.json tests/js/package-lock.json)

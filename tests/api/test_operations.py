@@ -269,8 +269,7 @@ async def test_a_call_timeout_is_a_timeout_error(ledger: Any, backend: LocalLedg
     """The call expires, and the block raises an exception that `except TimeoutError` catches."""
     with pytest.raises(TimeoutError) as timeout:
         async with ledger.session("s").call("t", timeout=0.05):
-            await backend.wait("@last")  # It ends when the call expires, or when the block is interrupted.
-            await asyncio.sleep(TIMEOUT_S)
+            await backend.wait("@last", TIMEOUT_S)  # Interrupted, or without an event loop, until the call has expired.
     assert isinstance(timeout.value, callslip.CallTimeoutError) and timeout.value.state == "expired"
     assert (await backend.find_call("@last")).state == "expired"
 
