@@ -116,7 +116,7 @@ def excluded(case: schemathesis.Case) -> list[CheckFunction]:
 
 @pytest.mark.chaos
 @SCHEMA.parametrize()
-@settings(max_examples=180 if LONG else 12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=180 if LONG else 8, deadline=None, suppress_health_check=list(HealthCheck))
 def test_responses_match_the_openapi_document(case: schemathesis.Case, url: str) -> None:
     """Every status, type, header and body is documented; invalid input and a missing token are refused."""
     if case.operation.path.endswith("/stream"):  # One that is followed has no end.
