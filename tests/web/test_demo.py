@@ -144,7 +144,7 @@ def test_sending_a_prompt_scrolls_to_the_answer(tmp_path: Path) -> None:
     with demo(tmp_path) as (server, path):
         tab = server.window().tab(path)
         tab.page.get_by_role("button", name="Stop").click()
-        tab.page.get_by_role("button", name="Send").wait_for()
+        tab.until(lambda: tab.page.get_by_role("button", name="Send").is_visible(), "the Send button after Stop")
         last = server.entries(path.removeprefix("/s/"))[-1]["id"]
         tab.go(f"{path}#entry-{last}")
         expect(tab.page.locator(f"#entry-{last}")).to_be_in_viewport()
