@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.support.browser import Server
 
 LONG = os.environ.get("CALLSLIP_LONG", "") not in ("", "0")
-EXAMPLES = 24
+EXAMPLES = 20
 
 # The same code must give the same result, so examples are random only in `make chaos`.
 settings.register_profile(
@@ -36,8 +36,8 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("long", settings.get_profile("short"), max_examples=25 * EXAMPLES, derandomize=False)
-settings.register_profile("quick", settings.get_profile("short"), max_examples=EXAMPLES // 5)
+settings.register_profile("long", settings.get_profile("short"), max_examples=30 * EXAMPLES, derandomize=False)
+settings.register_profile("quick", settings.get_profile("short"), max_examples=EXAMPLES // 4)
 settings.load_profile("long" if LONG else "short")
 
 # `make` installs Node and the JavaScript packages here; plain `pytest` finds them too.
