@@ -13,7 +13,6 @@ PYTEST := $(BIN)/python -m pytest
 # which share clients and servers, until it takes over tests of a slower one.
 WORKERS = $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 2)")
 PARALLEL = -n $(WORKERS) --dist worksteal
-CORES = $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 JS := $(wildcard tests/js/package.json tests/js/package-lock.json)
 JS_READY := $(if $(JS),.cache/npm/ready)
 SUITES := $(wildcard tests/conformance/package.json tests/conformance/package-lock.json)
@@ -48,7 +47,7 @@ test: .venv/ready $(PEERS)
 
 ## make quick    run the tests that need no browser, no Node and no other process, with few cases and examples
 quick: .venv/ready
-	@$(PYTEST) $(PARALLEL) -n $(CORES) --quick $(ARGS)
+	@$(PYTEST) $(PARALLEL) --quick $(ARGS)
 
 ## make check    check lint, formatting, types, import directions and the docs
 check: .venv/ready $(JS_READY)

@@ -17,7 +17,7 @@ import pytest
 
 FOLLOWED = ("tests", "callslip")
 """The packages whose code is read."""
-MAX_CASES = 6
+MAX_CASES = 3
 """How many cases of one test run."""
 STARTING_MODULES = {"subprocess", "multiprocessing", "pty", "playwright"}
 STARTING_NAMES = {
