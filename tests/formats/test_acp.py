@@ -1,4 +1,4 @@
-"""The Agent Client Protocol read, rule by rule: calls, permission, turns, texts, replays, conversations, anything."""
+"""Decode the Agent Client Protocol: calls, permissions, turns, texts, replays, several sessions, arbitrary input."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ from tests.support.acp_session import (
     OPTIONS,
     AcpHarness,
     a2c,
-    answers,
-    asks,
+    agent_text,
     c2a,
     call,
-    chosen,
-    done,
-    fails,
-    live,
-    more,
+    call_update,
+    live_rows,
     normalized_entries,
+    permission_answer,
     prompt,
+    prompt_response,
     request_permission,
     rows,
-    says,
+    rpc_error,
+    rpc_request,
+    rpc_response,
     update,
 )
-from tests.support.format_cases import CASES, format_of, lines_of
-from tests.support.strategies import canonical
+from tests.support.format_cases import CASES, format_of, lines_of, replace_at, value_paths
+from tests.support.strategies import canonical_json
 
-SILENT = ("gemini-allow", "py-example-agent", "ts-example-allow", "ts-example-reject")
+CAPTURES_WITHOUT_REPLAY = ("gemini-allow", "py-example-agent", "ts-example-allow", "ts-example-reject")
 
 
 @pytest.mark.parametrize("name", CAPTURES)
 def test_a_replay_does_not_change_recorded_entries(name: str) -> None:
     """S2.11: the replayed messages are stored and not shown."""
-    before, after = AcpHarness().feed(*live(name)), AcpHarness().feed(*rows(name))
-    assert canonical(normalized_entries(after)) == canonical(normalized_entries(before))
-    witnessed = [event for event in after.ledger.log if event.verdict == "witness"]
-    assert bool(witnessed) == (name not in SILENT)
+    before, after = AcpHarness().feed(*live_rows(name)), AcpHarness().feed(*rows(name))
+    assert canonical_json(normalized_entries(after)) == canonical_json(normalized_entries(before))
+    replayed = [event for event in after.ledger.log if event.verdict == "witness"]
+    assert bool(replayed) == (name not in CAPTURES_WITHOUT_REPLAY)
 
 
 # Calls
 
 
 @pytest.mark.parametrize(
-    ("word", "state"),
+    ("acp_status", "state"),
     [
         (None, "queued"),
         ("pending", "queued"),
@@ -65,26 +65,26 @@ def test_a_replay_does_not_change_recorded_entries(name: str) -> None:
         ("failed", "failed"),
     ],
 )
-def test_each_acp_status_maps_to_a_call_state(word: str | None, state: str) -> None:
+def test_each_acp_status_maps_to_a_call_state(acp_status: str | None, state: str) -> None:
     """S2.6: also if the first message about a call is an update."""
-    assert AcpHarness().feed(prompt(), call(word)).call.status == state
-    assert AcpHarness().feed(prompt(), more(word)).call.status == state
-    assert AcpHarness().feed(prompt(), call(), more(word)).call.status == state
+    assert AcpHarness().feed(prompt(), call(acp_status)).call.status == state
+    assert AcpHarness().feed(prompt(), call_update(acp_status)).call.status == state
+    assert AcpHarness().feed(prompt(), call(), call_update(acp_status)).call.status == state
 
 
 def test_a_repeated_tool_call_message_updates_the_same_call() -> None:
     """S2.6"""
-    reading = AcpHarness().feed(
+    harness = AcpHarness().feed(
         prompt(), call(), call("in_progress", rawInput={"a": 1}), call("in_progress", kind="read")
     )
-    assert (reading.call.status, reading.call.raw_input, reading.call.kind) == ("running", {"a": 1}, "read")
+    assert (harness.call.status, harness.call.raw_input, harness.call.kind) == ("running", {"a": 1}, "read")
 
 
 def test_an_update_that_ends_a_call_gives_one_event_with_all_fields() -> None:
     """The output, content, locations and title are in the event that ends the call."""
     end = {"rawOutput": {"x": 1}, "content": [{"type": "diff"}], "locations": [{"path": "/a"}], "title": "Done"}
-    reading = AcpHarness().feed(prompt(), call("in_progress"), more("completed", **end))
-    last = reading.ledger.log[-1]
+    harness = AcpHarness().feed(prompt(), call("in_progress"), call_update("completed", **end))
+    last = harness.ledger.log[-1]
     assert isinstance(last, ev.CallCompleted)
     assert (last.output, last.content, last.locations, last.title) == tuple(end.values())
 
@@ -92,12 +92,12 @@ def test_an_update_that_ends_a_call_gives_one_event_with_all_fields() -> None:
 def test_absent_fields_of_an_update_stay_and_null_clears_them() -> None:
     """C10"""
     fields = {"rawInput": {"a": 1}, "content": [{"type": "diff"}], "locations": [{"path": "/a"}]}
-    reading = AcpHarness().feed(prompt(), call(**fields), more("in_progress"), more())
-    assert (reading.call.title, reading.call.raw_input, reading.call.locations) == ("T", {"a": 1}, [{"path": "/a"}])
-    reading.feed(more(title=None, rawInput=None, locations=None))
-    assert (reading.call.title, reading.call.raw_input, reading.call.locations) == (None, None, None)
-    assert reading.call.content == [{"type": "diff"}]
-    assert reading.call.status == "running"
+    harness = AcpHarness().feed(prompt(), call(**fields), call_update("in_progress"), call_update())
+    assert (harness.call.title, harness.call.raw_input, harness.call.locations) == ("T", {"a": 1}, [{"path": "/a"}])
+    harness.feed(call_update(title=None, rawInput=None, locations=None))
+    assert (harness.call.title, harness.call.raw_input, harness.call.locations) == (None, None, None)
+    assert harness.call.content == [{"type": "diff"}]
+    assert harness.call.status == "running"
 
 
 def test_a_nonzero_exit_status_does_not_override_the_agents_status() -> None:
@@ -107,34 +107,36 @@ def test_a_nonzero_exit_status_does_not_override_the_agents_status() -> None:
         {"rawOutput": {"stdout": "", "exit_code": 3}},
         {"_meta": {"terminal_exit": {"exit_code": 3, "signal": None}}},
     ):
-        reading = AcpHarness().feed(prompt(), call("in_progress"), more("completed", **fields))
-        assert (reading.call.status, reading.call.exit_status) == ("completed", 3)
+        harness = AcpHarness().feed(prompt(), call("in_progress"), call_update("completed", **fields))
+        assert (harness.call.status, harness.call.exit_status) == ("completed", 3)
 
 
 def test_a_signal_is_recorded_as_the_exit_status() -> None:
     """A process that was killed by a signal has no exit code."""
     meta = {"terminal_exit": {"exit_code": None, "signal": "SIGTERM"}}
-    assert AcpHarness().feed(prompt(), call(), more("failed", _meta=meta)).call.exit_status == {"signal": "SIGTERM"}
+    assert AcpHarness().feed(prompt(), call(), call_update("failed", _meta=meta)).call.exit_status == {
+        "signal": "SIGTERM"
+    }
 
 
 def test_output_in_the_metadata_is_recorded() -> None:
     """Terminal output is appended as it arrives; the raw output of the tool is used if there is no other."""
-    printed = [more(_meta={"terminal_output_delta": {"data": text}}) for text in ("one\n", "two\n")]
-    reading = AcpHarness().feed(prompt(), call("in_progress"), *printed)
-    assert (reading.call.output_text, reading.call.status) == ("one\ntwo\n", "running")
-    ended = more("completed", _meta={"terminal_output": {"data": "three\n"}, "terminal_exit": {"exit_code": 0}})
-    reading.feed(ended)
-    assert (reading.call.output_text, reading.call.exit_status) == ("one\ntwo\nthree\n", 0)
+    printed = [call_update(_meta={"terminal_output_delta": {"data": text}}) for text in ("one\n", "two\n")]
+    harness = AcpHarness().feed(prompt(), call("in_progress"), *printed)
+    assert (harness.call.output_text, harness.call.status) == ("one\ntwo\n", "running")
+    ended = call_update("completed", _meta={"terminal_output": {"data": "three\n"}, "terminal_exit": {"exit_code": 0}})
+    harness.feed(ended)
+    assert (harness.call.output_text, harness.call.exit_status) == ("one\ntwo\nthree\n", 0)
     result = {"stdout": "x", "stderr": ""}
-    claude = more(_meta={"claudeCode": {"toolName": "Bash", "toolResponse": result}})
-    assert AcpHarness().feed(prompt(), call(), claude, more("completed")).call.output == result
-    assert AcpHarness().feed(prompt(), call(), claude, more("completed", rawOutput="y")).call.output == "y"
+    claude = call_update(_meta={"claudeCode": {"toolName": "Bash", "toolResponse": result}})
+    assert AcpHarness().feed(prompt(), call(), claude, call_update("completed")).call.output == result
+    assert AcpHarness().feed(prompt(), call(), claude, call_update("completed", rawOutput="y")).call.output == "y"
 
 
 def test_tool_names_are_read_from_every_known_field() -> None:
     """S2.5: a server prefix is removed and stored separately; a kind or a title is not a name."""
     named = AcpHarness().feed(
-        prompt(), call(name="a"), more(name="a", _meta={"claudeCode": {"toolName": "mcp__acp__Read"}})
+        prompt(), call(name="a"), call_update(name="a", _meta={"claudeCode": {"toolName": "mcp__acp__Read"}})
     )
     assert (named.call.tool_name, named.call.raw_tool_name) == ("Read", "mcp__acp__Read")
     message = call()
@@ -145,167 +147,181 @@ def test_tool_names_are_read_from_every_known_field() -> None:
 
 def test_each_call_without_an_id_is_a_new_call() -> None:
     """C2: calls are never matched by content; an update without a call id is stored as raw."""
-    nameless = [call("in_progress", name=""), call("in_progress", name=""), call("completed", name="", rawOutput=1)]
-    reading = AcpHarness().feed(prompt(), *nameless, more("completed", name=""))
-    assert [one.status for one in reading.calls] == ["running", "running", "completed"]
-    assert len(reading.raws) == 1
-    assert {one.status for one in reading.close().calls} == {"lost", "completed"}
+    calls = [call("in_progress", name=""), call("in_progress", name=""), call("completed", name="", rawOutput=1)]
+    harness = AcpHarness().feed(prompt(), *calls, call_update("completed", name=""))
+    assert [one.status for one in harness.calls] == ["running", "running", "completed"]
+    assert len(harness.raws) == 1
+    assert {one.status for one in harness.close().calls} == {"lost", "completed"}
 
 
 def test_foreign_ids_reused_in_a_later_turn_are_new_calls() -> None:
     """C2: also if the call of the earlier turn never ended, or if one message opens and ends the call."""
-    first = [prompt(1), call("in_progress"), done(1)]
+    first = [prompt(1), call("in_progress"), prompt_response(1)]
     later = {
-        "running": ([call("in_progress")], [call(), more("in_progress")]),
-        "completed": ([call("completed", rawOutput=2)], [call(), more("completed")]),
+        "running": ([call("in_progress")], [call(), call_update("in_progress")]),
+        "completed": ([call("completed", rawOutput=2)], [call(), call_update("completed")]),
     }
     for state, openings in later.items():
         for again in openings:
-            reading = AcpHarness().feed(*first, prompt(2), *again, done(2))
-            assert [one.status for one in reading.calls] == ["running", state]
+            harness = AcpHarness().feed(*first, prompt(2), *again, prompt_response(2))
+            assert [one.status for one in harness.calls] == ["running", state]
 
 
 def test_an_identical_opening_message_makes_no_second_call() -> None:
     """C2: the same bytes after the end are a repetition, whether the call had started or not."""
     for status in ("pending", "in_progress", "completed"):
-        reading = AcpHarness().feed(prompt(), call(status), more("completed", rawOutput=1), call(status))
-        assert [one.status for one in reading.calls] == ["completed"]
-        assert "duplicate" in reading.verdicts
+        harness = AcpHarness().feed(prompt(), call(status), call_update("completed", rawOutput=1), call(status))
+        assert [one.status for one in harness.calls] == ["completed"]
+        assert "duplicate" in harness.verdicts
 
 
 def test_an_update_never_reopens_an_ended_call() -> None:
     """C4: an update after the end is late, also after the end of the turn, and also with status in_progress."""
-    stopped = AcpHarness().feed(prompt(), call("in_progress"), done(reason="cancelled"))
-    stopped.feed(more("in_progress", content=[]), more(title="x"), more("completed", rawOutput="late"))
-    assert (stopped.call.status, stopped.call.title, stopped.call.output) == ("cancelled", "T", None)
-    assert stopped.call.late and stopped.verdicts[-3:] == ["late", "late", "late"]
-    ended = AcpHarness().feed(prompt(), call("in_progress"), more("completed", rawOutput=1), more("in_progress"))
+    cancelled = AcpHarness().feed(prompt(), call("in_progress"), prompt_response(reason="cancelled"))
+    cancelled.feed(
+        call_update("in_progress", content=[]), call_update(title="x"), call_update("completed", rawOutput="late")
+    )
+    assert (cancelled.call.status, cancelled.call.title, cancelled.call.output) == ("cancelled", "T", None)
+    assert cancelled.call.late and cancelled.verdicts[-3:] == ["late", "late", "late"]
+    ended = AcpHarness().feed(
+        prompt(), call("in_progress"), call_update("completed", rawOutput=1), call_update("in_progress")
+    )
     assert (ended.call.status, ended.call.output) == ("completed", 1)
 
 
 def test_a_result_within_the_grace_period_after_the_turn_counts() -> None:
     """Updates may arrive after the response to the prompt."""
-    reading = AcpHarness().feed(prompt(), call("in_progress"), done(), more("completed", rawOutput=1))
-    assert (reading.call.status, reading.call.output) == ("completed", 1)
+    harness = AcpHarness().feed(prompt(), call("in_progress"), prompt_response(), call_update("completed", rawOutput=1))
+    assert (harness.call.status, harness.call.output) == ("completed", 1)
 
 
 def test_a_message_with_unknown_values_is_also_stored_as_raw() -> None:
     """C11: known fields are applied, and the log has the full message."""
-    message = more("paused", title=["no", "text"], extra=1, kind="read")
-    reading = AcpHarness().feed(prompt(), call(), message)
-    assert (reading.call.status, reading.call.title, reading.call.kind) == ("queued", "T", "read")
-    assert reading.raws == [message]
+    message = call_update("paused", title=["no", "text"], extra=1, kind="read")
+    harness = AcpHarness().feed(prompt(), call(), message)
+    assert (harness.call.status, harness.call.title, harness.call.kind) == ("queued", "T", "read")
+    assert harness.raws == [message]
 
 
 def test_a_status_back_to_pending_is_stored_and_changes_nothing() -> None:
     """A started call cannot become queued again; after a permission request `pending` is legal."""
-    back = more("pending")
-    reading = AcpHarness().feed(prompt(), call("in_progress"), back)
-    assert (reading.call.status, reading.raws) == ("running", [back])
+    back = call_update("pending")
+    harness = AcpHarness().feed(prompt(), call("in_progress"), back)
+    assert (harness.call.status, harness.raws) == ("running", [back])
     assert AcpHarness().feed(prompt(), call("in_progress"), request_permission(), back).raws == []
 
 
 def test_a_call_without_an_id_has_output_and_status_of_its_message() -> None:
     """C2: one message opens the call and has its output and its status."""
     printed = {"_meta": {"terminal_output": {"data": "half"}}}
-    reading = AcpHarness().feed(
+    harness = AcpHarness().feed(
         prompt(), call("cancelled", name="", **printed), call("in_progress", name="", **printed)
     )
-    assert [(one.status, one.output_text) for one in reading.calls] == [("cancelled", "half"), ("running", "half")]
+    assert [(one.status, one.output_text) for one in harness.calls] == [("cancelled", "half"), ("running", "half")]
 
 
 # Terminals that the client owns
 
 
 def terminal(method: str, key: Any, **params: Any) -> dict[str, Any]:
-    return a2c(asks(f"terminal/{method}", key, **{"terminalId": "t", **params}))
+    return a2c(rpc_request(f"terminal/{method}", key, **{"terminalId": "t", **params}))
 
 
-SHOWS = {"content": [{"type": "terminal", "terminalId": "t"}]}
+TERMINAL_CONTENT = {"content": [{"type": "terminal", "terminalId": "t"}]}
 
 
-def polled(output: str, key: Any = 9, **more_said: Any) -> list[Any]:
-    """The agent asks for the output so far, and gets it."""
-    answer = answers(key, output=output, truncated=False, **more_said)
+def poll_output(output: str, key: Any = 9, **fields: Any) -> list[Any]:
+    """Return the agent's request for the output of a terminal, and the response."""
+    answer = rpc_response(key, output=output, truncated=False, **fields)
     return [terminal("output", key), c2a(answer)]
 
 
 def test_terminal_output_is_the_output_of_the_call_that_shows_it() -> None:
     """Each response has the full output: the new part is appended, and an unchanged response adds no event."""
-    reading = AcpHarness().feed(prompt(), call("in_progress", **SHOWS), *polled("one\n"), *polled("one\n"))
-    assert reading.call.output_text == "one\n"
-    reading.feed(*polled("one\ntwo\n", exitStatus={"exitCode": 3}), more("completed"))
-    assert (reading.call.status, reading.call.output_text, reading.call.exit_status) == ("completed", "one\ntwo\n", 3)
+    harness = AcpHarness().feed(
+        prompt(), call("in_progress", **TERMINAL_CONTENT), *poll_output("one\n"), *poll_output("one\n")
+    )
+    assert harness.call.output_text == "one\n"
+    harness.feed(*poll_output("one\ntwo\n", exitStatus={"exitCode": 3}), call_update("completed"))
+    assert (harness.call.status, harness.call.output_text, harness.call.exit_status) == ("completed", "one\ntwo\n", 3)
     requests = [terminal("output", 9)] * 3
-    assert reading.raws == requests
+    assert harness.raws == requests
 
 
 def test_terminal_output_before_its_call_is_added_to_the_call() -> None:
     """It is logged immediately, and added to the call when the call refers to the terminal."""
-    waited = [terminal("wait_for_exit", 8), c2a(answers(8, exitCode=None, signal="SIGTERM"))]
-    early = [*polled("early\n"), *waited]
-    reading = AcpHarness().feed(prompt(), *early, call("in_progress", **SHOWS))
-    assert reading.raws == early
-    assert (reading.call.output_text, reading.call.exit_status) == ("early\n", {"signal": "SIGTERM"})
-    at_once = AcpHarness().feed(prompt(), *early, call("completed", **SHOWS)).call
+    waited = [terminal("wait_for_exit", 8), c2a(rpc_response(8, exitCode=None, signal="SIGTERM"))]
+    early = [*poll_output("early\n"), *waited]
+    harness = AcpHarness().feed(prompt(), *early, call("in_progress", **TERMINAL_CONTENT))
+    assert harness.raws == early
+    assert (harness.call.output_text, harness.call.exit_status) == ("early\n", {"signal": "SIGTERM"})
+    at_once = AcpHarness().feed(prompt(), *early, call("completed", **TERMINAL_CONTENT)).call
     assert (at_once.status, at_once.output_text, at_once.exit_status) == ("completed", "early\n", {"signal": "SIGTERM"})
 
 
 def test_terminal_output_with_a_truncated_start_replaces_the_output() -> None:
     """Appended text cannot be removed, so the end event has the output that the terminal shows."""
-    cut = [terminal("output", 9), c2a(answers(9, output="8\n9\n", truncated=True))]
-    reading = AcpHarness().feed(prompt(), call("in_progress", **SHOWS), *polled("1\n2\n"), *cut)
-    assert (reading.call.output_text, reading.call.progress) == ("1\n2\n", "8\n9\n")
-    assert reading.raws == [terminal("output", 9), *cut]
-    reading.feed(*polled("8\n9\n10\n"), more("completed"))
-    assert (reading.call.output, reading.call.output_text) == ("8\n9\n10\n", "1\n2\n10\n")
-    ended = more("completed", rawOutput="x")
-    other = AcpHarness().feed(prompt(), call("in_progress", **SHOWS), *polled("1"), *cut, ended)
+    cut = [terminal("output", 9), c2a(rpc_response(9, output="8\n9\n", truncated=True))]
+    harness = AcpHarness().feed(prompt(), call("in_progress", **TERMINAL_CONTENT), *poll_output("1\n2\n"), *cut)
+    assert (harness.call.output_text, harness.call.progress) == ("1\n2\n", "8\n9\n")
+    assert harness.raws == [terminal("output", 9), *cut]
+    harness.feed(*poll_output("8\n9\n10\n"), call_update("completed"))
+    assert (harness.call.output, harness.call.output_text) == ("8\n9\n10\n", "1\n2\n10\n")
+    ended = call_update("completed", rawOutput="x")
+    other = AcpHarness().feed(prompt(), call("in_progress", **TERMINAL_CONTENT), *poll_output("1"), *cut, ended)
     assert other.call.output == "x"
 
 
 def test_terminal_output_after_the_call_ended_is_late() -> None:
     """C4: unless an open call shows the same terminal, which then receives the output."""
-    begun = AcpHarness().feed(prompt(), call("in_progress", **SHOWS), *polled("one\n"), more("completed"))
-    begun.feed(*polled("one\ntwo\n"))
-    assert (begun.call.output_text, begun.verdicts[-1]) == ("one\n", "late")
-    begun.feed(call("in_progress", name="c2", **SHOWS), *polled("one\ntwo\nthree\n"))
-    assert [one.output_text for one in begun.calls] == ["one\n", "three\n"]
-    assert begun.feed(*polled("one\ntwo\nthree\n")).verdicts[-1] == "applied"
+    harness = AcpHarness().feed(
+        prompt(), call("in_progress", **TERMINAL_CONTENT), *poll_output("one\n"), call_update("completed")
+    )
+    harness.feed(*poll_output("one\ntwo\n"))
+    assert (harness.call.output_text, harness.verdicts[-1]) == ("one\n", "late")
+    harness.feed(call("in_progress", name="c2", **TERMINAL_CONTENT), *poll_output("one\ntwo\nthree\n"))
+    assert [one.output_text for one in harness.calls] == ["one\n", "three\n"]
+    assert harness.feed(*poll_output("one\ntwo\nthree\n")).verdicts[-1] == "applied"
 
 
 def test_a_reused_call_id_has_no_terminals_of_the_earlier_call() -> None:
     """C2"""
-    first = [prompt(1), call("in_progress", **SHOWS), *polled("one\n"), more("completed"), done(1)]
-    reading = AcpHarness().feed(*first, prompt(2), call("in_progress"), *polled("one\ntwo\n"))
-    assert [one.output_text for one in reading.calls] == ["one\n", ""]
+    first = [
+        prompt(1),
+        call("in_progress", **TERMINAL_CONTENT),
+        *poll_output("one\n"),
+        call_update("completed"),
+        prompt_response(1),
+    ]
+    harness = AcpHarness().feed(*first, prompt(2), call("in_progress"), *poll_output("one\ntwo\n"))
+    assert [one.output_text for one in harness.calls] == ["one\n", ""]
 
 
 def test_terminal_output_waits_for_a_call_until_the_release() -> None:
     """Output of a terminal that no call shows before its release stays in the log only."""
-    printed = [prompt(), *polled("one\n")]
-    shown = call("in_progress", **SHOWS)
+    printed = [prompt(), *poll_output("one\n")]
+    shown = call("in_progress", **TERMINAL_CONTENT)
     assert AcpHarness().feed(*printed, shown, terminal("release", 9)).call.output_text == "one\n"
     assert AcpHarness().feed(*printed, terminal("release", 9), shown).call.output_text == ""
 
 
 def test_other_terminal_messages_are_stored_as_raw() -> None:
     """Creating, killing and releasing a terminal, and malformed responses."""
-    talk = [
+    messages = [
         terminal("create", 1, command="ls", args=["-l"]),
-        c2a(answers(1, terminalId="t")),
+        c2a(rpc_response(1, terminalId="t")),
         terminal("kill", 2),
-        c2a(answers(2)),
+        c2a(rpc_response(2)),
         terminal("release", 3),
         c2a({"jsonrpc": "2.0", "id": 3, "result": None}),
         terminal("output", 4),
-        c2a(fails(4, "no such terminal")),
+        c2a(rpc_error(4, "no such terminal")),
         terminal("output", 5, terminalId=None),
-        c2a(answers(5, output="whose?")),
+        c2a(rpc_response(5, output="whose?")),
         terminal("wait_for_exit", 6),
-        c2a(answers(6, exitCode=None, signal=None)),
+        c2a(rpc_response(6, exitCode=None, signal=None)),
     ]
-    assert AcpHarness().feed(*talk).raws == talk
+    assert AcpHarness().feed(*messages).raws == messages
 
 
 # Permission
@@ -313,24 +329,28 @@ def test_other_terminal_messages_are_stored_as_raw() -> None:
 
 def test_an_answer_is_recorded_on_its_request() -> None:
     """S2.13: with the option and the time; nothing stays pending, and other fields of the answer are stored."""
-    answer = chosen("ever")
+    answer = permission_answer("ever")
     answer["msg"]["result"]["_meta"] = {"seconds": 3}
-    reading = AcpHarness(started=10**12).feed(prompt(), request_permission(), {**answer, "t": 5})
-    shown = reading.request
-    assert (shown.response_option, shown.response_time, shown.state) == ("ever", 10**12 + 5000, "granted")
-    assert [row.state for row in reading.ledger.unit.approvals.values()] == ["granted"]
-    assert reading.raws == [{**answer, "t": 5}]
+    harness = AcpHarness(started=10**12).feed(prompt(), request_permission(), {**answer, "t": 5})
+    permission = harness.request
+    assert (permission.response_option, permission.response_time, permission.state) == (
+        "ever",
+        10**12 + 5000,
+        "granted",
+    )
+    assert [row.state for row in harness.ledger.unit.approvals.values()] == ["granted"]
+    assert harness.raws == [{**answer, "t": 5}]
 
 
 def test_a_permission_request_updates_its_call_and_keeps_options() -> None:
     """S2.6, S2.7: the request updates its call, and the options are stored as the agent sent them."""
-    reading = AcpHarness().feed(prompt(), call(), request_permission(rawInput={"a": 1}, title="Really?"))
-    assert (reading.call.status, reading.call.raw_input, reading.call.title) == (
+    harness = AcpHarness().feed(prompt(), call(), request_permission(rawInput={"a": 1}, title="Really?"))
+    assert (harness.call.status, harness.call.raw_input, harness.call.title) == (
         "awaiting_approval",
         {"a": 1},
         "Really?",
     )
-    assert (reading.request.options, reading.request.state) == (OPTIONS, "pending")
+    assert (harness.request.options, harness.request.state) == (OPTIONS, "pending")
 
 
 @pytest.mark.parametrize(
@@ -339,51 +359,53 @@ def test_a_permission_request_updates_its_call_and_keeps_options() -> None:
 )
 def test_the_kind_of_the_chosen_option_decides_the_answer(option: str, state: str, request_state: str) -> None:
     """S2.7: a request may be the first message about its call; the answer is recorded on the request."""
-    reading = AcpHarness().feed(prompt(), request_permission(), chosen(option))
-    assert (reading.call.status, reading.request.state) == (state, request_state)
-    assert (reading.request.response_option, reading.request.by) == (option, "client")
+    harness = AcpHarness().feed(prompt(), request_permission(), permission_answer(option))
+    assert (harness.call.status, harness.request.state) == (state, request_state)
+    assert (harness.request.response_option, harness.request.by) == (option, "client")
 
 
 def test_a_cancelled_permission_request_cancels_the_call() -> None:
     """The client answers `cancelled` or with an error; the agent's own report of it is not a second end."""
-    for answer in (answers(0, outcome={"outcome": "cancelled"}), fails(0, "no user")):
-        reading = AcpHarness().feed(prompt(), request_permission(), c2a(answer), more("failed", rawOutput="stopped"))
-        assert (reading.call.status, reading.request.state) == ("cancelled", "withdrawn")
-        assert reading.verdicts[-1] == "duplicate"
+    for answer in (rpc_response(0, outcome={"outcome": "cancelled"}), rpc_error(0, "no user")):
+        harness = AcpHarness().feed(
+            prompt(), request_permission(), c2a(answer), call_update("failed", rawOutput="stopped")
+        )
+        assert (harness.call.status, harness.request.state) == ("cancelled", "withdrawn")
+        assert harness.verdicts[-1] == "duplicate"
 
 
 @pytest.mark.parametrize("option", ["odd", "unheard-of"])
 def test_an_unknown_answer_neither_grants_nor_denies(option: str) -> None:
     """It is stored; the next update of the agent decides."""
-    reading = AcpHarness().feed(prompt(), request_permission(), chosen(option))
-    assert (reading.call.status, reading.request.state, reading.raws) == (
+    harness = AcpHarness().feed(prompt(), request_permission(), permission_answer(option))
+    assert (harness.call.status, harness.request.state, harness.raws) == (
         "awaiting_approval",
         "pending",
-        [chosen(option)],
+        [permission_answer(option)],
     )
-    assert reading.feed(more("in_progress")).call.status == "running"
+    assert harness.feed(call_update("in_progress")).call.status == "running"
 
 
-@pytest.mark.parametrize("start", [call("in_progress"), more("in_progress")])
+@pytest.mark.parametrize("start", [call("in_progress"), call_update("in_progress")])
 def test_a_call_started_before_the_answer_is_granted_by_the_agent(start: Any) -> None:
     """The request does not stay pending, and a later answer is stored."""
-    reading = AcpHarness().feed(prompt(), call(), request_permission(), start)
-    assert (reading.call.status, reading.request.state, reading.request.by) == ("running", "granted", "agent")
-    reading.feed(chosen("no"))
-    assert (reading.call.status, reading.raws) == ("running", [chosen("no")])
+    harness = AcpHarness().feed(prompt(), call(), request_permission(), start)
+    assert (harness.call.status, harness.request.state, harness.request.by) == ("running", "granted", "agent")
+    harness.feed(permission_answer("no"))
+    assert (harness.call.status, harness.raws) == ("running", [permission_answer("no")])
 
 
 def test_a_call_ended_before_the_answer_makes_its_request_moot() -> None:
     """An end is legal in every open state."""
-    reading = AcpHarness().feed(prompt(), request_permission(), more("completed", rawOutput=1))
-    assert (reading.call.status, reading.request.state) == ("completed", "moot")
+    harness = AcpHarness().feed(prompt(), request_permission(), call_update("completed", rawOutput=1))
+    assert (harness.call.status, harness.request.state) == ("completed", "moot")
 
 
 def test_an_answer_to_a_superseded_request_does_not_count() -> None:
     """A second request for the same call supersedes the first."""
-    reading = AcpHarness().feed(prompt(), request_permission(0), request_permission("0"), chosen("yes", 0))
-    assert reading.call.status == "awaiting_approval"
-    assert reading.feed(chosen("no", "0")).call.status == "denied"
+    harness = AcpHarness().feed(prompt(), request_permission(0), request_permission("0"), permission_answer("yes", 0))
+    assert harness.call.status == "awaiting_approval"
+    assert harness.feed(permission_answer("no", "0")).call.status == "denied"
 
 
 def test_request_ids_of_both_directions_are_distinct() -> None:
@@ -392,14 +414,14 @@ def test_request_ids_of_both_directions_are_distinct() -> None:
         prompt(1),
         request_permission(1, "a"),
         request_permission("1", "b"),
-        chosen("no", "1"),
-        chosen("yes", 1),
-        done(1),
+        permission_answer("no", "1"),
+        permission_answer("yes", 1),
+        prompt_response(1),
     ]
     for lines in (messages, [message["msg"] for message in messages]):
-        reading = AcpHarness().feed(*lines)
-        assert [one.status for one in reading.calls] == ["queued", "denied"]
-        assert [event.reason for event in reading.log(ev.TurnEnded)] == ["end_turn"]
+        harness = AcpHarness().feed(*lines)
+        assert [one.status for one in harness.calls] == ["queued", "denied"]
+        assert [event.reason for event in harness.log(ev.TurnEnded)] == ["end_turn"]
 
 
 # Turns
@@ -413,8 +435,8 @@ def test_a_prompt_begins_a_turn_and_its_blocks_are_stored() -> None:
         {"type": "text", "text": " now"},
         {"type": "text", "text": "please"},
     ]
-    reading = AcpHarness().feed(c2a(asks("session/prompt", 1, prompt=blocks)))
-    (message,) = reading.entries(Message)
+    harness = AcpHarness().feed(c2a(rpc_request("session/prompt", 1, prompt=blocks)))
+    (message,) = harness.entries(Message)
     assert (message.content, message.blocks, message.turn) == ("look at  now\nplease", blocks, "t1")
     (message,) = AcpHarness().feed(prompt()).entries(Message)
     assert (message.content, message.blocks) == ("go", None)
@@ -423,84 +445,89 @@ def test_a_prompt_begins_a_turn_and_its_blocks_are_stored() -> None:
 @pytest.mark.parametrize("reason", ["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"])
 def test_a_turn_ends_with_the_stop_reason_of_the_agent(reason: str) -> None:
     """The stop reason is stored unchanged, with the usage of the response."""
-    answer = a2c(answers(1, stopReason=reason, usage={"totalTokens": 3}))
-    reading = AcpHarness().feed(prompt(), answer)
-    assert [event.reason for event in reading.log(ev.TurnEnded)] == [reason]
-    assert reading.raws == [answer]
+    answer = a2c(rpc_response(1, stopReason=reason, usage={"totalTokens": 3}))
+    harness = AcpHarness().feed(prompt(), answer)
+    assert [event.reason for event in harness.log(ev.TurnEnded)] == [reason]
+    assert harness.raws == [answer]
 
 
 def test_an_error_response_ends_the_turn_with_its_message() -> None:
     """C5: the calls of the turn are lost with the message as the reason."""
-    reading = AcpHarness().feed(prompt(), call("in_progress"), a2c(fails(1, "rate limited")))
-    assert [(event.reason, event.detail) for event in reading.log(ev.TurnEnded)] == [("error", "rate limited")]
-    assert (reading.call.status, reading.call.reason) == ("lost", "rate limited")
+    harness = AcpHarness().feed(prompt(), call("in_progress"), a2c(rpc_error(1, "rate limited")))
+    assert [(event.reason, event.detail) for event in harness.log(ev.TurnEnded)] == [("error", "rate limited")]
+    assert (harness.call.status, harness.call.reason) == ("lost", "rate limited")
 
 
 def test_a_cancel_notification_ends_no_call() -> None:
     """Results may arrive until the response to the prompt."""
     cancel = c2a({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s1"}})
-    reading = AcpHarness().feed(prompt(), call("in_progress"), cancel)
-    assert reading.call.status == "running"
-    assert reading.feed(more("completed", rawOutput=1), done(reason="cancelled")).call.status == "completed"
-    assert reading.raws == [cancel]
+    harness = AcpHarness().feed(prompt(), call("in_progress"), cancel)
+    assert harness.call.status == "running"
+    assert (
+        harness.feed(call_update("completed", rawOutput=1), prompt_response(reason="cancelled")).call.status
+        == "completed"
+    )
+    assert harness.raws == [cancel]
 
 
 def test_a_queued_prompt_begins_its_turn_after_the_previous_response() -> None:
     """Some agents accept prompts during a turn."""
-    reading = AcpHarness().feed(
-        prompt(1), call("in_progress"), prompt(2, "and"), more("completed"), done(1), says("ok")
+    harness = AcpHarness().feed(
+        prompt(1), call("in_progress"), prompt(2, "and"), call_update("completed"), prompt_response(1), agent_text("ok")
     )
-    assert [event.turn for event in reading.log(ev.TurnStarted)] == ["t1", "t2"]
-    assert [entry.turn for entry in reading.entries()] == ["t1", "t1", "t1", "t2"]
-    assert len(reading.feed(done(2)).log(ev.TurnEnded)) == 2
+    assert [event.turn for event in harness.log(ev.TurnStarted)] == ["t1", "t2"]
+    assert [entry.turn for entry in harness.entries()] == ["t1", "t1", "t1", "t2"]
+    assert len(harness.feed(prompt_response(2)).log(ev.TurnEnded)) == 2
 
 
 def test_the_end_of_the_stream_ends_the_turn() -> None:
     """C5: by a row in the recording or by the end of the recording, once."""
     for end in (a2c({"_eof": True}), {"_eof": True}):
-        reading = AcpHarness().feed(prompt(), call("in_progress"), request_permission(0, "c2"), end).close()
-        assert [event.reason for event in reading.log(ev.TurnEnded)] == ["eof"]
-        assert [one.status for one in reading.calls] == ["lost", "lost"]
-        assert reading.request.state == "moot"
+        harness = AcpHarness().feed(prompt(), call("in_progress"), request_permission(0, "c2"), end).close()
+        assert [event.reason for event in harness.log(ev.TurnEnded)] == ["eof"]
+        assert [one.status for one in harness.calls] == ["lost", "lost"]
+        assert harness.request.state == "moot"
     assert not AcpDecoder().close("eof")
 
 
 def test_in_draft_2_a_turn_ends_when_the_agent_is_idle() -> None:
     """There the response only accepts the prompt, and the agent echoes the prompt."""
-    hello = [c2a(asks("initialize", 0, protocolVersion=2)), a2c(answers(0, protocolVersion=2))]
+    handshake = [c2a(rpc_request("initialize", 0, protocolVersion=2)), a2c(rpc_response(0, protocolVersion=2))]
     echo = update("user_message_chunk", content={"type": "text", "text": "go"}, messageId="u1")
-    reading = AcpHarness().feed(*hello, prompt(), echo, a2c(answers(1, messageId="u1")), more("in_progress"))
-    assert not reading.log(ev.TurnEnded) and len(reading.entries(Message)) == 1
-    reading.feed(more("cancelled"), update("state_update", state="idle", stopReason="end_turn"))
-    assert (reading.call.status, len(reading.log(ev.TurnEnded))) == ("cancelled", 1)
+    harness = AcpHarness().feed(
+        *handshake, prompt(), echo, a2c(rpc_response(1, messageId="u1")), call_update("in_progress")
+    )
+    assert not harness.log(ev.TurnEnded) and len(harness.entries(Message)) == 1
+    harness.feed(call_update("cancelled"), update("state_update", state="idle", stopReason="end_turn"))
+    assert (harness.call.status, len(harness.log(ev.TurnEnded))) == ("cancelled", 1)
 
 
-# Texts and facts
+# Texts and session information
 
 
 def test_chunks_are_joined_by_the_declared_policy() -> None:
     """S2.4: the default is `auto`; a policy of the importer is used unchanged."""
-    grows = [says(text, messageId="m") for text in ("I", "I'll", "I'll check")]
+    chunks = [agent_text(text, messageId="m") for text in ("I", "I'll", "I'll check")]
     for options, text in (({}, "I'll check"), ({"chunks": "delta"}, "II'llI'll check")):
-        reading = AcpHarness(**options).feed(prompt(), *grows, done())
-        assert reading.entries(Message)[1].content == text
+        harness = AcpHarness(**options).feed(prompt(), *chunks, prompt_response())
+        assert harness.entries(Message)[1].content == text
 
 
 def test_content_other_than_text_is_stored_as_raw() -> None:
     """S2.12: it does not split the text around it."""
     image = update("agent_message_chunk", content={"type": "image", "data": "aGk=", "mimeType": "image/png"})
-    noted = says("do", _meta={"from": "a subagent"})
-    reading = AcpHarness().feed(prompt(), says("I "), image, noted)
-    assert (reading.entries(Message)[1].content, reading.raws) == ("I do", [image, noted])
+    with_metadata = agent_text("do", _meta={"from": "a subagent"})
+    harness = AcpHarness().feed(prompt(), agent_text("I "), image, with_metadata)
+    assert (harness.entries(Message)[1].content, harness.raws) == ("I do", [image, with_metadata])
 
 
 def test_thoughts_plans_modes_commands_and_session_info_are_read() -> None:
     """RULES 9 to 12, and the information about the session."""
-    opened = answers(9, sessionId="s1", modes={"currentModeId": "ask", "availableModes": [{"id": "ask"}]})
-    reading = AcpHarness().feed(
+    response = rpc_response(9, sessionId="s1", modes={"currentModeId": "ask", "availableModes": [{"id": "ask"}]})
+    harness = AcpHarness().feed(
         c2a({"jsonrpc": "2.0", "id": 9, "method": "session/new", "params": {"cwd": "/"}}),
         update("available_commands_update", availableCommands=[{"name": "web"}]),
-        a2c(opened),
+        a2c(response),
         update("agent_thought_chunk", content={"type": "text", "text": "hm"}),
         update("plan", entries=[{"content": "one", "priority": "high", "status": "pending"}]),
         update("current_mode_update", currentModeId="code"),
@@ -508,23 +535,23 @@ def test_thoughts_plans_modes_commands_and_session_info_are_read() -> None:
         update("usage_update", used=1, size=2),
         update("notice", severity="warning", title="careful"),
     )
-    info = reading.ledger.state.info
-    assert [type(entry).__name__ for entry in reading.entries()] == ["Meta", "Thought", "Plan", "ModeChange"]
-    assert reading.entries(Plan)[0].entries[0]["content"] == "one"
+    info = harness.ledger.state.info
+    assert [type(entry).__name__ for entry in harness.entries()] == ["Meta", "Thought", "Plan", "ModeChange"]
+    assert harness.entries(Plan)[0].entries[0]["content"] == "one"
     assert (info.title, info.usage, info.current_mode_id) == ("Title", {"used": 1, "size": 2}, "code")
     assert (info.notice, info.available_commands) == ({"severity": "warning", "title": "careful"}, [{"name": "web"}])
-    assert reading.feed(update("session_info_update", title=None)).ledger.state.info.title is None
+    assert harness.feed(update("session_info_update", title=None)).ledger.state.info.title is None
 
 
 def test_the_cost_stays_if_an_update_omits_it() -> None:
     """C10: the cost is a total of the session."""
     cost = {"amount": 1, "currency": "USD"}
-    reading = AcpHarness().feed(
+    harness = AcpHarness().feed(
         update("usage_update", used=1, size=9, cost=cost), update("usage_update", used=2, size=9)
     )
-    assert reading.ledger.state.info.usage == {"used": 2, "size": 9, "cost": cost}
-    reading.feed(update("usage_update", used=3, size=9, cost=None), update("usage_update", used=4, size=9))
-    assert reading.ledger.state.info.usage == {"used": 4, "size": 9}
+    assert harness.ledger.state.info.usage == {"used": 2, "size": 9, "cost": cost}
+    harness.feed(update("usage_update", used=3, size=9, cost=None), update("usage_update", used=4, size=9))
+    assert harness.ledger.state.info.usage == {"used": 4, "size": 9}
 
 
 def test_named_plans_are_read_and_a_removed_plan_is_empty() -> None:
@@ -535,19 +562,19 @@ def test_named_plans_are_read_and_a_removed_plan_is_empty() -> None:
         {"type": "file", "planId": "q", "uri": "file:///plan"},
     ]
     updates = [update("plan_update", plan=plan) for plan in plans]
-    gone = [update("plan_removed", planId=name) for name in ("p", "q")]
+    removals = [update("plan_removed", planId=name) for name in ("p", "q")]
     odd = update("plan_update", plan={"type": "_drawing", "planId": "p"})
-    reading = AcpHarness().feed(prompt(), *updates, odd, *gone)
-    shown = [plan.entries for plan in reading.entries(Plan)]
+    harness = AcpHarness().feed(prompt(), *updates, odd, *removals)
+    shown = [plan.entries for plan in harness.entries(Plan)]
     assert shown == [[{"content": "one"}], [{"content": "# Two"}], [{"content": "file:///plan"}], []]
-    assert reading.raws == [*updates, odd, *gone]
+    assert harness.raws == [*updates, odd, *removals]
 
 
 def test_a_title_set_by_a_user_is_stored_as_the_agent_returns_it() -> None:
     """The agent may trim the title or refuse it."""
-    request = c2a(asks("session/set_title", 4, title=" My work "))
-    assert AcpHarness().feed(request, a2c(answers(4, title="My work"))).ledger.state.info.title == "My work"
-    assert AcpHarness().feed(request, a2c(fails(4, "no"))).ledger.state.info.title is None
+    request = c2a(rpc_request("session/set_title", 4, title=" My work "))
+    assert AcpHarness().feed(request, a2c(rpc_response(4, title="My work"))).ledger.state.info.title == "My work"
+    assert AcpHarness().feed(request, a2c(rpc_error(4, "no"))).ledger.state.info.title is None
 
 
 def test_metadata_of_session_updates_is_stored_as_raw() -> None:
@@ -566,43 +593,47 @@ def test_metadata_of_session_updates_is_stored_as_raw() -> None:
 def test_modes_are_read_from_config_options() -> None:
     """S2.10: some agents have config options only; a changed option may change the mode."""
     option = {"id": "m", "category": "mode", "currentValue": "plan", "options": [{"value": "plan", "name": "Plan"}]}
-    reading = AcpHarness().feed(c2a(asks("session/new", 1)), a2c(answers(1, sessionId="s1", configOptions=[option])))
-    meta = reading.entries()[0]
+    harness = AcpHarness().feed(
+        c2a(rpc_request("session/new", 1)), a2c(rpc_response(1, sessionId="s1", configOptions=[option]))
+    )
+    meta = harness.entries()[0]
     assert (meta.available_modes, meta.current_mode_id) == ([{"id": "plan", "name": "Plan"}], "plan")
     changed = [{**option, "currentValue": "build"}]
-    reading.feed(update("config_option_update", configOptions=changed))
-    assert (reading.ledger.state.info.options, reading.ledger.state.info.current_mode_id) == (changed, "build")
-    reading.feed(c2a(asks("session/set_mode", 2, modeId="plan")), a2c(answers(2)))
-    assert reading.ledger.state.info.current_mode_id == "plan"
-    reading.feed(c2a(asks("session/set_mode", 3, modeId="gone")), a2c(fails(3, "no such mode")))
-    assert reading.ledger.state.info.current_mode_id == "plan"
-    chosen_by_person = c2a(asks("session/set_config_option", 4, configId="m", value="build"))
-    reading.feed(chosen_by_person, a2c(answers(4, configOptions=changed)))
-    assert reading.ledger.state.info.current_mode_id == "build"
+    harness.feed(update("config_option_update", configOptions=changed))
+    assert (harness.ledger.state.info.options, harness.ledger.state.info.current_mode_id) == (changed, "build")
+    harness.feed(c2a(rpc_request("session/set_mode", 2, modeId="plan")), a2c(rpc_response(2)))
+    assert harness.ledger.state.info.current_mode_id == "plan"
+    harness.feed(c2a(rpc_request("session/set_mode", 3, modeId="gone")), a2c(rpc_error(3, "no such mode")))
+    assert harness.ledger.state.info.current_mode_id == "plan"
+    option_request = c2a(rpc_request("session/set_config_option", 4, configId="m", value="build"))
+    harness.feed(option_request, a2c(rpc_response(4, configOptions=changed)))
+    assert harness.ledger.state.info.current_mode_id == "build"
 
 
 def test_grouped_config_choices_are_read() -> None:
     """S2.10"""
     groups = [{"group": "g", "name": "G", "options": [{"value": "a", "name": "A"}]}, {"value": "b", "name": "B"}]
     option = {"id": "m", "category": "model", "currentValue": "a", "options": groups}
-    reading = AcpHarness().feed(c2a(asks("session/new", 1)), a2c(answers(1, sessionId="s1", configOptions=[option])))
-    assert reading.entries()[0].available_models == [{"modelId": "a", "name": "A"}, {"modelId": "b", "name": "B"}]
+    harness = AcpHarness().feed(
+        c2a(rpc_request("session/new", 1)), a2c(rpc_response(1, sessionId="s1", configOptions=[option]))
+    )
+    assert harness.entries()[0].available_models == [{"modelId": "a", "name": "A"}, {"modelId": "b", "name": "B"}]
 
 
 def test_unknown_updates_and_methods_are_stored_as_raw() -> None:
     """No message is dropped."""
-    odd = [
+    messages = [
         update("subagent_update", state="busy"),
         a2c({"jsonrpc": "2.0", "method": "_vendor/thing", "params": {"a": 1}}),
-        a2c(asks("fs/read_text_file", 5, path="/a")),
-        c2a(answers(5, content="text")),
-        a2c(asks("terminal/create", 6, command="ls")),
-        c2a(answers(77, nobody="asked")),
+        a2c(rpc_request("fs/read_text_file", 5, path="/a")),
+        c2a(rpc_response(5, content="text")),
+        a2c(rpc_request("terminal/create", 6, command="ls")),
+        c2a(rpc_response(77, nobody="asked")),
         a2c("{not json"),
         [1, 2],
         None,
     ]
-    assert AcpHarness().feed(*odd).raws == odd
+    assert AcpHarness().feed(*messages).raws == messages
 
 
 def test_a_row_may_contain_its_message_as_json_text() -> None:
@@ -618,100 +649,111 @@ def test_small_times_are_seconds_since_the_start_of_the_recording() -> None:
         assert {draft.event.at for draft in AcpDecoder(started=started).feed({**row, "t": seconds})} == {at}
 
 
-# Loading again
+# Session load
 
 
 def test_a_failed_replay_adds_no_entry() -> None:
     """S2.11: all of its messages are stored."""
-    load = c2a(asks("session/load", 3))
+    load = c2a(rpc_request("session/load", 3))
     updates = [update("user_message_chunk", content={"type": "text", "text": "hi"}), call("completed")]
-    for end in ([a2c(fails(3, "gone"))], []):
-        reading = AcpHarness().feed(load, *updates, *end).close()
-        assert (reading.entries(), reading.raws) == ([], [load, *updates, *end])
+    for end in ([a2c(rpc_error(3, "gone"))], []):
+        harness = AcpHarness().feed(load, *updates, *end).close()
+        assert (harness.entries(), harness.raws) == ([], [load, *updates, *end])
 
 
 def test_an_open_call_ends_normally_during_a_session_load() -> None:
     """C5: an update of a call of the open turn is not part of the replay, although the load is pending."""
-    loading = c2a(asks("session/load", 2))
-    over = more("completed", rawOutput="out")
-    reading = AcpHarness().feed(prompt(), call("in_progress"), loading, over, a2c(answers(2)), done())
-    assert (reading.call.status, reading.call.output) == ("completed", "out")
+    loading = c2a(rpc_request("session/load", 2))
+    completed = call_update("completed", rawOutput="out")
+    harness = AcpHarness().feed(
+        prompt(), call("in_progress"), loading, completed, a2c(rpc_response(2)), prompt_response()
+    )
+    assert (harness.call.status, harness.call.output) == ("completed", "out")
 
 
 def test_a_load_in_the_same_turn_does_not_repeat_an_ended_call() -> None:
     """S2.11: its messages in the replay are stored as replayed."""
-    past = [call("pending"), more("failed", rawOutput="otherwise")]
-    loaded = [c2a(asks("session/load", 2)), *past, a2c(answers(2))]
-    reading = AcpHarness().feed(prompt(), call("in_progress"), more("completed", rawOutput="out"), *loaded, done())
-    assert (reading.call.status, reading.call.output) == ("completed", "out")
-    assert [event.verdict for event in reading.log(ev.CallFailed)] == ["witness"]
+    replayed_updates = [call("pending"), call_update("failed", rawOutput="otherwise")]
+    loaded = [c2a(rpc_request("session/load", 2)), *replayed_updates, a2c(rpc_response(2))]
+    harness = AcpHarness().feed(
+        prompt(), call("in_progress"), call_update("completed", rawOutput="out"), *loaded, prompt_response()
+    )
+    assert (harness.call.status, harness.call.output) == ("completed", "out")
+    assert [event.verdict for event in harness.log(ev.CallFailed)] == ["witness"]
 
 
 def test_a_replay_adds_only_unrecorded_calls_and_messages() -> None:
     """S2.11: known ids, texts without ids and plans are stored as replayed; unrecorded calls and messages are shown."""
     plan = update("plan", entries=[{"content": "one"}])
-    reading = AcpHarness().feed(
-        prompt(), says("old", messageId="a"), call("in_progress"), more("completed"), plan, done()
+    harness = AcpHarness().feed(
+        prompt(),
+        agent_text("old", messageId="a"),
+        call("in_progress"),
+        call_update("completed"),
+        plan,
+        prompt_response(),
     )
-    before = normalized_entries(reading)
+    before = normalized_entries(harness)
     replay = [
         update("user_message_chunk", content={"type": "text", "text": "go"}, messageId="u-new"),
-        says("o", messageId="a"),
+        agent_text("o", messageId="a"),
         call("completed", rawOutput="other", rawInput={"x": 1}),
-        says("nameless"),
-        says("ld", messageId="a"),
+        agent_text("nameless"),
+        agent_text("ld", messageId="a"),
         plan,
         update("current_mode_update", currentModeId="x"),
-        says("ne", messageId="b"),
+        agent_text("ne", messageId="b"),
         call("in_progress", name="c2"),
-        says("ws", messageId="b"),
+        agent_text("ws", messageId="b"),
     ]
-    reading.feed(c2a(asks("session/load", 3)), *replay, a2c(answers(3)))
-    news = normalized_entries(reading)[len(before) :]
-    assert normalized_entries(reading)[: len(before)] == before
-    assert [(entry["type"], entry.get("content"), entry.get("status")) for entry in news] == [
+    harness.feed(c2a(rpc_request("session/load", 3)), *replay, a2c(rpc_response(3)))
+    added = normalized_entries(harness)[len(before) :]
+    assert normalized_entries(harness)[: len(before)] == before
+    assert [(entry["type"], entry.get("content"), entry.get("status")) for entry in added] == [
         ("message", "news", None),
         ("tool_call", None, "failed"),
         ("mode_change", None, None),
     ]
-    assert reading.calls[1].reason == "the agent's replay does not tell how this call ended"
+    assert harness.calls[1].reason == "the agent's replay does not tell how this call ended"
 
 
 def test_a_replayed_plan_is_shown_in_an_empty_session() -> None:
     """The last plan of the replay is shown, at the position of the first one."""
     plans = [update("plan", entries=[{"content": text}]) for text in ("one", "two")]
-    updates = [plans[0], says("hi"), plans[1]]
-    reading = AcpHarness().feed(c2a(asks("session/load", 3)), *updates, a2c(answers(3)))
-    assert [getattr(entry, "entries", None) for entry in reading.entries()] == [[{"content": "two"}], None]
+    updates = [plans[0], agent_text("hi"), plans[1]]
+    harness = AcpHarness().feed(c2a(rpc_request("session/load", 3)), *updates, a2c(rpc_response(3)))
+    assert [getattr(entry, "entries", None) for entry in harness.entries()] == [[{"content": "two"}], None]
 
 
 def test_a_replayed_call_without_an_id_makes_no_call() -> None:
     """S2.11: it cannot be distinguished from a recorded call, and a second load would duplicate it."""
-    reading = AcpHarness().feed(c2a(asks("session/load", 3)), call("completed", name=""), a2c(answers(3)))
-    assert (reading.calls, call("completed", name="") in reading.raws) == ([], True)
+    harness = AcpHarness().feed(c2a(rpc_request("session/load", 3)), call("completed", name=""), a2c(rpc_response(3)))
+    assert (harness.calls, call("completed", name="") in harness.raws) == ([], True)
 
 
 def test_a_replayed_call_without_an_end_ends_with_unknown_result() -> None:
     """C5: an unrecorded call of the replay has ended too."""
-    reading = AcpHarness().feed(c2a(asks("session/load", 3)), call("in_progress"), a2c(answers(3)))
-    assert (reading.call.status, reading.call.reason) == ("failed", RESULT_UNKNOWN)
+    harness = AcpHarness().feed(c2a(rpc_request("session/load", 3)), call("in_progress"), a2c(rpc_response(3)))
+    assert (harness.call.status, harness.call.reason) == ("failed", RESULT_UNKNOWN)
 
 
 def test_resuming_a_session_has_no_replay_unless_requested() -> None:
     """Updates during a resume are live."""
     for params, shown in (({}, True), ({"replayFrom": {"type": "start"}}, False)):
-        reading = AcpHarness().feed(prompt(), done(), c2a(asks("session/resume", 3, **params)), says("text"))
-        assert (len(reading.entries(Message)) == 2) is shown
+        harness = AcpHarness().feed(
+            prompt(), prompt_response(), c2a(rpc_request("session/resume", 3, **params)), agent_text("text")
+        )
+        assert (len(harness.entries(Message)) == 2) is shown
 
 
-# Several conversations
+# Several sessions on one connection
 
 
 def test_a_connection_is_split_by_session_id() -> None:
     """Messages without a session id belong to the first session; the end of the stream belongs to all."""
     wire = Wire()
-    first, second = c2a(asks("session/new", 1)), c2a({"jsonrpc": "2.0", "id": 2, "method": "session/new"})
-    messages = [first, second, update("plan", "s1"), a2c(answers(2, sessionId="s2")), update("plan", "s2")]
+    first, second = c2a(rpc_request("session/new", 1)), c2a({"jsonrpc": "2.0", "id": 2, "method": "session/new"})
+    messages = [first, second, update("plan", "s1"), a2c(rpc_response(2, sessionId="s2")), update("plan", "s2")]
     parts = [wire.split(message) for message in messages]
     assert [[name for name, _ in part] for part in parts] == [[""], [""], [""], ["s2"], ["s2"]]
     assert [name for name, _ in wire.split({"_eof": True})] == ["", "s2"]
@@ -721,7 +763,11 @@ def test_a_connection_is_split_by_session_id() -> None:
 def test_a_forked_session_is_a_separate_conversation() -> None:
     """Its modes and options do not change those of the original session."""
     wire = Wire()
-    requests = [c2a(asks("session/new", 1)), c2a(asks("session/fork", 2)), a2c(answers(2, sessionId="s2"))]
+    requests = [
+        c2a(rpc_request("session/new", 1)),
+        c2a(rpc_request("session/fork", 2)),
+        a2c(rpc_response(2, sessionId="s2")),
+    ]
     assert [name for message in requests for name, _ in wire.split(message)] == ["", "", "s2"]
 
 
@@ -754,50 +800,58 @@ def test_the_direction_of_a_message_is_derived_from_its_method(method: str, send
 )
 def test_responses_with_equal_ids_are_matched_by_their_fields(method: str, result: Any) -> None:
     """In a recording without directions, in which both sides count from 0."""
-    for mine in ({"messageId": "m"}, {}, {"stopReason": "end_turn"}):
+    for prompt_result in ({"messageId": "m"}, {}, {"stopReason": "end_turn"}):
         wire = Wire()
-        wire.read(asks("session/prompt", 0))
-        wire.read(asks(method, 0))
-        found = [wire.read({"id": 0, "result": answer}).method for answer in (mine, result)]
-        assert found == ["session/prompt", method]
+        wire.read(rpc_request("session/prompt", 0))
+        wire.read(rpc_request(method, 0))
+        methods = [wire.read({"id": 0, "result": answer}).method for answer in (prompt_result, result)]
+        assert methods == ["session/prompt", method]
 
 
 def test_conversations_on_one_connection_are_separate() -> None:
     """The same call id, the same prompt key and two simultaneous turns, each in its own session."""
-    wire, readings = Wire(), {"": AcpHarness(), "s2": AcpHarness()}
+    wire, harnesses = Wire(), {"": AcpHarness(), "s2": AcpHarness()}
 
-    def other(message: dict[str, Any]) -> dict[str, Any]:
-        twin = copy.deepcopy(message)
-        twin["msg"]["params"]["sessionId"] = "s2"
-        return twin
+    def in_second_session(message: dict[str, Any]) -> dict[str, Any]:
+        copied = copy.deepcopy(message)
+        copied["msg"]["params"]["sessionId"] = "s2"
+        return copied
 
-    talk = [
+    messages = [
         prompt(1),
-        other(prompt(2)),
+        in_second_session(prompt(2)),
         call("in_progress"),
-        other(call("in_progress")),
+        in_second_session(call("in_progress")),
         request_permission(1),
-        other(request_permission(2)),
+        in_second_session(request_permission(2)),
     ]
-    talk += [chosen("no", 1), chosen("yes", 2), done(1, "cancelled"), other(more("completed")), done(2)]
-    for message in talk:
+    messages += [
+        permission_answer("no", 1),
+        permission_answer("yes", 2),
+        prompt_response(1, "cancelled"),
+        in_second_session(call_update("completed")),
+        prompt_response(2),
+    ]
+    for message in messages:
         for name, part in wire.split(message):
-            readings[name].feed(part)
-    assert [reading.call.status for reading in readings.values()] == ["denied", "completed"]
-    assert [len(reading.log(ev.TurnEnded)) for reading in readings.values()] == [1, 1]
+            harnesses[name].feed(part)
+    assert [harness.call.status for harness in harnesses.values()] == ["denied", "completed"]
+    assert [len(harness.log(ev.TurnEnded)) for harness in harnesses.values()] == [1, 1]
 
 
-# Anything at all
+# Arbitrary input
 
 NAMES = ["type", "text", "id", "sessionId", "toolCallId", "terminalId", "data", "outcome", "content"]
-leaf = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text())
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()
+)
 
 
-def nested(inside: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.one_of(st.lists(inside, max_size=3), st.dictionaries(st.sampled_from(NAMES), inside))
+def containers(members: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(st.lists(members, max_size=3), st.dictionaries(st.sampled_from(NAMES), members))
 
 
-garbage = st.recursive(leaf, nested, max_leaves=6)
+json_values = st.recursive(scalars, containers, max_leaves=6)
 ALL_ROWS = [
     *(row for name in CAPTURES for row in rows(name)),
     *(json.loads(line) for case in CASES if format_of(case) == "acp" for line in lines_of(case)),
@@ -811,53 +865,35 @@ def row_at(index: int) -> Any:
 any_row = st.integers(0, len(ALL_ROWS) - 1).map(row_at)
 
 
-def paths(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """A position in a JSON value."""
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [here, *(path for key, member in inside for path in paths(member, (*here, key)))]
-
-
-def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    """The value with something else at a place, or with nothing there."""
-    if not path:
-        return new
-    copied = copy.copy(value)
-    if len(path) == 1 and new is ...:
-        del copied[path[0]]
-    else:
-        copied[path[0]] = changed(value[path[0]], path[1:], new)
-    return copied
-
-
 @st.composite
-def mutated(draw: st.DrawFn) -> Any:
-    """A row of real traffic with something in it replaced or taken out."""
+def changed_rows(draw: st.DrawFn) -> Any:
+    """Draw a row of real traffic with some values replaced or removed."""
     row = draw(any_row)
     for _ in range(draw(st.integers(1, 3))):
-        places = paths(row)[1:] or [()]
-        row = changed(row, draw(st.sampled_from(places)), draw(st.one_of(garbage, st.just(...))))
+        paths = value_paths(row)[1:] or [()]
+        row = replace_at(row, draw(st.sampled_from(paths)), draw(st.one_of(json_values, st.just(...))))
         if not isinstance(row, dict | list):
             break
     return row
 
 
-@given(st.lists(st.one_of(mutated(), any_row, garbage), max_size=12), st.booleans())
+@given(st.lists(st.one_of(changed_rows(), any_row, json_values), max_size=12), st.booleans())
 def test_no_message_makes_the_decoder_raise(messages: list[Any], split: bool) -> None:
     """C11: any value at any position gives drafts that the ledger accepts."""
-    wire, reading = Wire(), AcpHarness()
+    wire, harness = Wire(), AcpHarness()
     for message in messages:
         for _, part in wire.split(message) if split else [("", message)]:
-            reading.feed(part)
-    reading.close()
-    assert reading.ledger.state.snapshot()
+            harness.feed(part)
+    harness.close()
+    assert harness.ledger.state.snapshot()
 
 
 @pytest.mark.parametrize("name", CAPTURES)
 def test_any_json_value_in_any_message_field_is_accepted(name: str) -> None:
     """C11: every member of every message of a capture is replaced by each kind of JSON value."""
     for row in rows(name):
-        for path in paths(row["msg"]):
+        for path in value_paths(row["msg"]):
             for new in (None, 7, "", "x", [], {}, [1], {"type": "text"}):
                 decoder = AcpDecoder()
-                decoder.feed({**row, "msg": changed(row["msg"], path, new)})
+                decoder.feed({**row, "msg": replace_at(row["msg"], path, new)})
                 decoder.close("eof")

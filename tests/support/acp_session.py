@@ -8,7 +8,7 @@ from typing import Any
 from callslip.formats.acp.decode import AcpDecoder
 from tests.support.decoder_harness import DecoderHarness
 from tests.support.paths import TESTS
-from tests.support.strategies import canonical
+from tests.support.strategies import canonical_json
 
 FOLDER = TESTS / "captures"
 CAPTURES = {path.stem: path for path in sorted(FOLDER.glob("*.jsonl"))}
@@ -19,8 +19,8 @@ def rows(name: str) -> list[Any]:
     return [json.loads(line) for line in CAPTURES[name].read_text("utf-8").splitlines()]
 
 
-def live(name: str) -> list[Any]:
-    """Return the rows before the session is loaded again."""
+def live_rows(name: str) -> list[Any]:
+    """Return the rows of a capture before the session is loaded again."""
     captured = rows(name)
     marks = [number for number, row in enumerate(captured) if row["dir"] == "mark"]
     return captured[: marks[0]] if marks else captured
@@ -33,10 +33,10 @@ class AcpHarness(DecoderHarness):
         super().__init__(AcpDecoder(**options))
 
 
-def normalized_entries(reading: AcpHarness) -> list[Any]:
+def normalized_entries(harness: AcpHarness) -> list[Any]:
     """Return the entries as JSON without times, with numbers in place of generated ids."""
-    text = canonical(reading.entries()).decode()
-    for number, name in enumerate(reading.ledger.names.calls + reading.ledger.names.approvals):
+    text = canonical_json(harness.entries()).decode()
+    for number, name in enumerate(harness.ledger.names.calls + harness.ledger.names.approvals):
         text = text.replace(name, f"#{number}")
     entries = json.loads(text)
     for entry in entries:
@@ -48,15 +48,15 @@ def normalized_entries(reading: AcpHarness) -> list[Any]:
 # Messages
 
 
-def asks(method: str, key: Any, **params: Any) -> dict[str, Any]:
+def rpc_request(method: str, key: Any, **params: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": key, "method": method, "params": {"sessionId": "s1", **params}}
 
 
-def answers(key: Any, **result: Any) -> dict[str, Any]:
+def rpc_response(key: Any, **result: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": key, "result": result}
 
 
-def fails(key: Any, message: str) -> dict[str, Any]:
+def rpc_error(key: Any, message: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": key, "error": {"code": -1, "message": message}}
 
 
@@ -68,21 +68,21 @@ def a2c(message: Any) -> dict[str, Any]:
     return {"t": 1, "dir": "a2c", "msg": message}
 
 
-def update(word: str, session: str = "s1", /, **fields: Any) -> dict[str, Any]:
-    params = {"sessionId": session, "update": {"sessionUpdate": word, **fields}}
+def update(update_kind: str, session: str = "s1", /, **fields: Any) -> dict[str, Any]:
+    params = {"sessionId": session, "update": {"sessionUpdate": update_kind, **fields}}
     return a2c({"jsonrpc": "2.0", "method": "session/update", "params": params})
 
 
-def says(text: str, **fields: Any) -> dict[str, Any]:
+def agent_text(text: str, **fields: Any) -> dict[str, Any]:
     return update("agent_message_chunk", content={"type": "text", "text": text}, **fields)
 
 
 def prompt(key: Any = 1, text: str = "go") -> dict[str, Any]:
-    return c2a(asks("session/prompt", key, prompt=[{"type": "text", "text": text}]))
+    return c2a(rpc_request("session/prompt", key, prompt=[{"type": "text", "text": text}]))
 
 
-def done(key: Any = 1, reason: str = "end_turn") -> dict[str, Any]:
-    return a2c(answers(key, stopReason=reason))
+def prompt_response(key: Any = 1, reason: str = "end_turn") -> dict[str, Any]:
+    return a2c(rpc_response(key, stopReason=reason))
 
 
 def call(status: str | None = "pending", name: str = "c1", **fields: Any) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def call(status: str | None = "pending", name: str = "c1", **fields: Any) -> dic
     return update("tool_call", toolCallId=name, **{"title": "T", "kind": "execute", **values, **fields})
 
 
-def more(status: str | None = None, name: str = "c1", **fields: Any) -> dict[str, Any]:
+def call_update(status: str | None = None, name: str = "c1", **fields: Any) -> dict[str, Any]:
     values = {} if status is None else {"status": status}
     return update("tool_call_update", toolCallId=name, **values, **fields)
 
@@ -105,8 +105,8 @@ OPTIONS = [
 
 def request_permission(key: Any = 0, name: str = "c1", **fields: Any) -> dict[str, Any]:
     tool_call = {"toolCallId": name, **fields}
-    return a2c(asks("session/request_permission", key, toolCall=tool_call, options=OPTIONS))
+    return a2c(rpc_request("session/request_permission", key, toolCall=tool_call, options=OPTIONS))
 
 
-def chosen(option: str, key: Any = 0) -> dict[str, Any]:
-    return c2a(answers(key, outcome={"outcome": "selected", "optionId": option}))
+def permission_answer(option: str, key: Any = 0) -> dict[str, Any]:
+    return c2a(rpc_response(key, outcome={"outcome": "selected", "optionId": option}))

@@ -37,18 +37,28 @@ from callslip.wrap.session_names import SessionNames
 from tests.support.acp_process import (
     PROGRAMS,
     Client,
-    calls,
-    children,
-    entries,
-    eventually,
+    read_calls,
+    child_ids,
+    read_entries,
+    wait_until,
     is_alive,
     kill,
-    log,
+    read_log,
     text_of,
     with_ledger,
-    wrapping,
+    wrap_command,
 )
-from tests.support.acp_session import OPTIONS, asks, c2a, call, chosen, done, more, prompt, request_permission
+from tests.support.acp_session import (
+    OPTIONS,
+    c2a,
+    call,
+    call_update,
+    permission_answer,
+    prompt,
+    prompt_response,
+    request_permission,
+    rpc_request,
+)
 from tests.support.invariants import sound_ledger
 from tests.support.paths import ROOT
 
@@ -66,12 +76,12 @@ def path(tmp_path: Path) -> str:
 
 def start_client(path: str, *options: str, sessions: tuple[str, ...] = ("one",)) -> Client:
     """Start a client of an agent whose permission requests are held."""
-    return Client([*wrapping(path, "--approvals", "callslip", *options), *ASKER, *sessions])
+    return Client([*wrap_command(path, "--approvals", "callslip", *options), *ASKER, *sessions])
 
 
 def start_turn(client: Client, text: str) -> str:
     """Open a session, send a prompt and return the session id."""
-    session = client.begin()
+    session = client.open_session()
     send_prompt(client, session, text)
     return session
 
@@ -87,7 +97,7 @@ def wait_pending(path: str, count: int = 1) -> list[ApprovalRecord]:
         approvals = await ledger.approvals()
         return approvals if len(approvals) == count else []
 
-    return eventually(lambda: Path(path).exists() and with_ledger(path, read))
+    return wait_until(lambda: Path(path).exists() and with_ledger(path, read))
 
 
 def pending_now(path: str) -> list[ApprovalRecord]:
@@ -111,12 +121,12 @@ def wait_for_text(client: Client, text: str) -> None:
 
 
 def requests(path: str, session: str = NAME) -> list[PermissionRequest]:
-    return [entry for entry in entries(path, session) if isinstance(entry, PermissionRequest)]
+    return [entry for entry in read_entries(path, session) if isinstance(entry, PermissionRequest)]
 
 
 def unexpected_events(path: str, session: str = NAME) -> list[Any]:
     """Return the events with an unexpected verdict."""
-    return [event for event in log(path, session) if event.verdict in UNEXPECTED]
+    return [event for event in read_log(path, session) if event.verdict in UNEXPECTED]
 
 
 # Answers
@@ -142,12 +152,12 @@ def test_an_answer_from_another_terminal_goes_to_the_agent(
         wait_for_text(client, f"[c1 {option}]")
         client.until(lambda message: "stopReason" in json.dumps(message))
         assert client.requests == [] and client.end() == (0, b"")
-    assert calls(path, NAME)["c1"].status == status
+    assert read_calls(path, NAME)["c1"].status == status
     (entry,) = requests(path)
     assert (entry.state, entry.by, entry.response_option) == (state, "ann", option)
-    answers = [event for event in log(path, NAME) if isinstance(event, ev.ApprovalAnswer)]
+    answers = [event for event in read_log(path, NAME) if isinstance(event, ev.ApprovalAnswer)]
     assert len(answers) == 1 and "request_permission" not in repr(
-        [one for one in log(path, NAME) if type(one) is ev.Raw]
+        [one for one in read_log(path, NAME) if type(one) is ev.Raw]
     )
     assert {type(event) for event in unexpected_events(path)} <= {ev.CallFailed}, (
         "except that the agent repeats what is known"
@@ -157,7 +167,7 @@ def test_an_answer_from_another_terminal_goes_to_the_agent(
 def test_a_client_that_cannot_answer_requests_receives_none(path: str, tmp_path: Path) -> None:
     """The example client refuses every request, and an agent with the protocol's library accepts the answers."""
     agent = [sys.executable, str(PROGRAMS / "acp_sdk_asker.py")]
-    command = [sys.executable, str(EXAMPLE), *wrapping(path, "--approvals", "callslip"), *agent]
+    command = [sys.executable, str(EXAMPLE), *wrap_command(path, "--approvals", "callslip"), *agent]
     with subprocess.Popen(
         command, bufsize=0, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as client:
@@ -181,7 +191,7 @@ def test_the_agent_receives_cancelled_for_a_denial_without_an_option(path: str) 
         assert callslip(path, "deny", wait_pending(path)[0].id).returncode == 0
         wait_for_text(client, "[c1 cancelled]")
         client.end()
-    assert calls(path, NAME)["c1"].status == "denied"
+    assert read_calls(path, NAME)["c1"].status == "denied"
 
 
 def test_arguments_cannot_be_edited(path: str) -> None:
@@ -199,7 +209,7 @@ def test_arguments_cannot_be_edited(path: str) -> None:
 def test_several_requests_wait_and_other_messages_pass(path: str) -> None:
     """In two sessions, answered in another order. Client and agent exchange messages until then."""
     with start_client(path, sessions=("one", "two")) as client:
-        first = client.begin()
+        first = client.open_session()
         second = client.ask("session/new", cwd="/", mcpServers=[])["result"]["sessionId"]
         send_prompt(client, first, "c1=a c2=b")
         send_prompt(client, second, "c1=c")
@@ -213,8 +223,8 @@ def test_several_requests_wait_and_other_messages_pass(path: str) -> None:
             assert callslip(path, verb, ids[session, description]).returncode == 0
             wait_for_text(client, text)
         assert client.requests == [] and client.end() == (0, b"")
-    assert [call.status for call in calls(path, NAME).values()] == ["completed", "completed"]
-    assert [call.status for call in calls(path, "acp_asker-two").values()] == ["denied"]
+    assert [call.status for call in read_calls(path, NAME).values()] == ["completed", "completed"]
+    assert [call.status for call in read_calls(path, "acp_asker-two").values()] == ["denied"]
     assert not unexpected_events(path)
 
 
@@ -237,14 +247,14 @@ def test_approvals_work_with_fail_closed(path: str) -> None:
             assert callslip(path, "approve", request.id).returncode == 0
         wait_for_text(client, "[c2 yes]")
         assert client.end() == (0, b"")
-    assert [call.status for call in calls(path, NAME).values()] == ["completed", "completed"]
+    assert [call.status for call in read_calls(path, NAME).values()] == ["completed", "completed"]
 
 
 def test_except_for_the_held_requests_no_byte_is_changed(path: str, tmp_path: Path) -> None:
     """The client receives the agent's output without the requests, the agent the client's and the answers."""
     tee = [sys.executable, str(PROGRAMS / "tee.py")]
     inner = [*tee, str(tmp_path / "agent"), *ASKER, "one"]
-    outer = [*tee, str(tmp_path / "client"), *wrapping(path, "--approvals", "callslip"), *inner]
+    outer = [*tee, str(tmp_path / "client"), *wrap_command(path, "--approvals", "callslip"), *inner]
     with Client(outer) as client:
         start_turn(client, "c1=a c2=b")
         for request in wait_pending(path, 2):
@@ -277,7 +287,7 @@ def test_a_client_that_cancels_a_turn_cancels_its_requests(path: str) -> None:
         assert callslip(path, "approve", other.id).returncode == 0
         wait_for_text(client, "[c1 yes]")
         assert client.end() == (0, b"")
-    assert [call.status for call in calls(path, NAME).values()] == ["cancelled", "cancelled"]
+    assert [call.status for call in read_calls(path, NAME).values()] == ["cancelled", "cancelled"]
     assert [(entry.state, entry.by) for entry in requests(path)] == [("withdrawn", "client")] * 2
 
 
@@ -289,7 +299,7 @@ def test_an_agent_that_is_killed_leaves_no_pending_request(path: str) -> None:
         kill(client.ask("ping")["result"]["pid"])
         assert client.wait() == (137, b"")
     assert pending_now(path) == []
-    assert calls(path, NAME)["c1"].status == "lost" and [entry.state for entry in requests(path)] == ["moot"]
+    assert read_calls(path, NAME)["c1"].status == "lost" and [entry.state for entry in requests(path)] == ["moot"]
     late = callslip(path, "approve", request.id)
     assert late.returncode == 1 and "it was no longer needed" in late.stderr
 
@@ -300,19 +310,19 @@ def test_a_client_that_disconnects_leaves_no_pending_request(path: str) -> None:
         start_turn(client, "c1=a")
         wait_pending(path)
         assert client.end() == (0, b"")
-    assert pending_now(path) == [] and calls(path, NAME)["c1"].status in ("cancelled", "lost")
+    assert pending_now(path) == [] and read_calls(path, NAME)["c1"].status in ("cancelled", "lost")
 
 
 def test_requests_of_an_agent_that_outlives_its_client_are_withdrawn(path: str) -> None:
     """As soon as the client has disconnected."""
     agent = "import sys, time; sys.stdout.write(sys.argv[1] + '\\n'); sys.stdout.flush(); time.sleep(60)"
     line = json.dumps(request_permission("a")["msg"])
-    command = [*wrapping(path, "--approvals", "callslip", "--session", "s"), sys.executable, "-c", agent, line]
+    command = [*wrap_command(path, "--approvals", "callslip", "--session", "s"), sys.executable, "-c", agent, line]
     with Client(command) as client:
         wait_pending(path)
         assert client.process.stdin is not None
         client.process.stdin.close()
-        assert eventually(lambda: not pending_now(path))
+        assert wait_until(lambda: not pending_now(path))
         assert client.process.poll() is None
         client.process.terminate()
         client.process.wait(30)
@@ -325,12 +335,12 @@ def test_when_wrap_is_killed_no_request_stays_pending(path: str) -> None:
     with start_client(path) as client:
         start_turn(client, "c1=a")
         wait_pending(path)
-        others = children(client.process.pid)
+        others = child_ids(client.process.pid)
         kill(client.process.pid)
         client.process.wait()
         for process in others:
-            eventually(lambda process=process: not is_alive(process))
-    assert pending_now(path) == [] and calls(path, NAME)["c1"].status == "lost"
+            wait_until(lambda process=process: not is_alive(process))
+    assert pending_now(path) == [] and read_calls(path, NAME)["c1"].status == "lost"
 
 
 EXPIRE_SOON = """
@@ -358,12 +368,12 @@ def test_a_request_without_an_answer_in_time_is_denied(path: str) -> None:
         assert client.requests == [] and client.end() == (0, b"")
     (entry,) = requests(path)
     assert (entry.state, entry.by, entry.reason) == ("refused", "expiry", "no answer in time")
-    assert calls(path, NAME)["c1"].status == "denied"
+    assert read_calls(path, NAME)["c1"].status == "denied"
 
 
 def test_with_approvals_by_the_client_nothing_is_held(path: str) -> None:
     """The default: the client receives the request, which does not expire."""
-    with Client([*wrapping(path, "--approvals", "client"), *ASKER, "one"]) as client:
+    with Client([*wrap_command(path, "--approvals", "client"), *ASKER, "one"]) as client:
         start_turn(client, "c1=a")
         received = client.until(lambda message: message.get("method") == "session/request_permission")
         (request,) = wait_pending(path)
@@ -395,7 +405,7 @@ def test_when_the_recorder_dies_held_requests_go_to_the_client(path: str) -> Non
         session = start_turn(client, "c1=a")
         wait_pending(path)
         agent = client.ask("ping")["result"]["pid"]
-        (recorder,) = [child for child in children(client.process.pid) if child != agent]
+        (recorder,) = [child for child in child_ids(client.process.pid) if child != agent]
         kill(recorder)
         for call_, identity in (("c1", "a"), ("c2", "b")):
             received = client.until(lambda message: message.get("method") == "session/request_permission")
@@ -411,11 +421,11 @@ def test_when_the_recorder_dies_held_requests_go_to_the_client(path: str) -> Non
 def test_while_the_ledger_fails_held_requests_go_to_the_client(path: str) -> None:
     """The client's answer is recorded once recording works again. Later requests are held."""
     small = ["sh", "-c", 'ulimit -S -f 600 && exec "$@"', "sh"]
-    with Client([*small, *wrapping(path, "--approvals", "callslip"), *ASKER, "one"]) as client:
+    with Client([*small, *wrap_command(path, "--approvals", "callslip"), *ASKER, "one"]) as client:
         session = start_turn(client, "c1=a")
         wait_pending(path)
         agent = client.ask("ping")["result"]["pid"]
-        (recorder,) = [child for child in children(client.process.pid) if child != agent]
+        (recorder,) = [child for child in child_ids(client.process.pid) if child != agent]
         for number in range(30):
             client.send(method="noise", params={"x": "x" * 20_000, "number": number})
         received = client.until(lambda message: message.get("method") == "session/request_permission")
@@ -424,13 +434,13 @@ def test_while_the_ledger_fails_held_requests_go_to_the_client(path: str) -> Non
         client.send(id="a", result={"outcome": {"outcome": "selected", "optionId": "no"}})
         wait_for_text(client, "[c1 no]")
         assert client.process.stderr is not None
-        assert eventually(lambda: b"recording works again" in client.process.stderr.readline())  # type: ignore[union-attr]
+        assert wait_until(lambda: b"recording works again" in client.process.stderr.readline())  # type: ignore[union-attr]
         send_prompt(client, session, "c2=b")
-        (request,) = eventually(lambda: [row for row in pending_now(path) if row.description == "Do c2"])
+        (request,) = wait_until(lambda: [row for row in pending_now(path) if row.description == "Do c2"])
         assert callslip(path, "approve", request.id, "--by", "ann").returncode == 0
         wait_for_text(client, "[c2 yes]")
         assert client.end() == (0, b"")
-    assert [call.status for call in calls(path, NAME).values()] == ["denied", "completed"]
+    assert [call.status for call in read_calls(path, NAME).values()] == ["denied", "completed"]
     assert [(entry.state, entry.by) for entry in requests(path)] == [
         ("superseded", ""),
         ("refused", "client"),
@@ -441,9 +451,9 @@ def test_while_the_ledger_fails_held_requests_go_to_the_client(path: str) -> Non
 def test_when_the_recorder_hangs_a_request_goes_to_the_client(path: str) -> None:
     """A recorder that hangs reports no problem, so there is a timeout."""
     with start_with_settings(path, SHORT_TIMEOUT) as client:
-        session = client.begin()
+        session = client.open_session()
         agent = client.ask("ping")["result"]["pid"]
-        (recorder,) = [child for child in children(client.process.pid) if child != agent]
+        (recorder,) = [child for child in child_ids(client.process.pid) if child != agent]
         os.kill(recorder, signal.SIGSTOP)
         send_prompt(client, session, "c1=a")
         client.until(lambda message: message.get("method") == "session/request_permission")
@@ -469,10 +479,10 @@ def line(message: Any) -> bytes:
         (request_permission(None)["msg"], None),
         (request_permission(True)["msg"], None),
         (request_permission([1])["msg"], None),
-        (asks("session/request_permission", 1, toolCall={"toolCallId": "c"}, options=[]), None),
-        (asks("session/request_permission", 1, toolCall={"toolCallId": "c"}, options=[{"name": "x"}]), None),
-        (asks("session/request_permission", 1, toolCall="c", options=OPTIONS), None),
-        (asks("fs/read_text_file", 1, path="request_permission"), None),
+        (rpc_request("session/request_permission", 1, toolCall={"toolCallId": "c"}, options=[]), None),
+        (rpc_request("session/request_permission", 1, toolCall={"toolCallId": "c"}, options=[{"name": "x"}]), None),
+        (rpc_request("session/request_permission", 1, toolCall="c", options=OPTIONS), None),
+        (rpc_request("fs/read_text_file", 1, path="request_permission"), None),
     ],
 )
 def test_only_requests_that_can_be_answered_are_held(message: Any, key: bytes | None) -> None:
@@ -597,11 +607,11 @@ async def test_the_same_request_again_in_one_turn_goes_to_the_client(db: str) ->
     recorder.send_message(Kind.CLIENT_BYTES, prompt())
     recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
     assert (await recorder.outcome())["optionId"] == "no"
-    recorder.send_message(Kind.ANSWER_SENT, chosen("no", "a"))
+    recorder.send_message(Kind.ANSWER_SENT, permission_answer("no", "a"))
     recorder.send_message(Kind.REQUEST_HELD, request_permission("b"))
     assert await recorder.released() == b'"b"'
     recorder.send(Kind.REQUEST_RELEASED, b'"b"')
-    recorder.send_message(Kind.CLIENT_BYTES, chosen("yes", "b"))
+    recorder.send_message(Kind.CLIENT_BYTES, permission_answer("yes", "b"))
     await recorder.end()
     async with sound_ledger(db) as ledger:
         assert await ledger.approvals() == []
@@ -633,7 +643,7 @@ async def test_an_agent_that_starts_without_an_answer_receives_no_permission(db:
     recorder = RecorderHarness(db)
     recorder.send_message(Kind.CLIENT_BYTES, prompt())
     recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
-    recorder.send_message(Kind.AGENT_BYTES, more("in_progress"))
+    recorder.send_message(Kind.AGENT_BYTES, call_update("in_progress"))
     assert await recorder.outcome() == CANCELLED
     await recorder.end()
 
@@ -679,7 +689,7 @@ async def test_a_request_that_crosses_with_its_cancellation_is_cancelled_too(db:
     assert await recorder.outcome() == CANCELLED
     answer = c2a({"jsonrpc": "2.0", "id": "a", "result": {"outcome": CANCELLED}})
     recorder.send_message(Kind.ANSWER_SENT, answer)
-    recorder.send_message(Kind.AGENT_BYTES, done(reason="cancelled"))
+    recorder.send_message(Kind.AGENT_BYTES, prompt_response(reason="cancelled"))
     recorder.send_message(Kind.CLIENT_BYTES, prompt(2))
     recorder.send_message(Kind.REQUEST_HELD, request_permission("b"))
     await recorder.until_recorded(7)
@@ -724,7 +734,7 @@ async def test_a_request_ends_with_its_turn(db: str, reason: str) -> None:
     recorder = RecorderHarness(db, turn_grace=0.05, reaper_grace=0.05)
     recorder.send_message(Kind.CLIENT_BYTES, prompt())
     recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
-    recorder.send_message(Kind.AGENT_BYTES, done(reason=reason))
+    recorder.send_message(Kind.AGENT_BYTES, prompt_response(reason=reason))
     assert await recorder.outcome() == CANCELLED
     await recorder.end()
 
