@@ -22,7 +22,7 @@ from callslip.model.entries import Message, ToolCall
 from callslip.rules.lifecycle import TERMINAL_STATES
 from tests.support import provider_rules
 from tests.support.invariants import read_events, sound_ledger
-from tests.support.model_server import Server, calls, says
+from tests.support.model_server import Server, text_answer, tool_call_answer
 
 pytestmark = pytest.mark.anyio
 
@@ -68,11 +68,11 @@ async def test_a_turn_with_all_kinds_of_calls(ledger: LocalLedger, tmp_path: Pat
     (folder / "a.txt").write_text("A")
     danger = shell_tool(name="danger", cwd=str(folder), approval=True)
     answers = (
-        calls(("call_0", "shell", command("ls")), ("call_1", "shell", command("ls")), text="Looking."),
-        calls(("call_0", "shell", command("echo out; echo err >&2; exit 3"))),
-        calls(("call_0", "hasty", command("echo begun; sleep 60"))),
-        calls(("call_9", "danger", command("touch gone"))),
-        says("All done."),
+        tool_call_answer(("call_0", "shell", command("ls")), ("call_1", "shell", command("ls")), text="Looking."),
+        tool_call_answer(("call_0", "shell", command("echo out; echo err >&2; exit 3"))),
+        tool_call_answer(("call_0", "hasty", command("echo begun; sleep 60"))),
+        tool_call_answer(("call_9", "danger", command("touch gone"))),
+        text_answer("All done."),
     )
     async with serving(*answers) as (server, model):
         tools = [shell(cwd=str(folder)), shell_tool(name="hasty", timeout=1.5), danger]
@@ -107,7 +107,7 @@ async def deny_first(ledger: LocalLedger, reason: str) -> None:
 async def test_cancelling_stops_the_tool_that_runs(ledger: LocalLedger, tmp_path: Path) -> None:
     """The command is ended, its call and the turn are cancelled, and the turn ends once."""
     pid = tmp_path / "pid"
-    async with serving(calls(("c", "shell", command(f"echo $$ > {pid}; sleep 600")))) as (_, model):
+    async with serving(tool_call_answer(("c", "shell", command(f"echo $$ > {pid}; sleep 600")))) as (_, model):
         running = asyncio.ensure_future(Agent(ledger.session("s"), model, tools=[shell()]).run("Wait."))
         while not (pid.exists() and pid.read_text().strip()):
             await asyncio.sleep(0.01)
@@ -122,7 +122,7 @@ async def test_cancelling_stops_the_tool_that_runs(ledger: LocalLedger, tmp_path
 async def test_a_call_that_another_process_ends_stops_its_tool(ledger: LocalLedger, tmp_path: Path) -> None:
     """The loop continues, and the model reads that the call was cancelled."""
     pid = tmp_path / "pid"
-    answers = calls(("c", "shell", command(f"echo $$ > {pid}; sleep 600"))), says("As you wish.")
+    answers = tool_call_answer(("c", "shell", command(f"echo $$ > {pid}; sleep 600"))), text_answer("As you wish.")
     async with serving(*answers) as (server, model):
         agent = Agent(ledger.session("s"), model, tools=[shell()])
         running = asyncio.ensure_future(agent.run("Wait."))
@@ -183,7 +183,7 @@ async def test_a_tool_is_any_function(ledger: LocalLedger) -> None:
     assert adder.description == "Add two numbers."
     assert adder.parameters["required"] == ["a"]
     assert adder.parameters["properties"]["b"] == {"type": "integer", "default": 1}
-    answer = calls(
+    answer = tool_call_answer(
         ("1", "add", {"a": 2}),
         ("2", "fails", {}),
         ("3", "nothing", {}),
@@ -191,7 +191,7 @@ async def test_a_tool_is_any_function(ledger: LocalLedger) -> None:
         ("5", "add", {"a": 1, "c": 2}),
         ("6", "add", [1]),
     )
-    model = scripted(answer, says("Well."))
+    model = scripted(answer, text_answer("Well."))
     await Agent(ledger.session("s"), model, tools=[adder, tool(fails)]).run("Add.")
     done = await calls_of(ledger)
     assert [(call.status, call.output) for call in done] == [("completed", 3)] + [("failed", None)] * 5
@@ -208,7 +208,7 @@ async def test_a_tool_is_any_function(ledger: LocalLedger) -> None:
 async def test_a_tool_gets_the_arguments_as_the_model_wrote_them(ledger: LocalLedger) -> None:
     """A secret is redacted in the log and not in the command that runs."""
     key = "sk-" + "a1B2" * 8
-    model = scripted(calls(("c", "shell", command(f"printf %s {key} | wc -c"))), says("Ok."))
+    model = scripted(tool_call_answer(("c", "shell", command(f"printf %s {key} | wc -c"))), text_answer("Ok."))
     await Agent(ledger.session("s"), model, tools=[shell()]).run("Count it.")
     recorded = (await calls_of(ledger))[0]
     assert recorded.output == f"{len(key)}\n"
@@ -218,8 +218,8 @@ async def test_a_tool_gets_the_arguments_as_the_model_wrote_them(ledger: LocalLe
 
 async def test_a_call_with_incomplete_arguments_is_not_run(ledger: LocalLedger) -> None:
     """The stream ends without a finish reason."""
-    answer = calls(("c", "shell", command("touch x")))[:-2]
-    await Agent(ledger.session("s"), scripted(answer, says("Hm.")), tools=[shell()]).run("Go.")
+    answer = tool_call_answer(("c", "shell", command("touch x")))[:-2]
+    await Agent(ledger.session("s"), scripted(answer, text_answer("Hm.")), tools=[shell()]).run("Go.")
     recorded = (await calls_of(ledger))[0]
     assert (recorded.status, recorded.reason) == ("failed", "the answer ended before the arguments were complete")
 
@@ -247,9 +247,9 @@ async def test_calls_run_in_sequence_or_in_parallel(ledger: LocalLedger) -> None
 
     for parallel in (False, True):
         peak = 0
-        answer = calls(*((f"{parallel}{n}", "wait", {}) for n in range(3)))
+        answer = tool_call_answer(*((f"{parallel}{n}", "wait", {}) for n in range(3)))
         limits = Limits(parallel=parallel)
-        agent = Agent(ledger.session("s"), scripted(answer, says("x")), tools=[tool(wait)], limits=limits)
+        agent = Agent(ledger.session("s"), scripted(answer, text_answer("x")), tools=[tool(wait)], limits=limits)
         await asyncio.wait_for(agent.run("Go."), 20)
         assert peak == (3 if parallel else 1)
     assert [call.index for call in await calls_of(ledger)] == [0, 1, 2] * 2
@@ -257,7 +257,7 @@ async def test_calls_run_in_sequence_or_in_parallel(ledger: LocalLedger) -> None
 
 async def test_the_iteration_limit_ends_a_turn(ledger: LocalLedger) -> None:
     """Exactly once, with its own reason."""
-    answers = [calls(("c", "shell", command(f"echo {n}"))) for n in range(9)]
+    answers = [tool_call_answer(("c", "shell", command(f"echo {n}"))) for n in range(9)]
     limits = Limits(iterations=4)
     outcome = await Agent(ledger.session("s"), Scripted(answers), tools=[shell()], limits=limits).run("Go.")
     assert (outcome.reason, outcome.iterations) == ("max_turn_requests", 4)
@@ -267,7 +267,7 @@ async def test_the_iteration_limit_ends_a_turn(ledger: LocalLedger) -> None:
 
 async def test_a_repeated_call_is_not_run_forever(ledger: LocalLedger) -> None:
     """The model reads the reason, and if it proposes no other call the turn ends."""
-    answers = [calls((f"c{n}", "shell", command("date +%s%N"))) for n in range(9)]
+    answers = [tool_call_answer((f"c{n}", "shell", command("date +%s%N"))) for n in range(9)]
     agent = Agent(ledger.session("s"), Scripted(answers), tools=[shell()], limits=Limits(repeats=2))
     outcome = await agent.run("What time is it?")
     assert outcome.reason == "repeated_calls"
@@ -280,7 +280,9 @@ async def test_an_approval_may_change_the_arguments(ledger: LocalLedger) -> None
     """The edited command runs."""
     asking = shell_tool(approval=True)
     agent = Agent(
-        ledger.session("s"), scripted(calls(("c", "shell", command("rm -rf x"))), says("Ok.")), tools=[asking]
+        ledger.session("s"),
+        scripted(tool_call_answer(("c", "shell", command("rm -rf x"))), text_answer("Ok.")),
+        tools=[asking],
     )
     running = asyncio.ensure_future(agent.run("Clean up."))
     while not (waiting := await ledger.approvals()):
@@ -292,9 +294,9 @@ async def test_an_approval_may_change_the_arguments(ledger: LocalLedger) -> None
 
 async def test_a_session_continues_after_a_reload(ledger: LocalLedger) -> None:
     """The messages for the model are read from the ledger, so a second agent continues the first one's session."""
-    first = scripted(calls(("c", "shell", command("echo one"))), says("One."))
+    first = scripted(tool_call_answer(("c", "shell", command("echo one"))), text_answer("One."))
     await Agent(ledger.session("s"), first, tools=[shell()]).run("First.")
-    second = scripted(says("Two."))
+    second = scripted(text_answer("Two."))
     await Agent(ledger.session("s"), second, tools=[shell()]).run("Second.")
     history = second.histories[0]
     assert [message["role"] for message in history] == ["user", "assistant", "tool", "assistant", "user"]
@@ -344,9 +346,9 @@ async def test_the_loop_works_with_anthropic_histories(ledger: LocalLedger) -> N
 async def test_commands_in_tags_run_in_order(ledger: LocalLedger) -> None:
     """Their results go to the model as terminal blocks, and the turn ends once."""
     model = scripted(
-        says("I look: <shell>echo a</shell> and again <shell> echo a </shell><shell> </shell>"),
-        says("And <shell>echo oops >&2; exit 4</shell>"),
-        says("Done."),
+        text_answer("I look: <shell>echo a</shell> and again <shell> echo a </shell><shell> </shell>"),
+        text_answer("And <shell>echo oops >&2; exit 4</shell>"),
+        text_answer("Done."),
     )
     outcome = await Agent(ledger.session("s"), model, shell=shell()).run("Look.")
     assert (outcome.reason, outcome.text) == ("end_turn", "Done.")
@@ -366,8 +368,8 @@ async def test_commands_in_tags_run_in_order(ledger: LocalLedger) -> None:
 
 async def test_a_command_is_proposed_before_the_answer_ends(ledger: LocalLedger) -> None:
     """Its call is in the log as soon as the closing tag is read."""
-    answer = says("<shell>true</shell> and then some more words")
-    await Agent(ledger.session("s"), scripted(answer, says("Done.")), shell=shell()).run("Go.")
+    answer = text_answer("<shell>true</shell> and then some more words")
+    await Agent(ledger.session("s"), scripted(answer, text_answer("Done.")), shell=shell()).run("Go.")
     log = await read_events(ledger, "s")
     proposed = next(event.seq for event in log if isinstance(event, ev.CallProposed))
     started = next(event.seq for event in log if isinstance(event, ev.CallStarted))
@@ -376,7 +378,7 @@ async def test_a_command_is_proposed_before_the_answer_ends(ledger: LocalLedger)
 
 async def test_the_messages_for_the_model_are_the_same_after_a_reload(ledger: LocalLedger) -> None:
     """For a new agent on the stored session."""
-    model = scripted(says("<shell>seq 1 3</shell>"), says("So."))
+    model = scripted(text_answer("<shell>seq 1 3</shell>"), text_answer("So."))
     await Agent(ledger.session("s"), model, shell=shell()).run("Count.")
     again = Agent(ledger.session("s"), scripted(), shell=shell())
     assert (await again.messages())[: len(model.histories[1])] == model.histories[1]
@@ -414,7 +416,7 @@ async def test_cancelling_at_the_start_of_a_turn(ledger: LocalLedger) -> None:
 async def test_cancelling_repeatedly_still_ends_the_turn(ledger: LocalLedger, tmp_path: Path) -> None:
     """No turn is left open."""
     waits, mark = slow(tmp_path)
-    agent = Agent(ledger.session("s"), scripted(calls(("c", "wait", {}))), tools=[waits])
+    agent = Agent(ledger.session("s"), scripted(tool_call_answer(("c", "wait", {}))), tools=[waits])
     running = asyncio.ensure_future(agent.run("Go."))
     await until_exists(mark)
     while not running.done():
@@ -430,7 +432,7 @@ def test_an_interrupt_inside_of_the_loop_ends_the_turn(db: str) -> None:
 
     class Interrupted(Scripted):
         async def stream(self, messages: list[Any], **_: Any) -> AsyncIterator[Any]:
-            yield says("Well")[1]
+            yield text_answer("Well")[1]
             raise KeyboardInterrupt
 
     async def go() -> None:
@@ -457,7 +459,7 @@ async def test_an_error_in_parallel_calls_is_raised_unchanged(ledger: LocalLedge
             await until_exists(mark)
             raise RuntimeError("out of paper")
 
-    answer = calls(("1", "wait", {}), ("2", "other", {}))
+    answer = tool_call_answer(("1", "wait", {}), ("2", "other", {}))
     agent = Broken(ledger.session("s"), scripted(answer), tools=[waits], limits=Limits(parallel=True))
     with pytest.raises(RuntimeError, match="out of paper"):
         await agent.run("Go.")
@@ -471,7 +473,9 @@ async def test_a_turn_that_another_process_ends_stops(ledger: LocalLedger, tmp_p
     """The tool stops, queued calls are not run, the model gets no request, and the turn ends once."""
     waits, mark = slow(tmp_path)
     late = tmp_path / "late"
-    model = scripted(calls(("1", "wait", {}), ("2", "shell", command(f"touch {late}"))), says("Still here."))
+    model = scripted(
+        tool_call_answer(("1", "wait", {}), ("2", "shell", command(f"touch {late}"))), text_answer("Still here.")
+    )
     running = asyncio.ensure_future(Agent(ledger.session("s"), model, tools=[waits, shell()]).run("Go."))
     await until_exists(mark)
     await ledger.end_turn("s", reason)
@@ -499,7 +503,7 @@ async def test_a_superseded_turn_does_not_end_the_next_turn(ledger: LocalLedger)
 async def test_the_turn_of_a_session_that_is_deleted_stops(ledger: LocalLedger, tmp_path: Path) -> None:
     """And the session is not created again."""
     waits, mark = slow(tmp_path)
-    agent = Agent(ledger.session("s"), scripted(calls(("1", "wait", {}))), tools=[waits])
+    agent = Agent(ledger.session("s"), scripted(tool_call_answer(("1", "wait", {}))), tools=[waits])
     running = asyncio.ensure_future(agent.run("Go."))
     await until_exists(mark)
     await ledger.delete("s")
@@ -514,7 +518,9 @@ async def test_a_queued_call_that_is_ended_is_not_run(ledger: LocalLedger, tmp_p
     mark, go, late = (tmp_path / name for name in ("begun", "go", "late"))
     first = f"touch {mark}; while [ ! -e {go} ]; do sleep 0.02; done"
     tools = [shell(), shell_tool(name="later", approval=approval)]
-    model = scripted(calls(("1", "shell", command(first)), ("2", "later", command(f"touch {late}"))), says("Ok."))
+    model = scripted(
+        tool_call_answer(("1", "shell", command(first)), ("2", "later", command(f"touch {late}"))), text_answer("Ok.")
+    )
     running = asyncio.ensure_future(Agent(ledger.session("s"), model, tools=tools).run("Go."))
     await until_exists(mark)
     queued = (await calls_of(ledger))[1]
@@ -537,7 +543,7 @@ async def test_a_tool_that_cancels_itself_fails(ledger: LocalLedger) -> None:
 
     tools = [tool(gives_up), tool(stops)]
     for parallel in (False, True):
-        model = scripted(calls(("1", "gives_up", {}), ("2", "stops", {})), says("Ok."))
+        model = scripted(tool_call_answer(("1", "gives_up", {}), ("2", "stops", {})), text_answer("Ok."))
         agent = Agent(ledger.session("s"), model, tools=tools, limits=Limits(parallel=parallel))
         outcome = await asyncio.wait_for(agent.run("Go."), 20)
         assert outcome.reason == "end_turn"
@@ -548,7 +554,9 @@ async def test_a_tool_that_cancels_itself_fails(ledger: LocalLedger) -> None:
 
 async def test_cancelling_while_a_call_waits_for_approval(ledger: LocalLedger) -> None:
     """The request is moot, call and turn are cancelled, and an answer is a conflict."""
-    agent = Agent(ledger.session("s"), scripted(calls(("c", "shell", command("true")))), tools=[shell(approval=True)])
+    agent = Agent(
+        ledger.session("s"), scripted(tool_call_answer(("c", "shell", command("true")))), tools=[shell(approval=True)]
+    )
     running = asyncio.ensure_future(agent.run("Go."))
     while not (waiting := await ledger.approvals()):
         await asyncio.sleep(0.01)
@@ -564,7 +572,7 @@ async def test_cancelling_while_a_call_waits_for_approval(ledger: LocalLedger) -
 async def test_the_model_reads_that_a_request_expired(db: str) -> None:
     """The call is denied and the loop continues."""
     async with sound_ledger(db, reaper_interval=0.05, reaper_grace=0.05, approval_expiry=0.1) as ledger:
-        model = scripted(calls(("c", "shell", command("true"))), says("Nobody there."))
+        model = scripted(tool_call_answer(("c", "shell", command("true"))), text_answer("Nobody there."))
         outcome = await asyncio.wait_for(Agent(ledger.session("s"), model, tools=[shell(approval=True)]).run("Go."), 30)
         assert outcome.text == "Nobody there."
         recorded = (await calls_of(ledger))[0]
@@ -576,7 +584,9 @@ async def test_the_model_reads_that_a_request_expired(db: str) -> None:
 async def test_edited_arguments_must_match_the_schema(ledger: LocalLedger) -> None:
     """Otherwise the request stays pending and can be approved unchanged."""
     agent = Agent(
-        ledger.session("s"), scripted(calls(("c", "shell", command("true"))), says("Ok.")), tools=[shell(approval=True)]
+        ledger.session("s"),
+        scripted(tool_call_answer(("c", "shell", command("true"))), text_answer("Ok.")),
+        tools=[shell(approval=True)],
     )
     running = asyncio.ensure_future(agent.run("Go."))
     while not (waiting := await ledger.approvals()):
@@ -592,7 +602,7 @@ async def test_edited_arguments_must_match_the_schema(ledger: LocalLedger) -> No
 async def test_the_last_text_is_complete(ledger: LocalLedger) -> None:
     """Also if the ledger delays its end, because a secret might start there."""
     for words in ("I will do as you ask", "The key begins with AKIA"):
-        outcome = await Agent(ledger.session("s"), scripted(says(words))).run("Go.")
+        outcome = await Agent(ledger.session("s"), scripted(text_answer(words))).run("Go.")
         assert outcome.text == words
 
 
@@ -600,8 +610,8 @@ async def test_the_last_text_is_complete(ledger: LocalLedger) -> None:
 async def test_the_model_reads_both_ends_of_a_large_output(ledger: LocalLedger, tags: bool) -> None:
     """Not only the preview of the entry. It is the same after a reload."""
     loud = "echo first; head -c 3000000 /dev/zero | tr '\\0' a; echo; echo last; exit 1"
-    answer = says(f"<shell>{loud}</shell>") if tags else calls(("c", "shell", command(loud)))
-    model = scripted(answer, says("Well."))
+    answer = text_answer(f"<shell>{loud}</shell>") if tags else tool_call_answer(("c", "shell", command(loud)))
+    model = scripted(answer, text_answer("Well."))
     options: dict[str, Any] = {"shell": shell()} if tags else {"tools": [shell()]}
     await Agent(ledger.session("s"), model, **options).run("Go.")
     (recorded,) = await calls_of(ledger)
@@ -621,7 +631,7 @@ async def test_text_after_a_command_stays_in_its_answer(ledger: LocalLedger, for
         "<shell>echo b</shell>",
         "<shell>echo c</shell><shell>echo d</shell>\nSo.",
     ]
-    answers = [says(text) if format == "openai" else anthropic(text) for text in [*words, "Done."]]
+    answers = [text_answer(text) if format == "openai" else anthropic(text) for text in [*words, "Done."]]
     model = scripted(*answers, format=format)
     await Agent(ledger.session("s"), model, shell=shell()).run("Go.")
     history = model.histories[-1]
@@ -664,7 +674,7 @@ async def test_providers_accept_the_histories_of_unusual_sessions(
     """In every round, after events of another source."""
     await ledger.log.append("s", WEIRD[before], source="import")
     texts = ["<shell>echo a</shell> ", "Done."]
-    model = scripted(*(says(text) if format == "openai" else anthropic(text) for text in texts), format=format)
+    model = scripted(*(text_answer(text) if format == "openai" else anthropic(text) for text in texts), format=format)
     options: Any = {"shell": shell()} if tags else {"tools": [shell()]}
     await Agent(ledger.session("s"), model, **options).run("Go.")
     check = provider_rules.check_openai if format == "openai" else provider_rules.check_anthropic
@@ -691,7 +701,7 @@ async def test_every_end_of_a_call_is_observed(ledger: LocalLedger) -> None:
         shell_tool(name="danger", approval=True),
         tool(slow, name="endless"),
     ]
-    answer = calls(
+    answer = tool_call_answer(
         ("1", "shell", command("echo hi")),
         ("2", "fails", {}),
         ("3", "nothing", {}),

@@ -24,7 +24,7 @@ from callslip.model.events import Alias
 from callslip.model.records import ApprovalRecord
 from callslip.rules.function_schema import function_schema
 from tests.support.invariants import open_with_settings, read_events, sound_ledger
-from tests.support.model_server import calls, says
+from tests.support.model_server import text_answer, tool_call_answer
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -231,7 +231,7 @@ async def test_the_tools_of_the_agent_loop_have_their_schema(ledger: LocalLedger
     async def double(n: int) -> int:
         return 2 * n
 
-    model = Scripted((calls(("c", "double", {"n": 1})), says("Ok.")), "openai")
+    model = Scripted((tool_call_answer(("c", "double", {"n": 1})), text_answer("Ok.")), "openai")
     agent = Agent(ledger.session("s"), model, tools=[tool(double, approval=True)])
     running = asyncio.create_task(agent.run("Go."))
     request = await wait_for_request(ledger)

@@ -73,7 +73,7 @@ def scenario(db: str, name: str) -> None:
     """A session of that name, made of a scenario of that name."""
 
     async def fill(ledger: LocalLedger) -> None:
-        for draft in scenarios.drafts(name):
+        for draft in scenarios.load_drafts(name):
             await ledger.log.append(name, [draft], source="test")
 
     with_ledger(db, fill)

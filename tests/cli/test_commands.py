@@ -22,7 +22,7 @@ from callslip.cli.commands.doctor_commands import STUCK_MS, Queues, check_comman
 from callslip.commands import Command
 from callslip.model.records import CallRecord
 from callslip.settings import Settings
-from tests.support.cli_process import Process, Serving, Terminal, process, with_ledger
+from tests.support.cli_process import Process, ServeProcess, Terminal, running_process, with_ledger
 
 FILE_AND_HTTP = pytest.mark.parametrize("way", ["file", "http"])
 
@@ -60,7 +60,7 @@ def where(path: Path, way: str) -> Iterator[list[str]]:
     if way == "file":
         yield ["--db", str(path)]
         return
-    server = Serving(path)
+    server = ServeProcess(path)
     try:
         yield ["--server", server.url, "--token", server.token]
     finally:
@@ -184,7 +184,7 @@ def test_the_exit_status_of_wait_depends_on_how_the_command_ended(path: Path, wh
         running: dict[str, Process] = {}
         for name, (more, _, _) in cases.items():
             flags = [*where, "--id", name, "--timeout", "60", *more]
-            running[name] = stack.enter_context(process("submit", "go", *flags))
+            running[name] = stack.enter_context(running_process("submit", "go", *flags))
         commands_in(path, end)
         for name, (_, status, message) in cases.items():
             assert running[name].end() == status, (name, running[name].err)
@@ -198,7 +198,7 @@ def test_the_exit_status_of_wait_depends_on_how_the_command_ended(path: Path, wh
 @FILE_AND_HTTP
 def test_interrupting_a_wait_leaves_the_command_queued(path: Path, where: list[str]) -> None:
     """Ctrl-C gives status 130, and the id was printed before."""
-    with process("submit", "go", *where, "--id", "mine", "--timeout", "60", "--wait") as waiting:
+    with running_process("submit", "go", *where, "--id", "mine", "--timeout", "60", "--wait") as waiting:
         waiting.until("submitted as mine")
         assert waiting.signal(signal.SIGINT) == 130
     assert not waiting.out and not any("Traceback" in line for line in waiting.err)
@@ -253,7 +253,7 @@ def test_a_narrow_terminal_shows_every_column(path: Path, width: int, shown: lis
         patch.setenv("COLUMNS", str(width))
         terminal = Terminal("ls", "--commands", "--db", str(path))
         assert terminal.close() == 0
-    head, line = terminal.shown.splitlines()
+    head, line = terminal.screen_text.splitlines()
     assert len(head) <= width and len(line) <= width
     assert all(re.search(text, line) for text in shown), line
 

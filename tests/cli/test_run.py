@@ -19,9 +19,9 @@ import pytest
 
 from callslip.api.ledger import open_ledger
 from callslip.model import events as ev
-from tests.support.model_server import Server, calls, says
+from tests.support.model_server import Server, text_answer, tool_call_answer
 
-ECHO = calls(("c1", "shell", {"command": "echo from the shell"}), text="I look. ")
+ECHO = tool_call_answer(("c1", "shell", {"command": "echo from the shell"}), text="I look. ")
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def until(place: Path, word: str) -> None:
     raise AssertionError(f"no call is {word}")
 
 
-@pytest.mark.parametrize("serving", [[ECHO, says("It said so.")]], indirect=True)
+@pytest.mark.parametrize("serving", [[ECHO, text_answer("It said so.")]], indirect=True)
 def test_answers_go_to_stdout_and_tool_calls_to_stderr(place: Path, serving: Server) -> None:
     """--yes needs no approval; the session can be shown afterwards."""
     out, err = (running := started(place, serving, "--yes", "--session", "mine", "Do it.")).communicate(timeout=60)
@@ -77,7 +77,7 @@ def test_answers_go_to_stdout_and_tool_calls_to_stderr(place: Path, serving: Ser
     assert callslip(place, "verify").returncode == 0
 
 
-@pytest.mark.parametrize("serving", [[says("<shell>echo tagged</shell>"), says("Yes.")]], indirect=True)
+@pytest.mark.parametrize("serving", [[text_answer("<shell>echo tagged</shell>"), text_answer("Yes.")]], indirect=True)
 def test_tagged_commands_run_and_json_prints_the_result(place: Path, serving: Server) -> None:
     """--tags sends no tools to the model; --json prints a single object at the end."""
     out, err = (running := started(place, serving, "--yes", "--tags", "--json", "Do it.")).communicate(timeout=60)
@@ -88,7 +88,7 @@ def test_tagged_commands_run_and_json_prints_the_result(place: Path, serving: Se
     assert "tagged" in serving.requests[1]["messages"][-1]["content"]
 
 
-@pytest.mark.parametrize("serving", [[ECHO, says("Then not.")]], indirect=True)
+@pytest.mark.parametrize("serving", [[ECHO, text_answer("Then not.")]], indirect=True)
 def test_run_waits_for_an_approval_from_another_terminal(place: Path, serving: Server) -> None:
     """Without a terminal it prints how to approve."""
     running = started(place, serving, "Do it.")
@@ -101,7 +101,7 @@ def test_run_waits_for_an_approval_from_another_terminal(place: Path, serving: S
     assert "not now" in serving.requests[1]["messages"][-1]["content"]
 
 
-@pytest.mark.parametrize("serving", [[calls(("c", "shell", {"command": "sleep 600"}))]], indirect=True)
+@pytest.mark.parametrize("serving", [[tool_call_answer(("c", "shell", {"command": "sleep 600"}))]], indirect=True)
 def test_an_interrupt_cancels_the_call_and_the_turn(place: Path, serving: Server) -> None:
     """Ctrl-C: status 130, the call cancelled, no process left."""
     running = started(place, serving, "--yes", "Wait.")
@@ -128,7 +128,7 @@ def test_an_invalid_model_name_is_refused(place: Path) -> None:
     assert not place.exists()
 
 
-@pytest.mark.parametrize("serving", [[says("word " * 200), says("More.")]], indirect=True)
+@pytest.mark.parametrize("serving", [[text_answer("word " * 200), text_answer("More.")]], indirect=True)
 def test_a_closed_pipe_cancels_the_turn(place: Path, serving: Server) -> None:
     """`callslip run ... | head -1`: quietly, with the status of a closed pipe, and nothing left open."""
     with started(place, serving, "Do it.") as running:
@@ -187,7 +187,7 @@ class Terminal:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
-@pytest.mark.parametrize("serving", [[ECHO, says("So be it.")]], indirect=True)
+@pytest.mark.parametrize("serving", [[ECHO, text_answer("So be it.")]], indirect=True)
 @pytest.mark.parametrize(("key", "state"), [("y", "completed"), ("n", "denied")])
 def test_run_asks_for_approval_at_the_terminal(place: Path, serving: Server, key: str, state: str) -> None:
     """The command is on its own line; y and n decide, other keys are ignored."""
@@ -219,7 +219,7 @@ def test_an_interrupt_at_the_approval_prompt_cancels_the_turn(place: Path, servi
 LONG = "echo " + "harmless " * 40 + "; rm -rf precious"
 
 
-@pytest.mark.parametrize("serving", [[calls(("c", "shell", {"command": LONG}))]], indirect=True)
+@pytest.mark.parametrize("serving", [[tool_call_answer(("c", "shell", {"command": LONG}))]], indirect=True)
 def test_the_approval_prompt_shows_the_full_command(place: Path, serving: Server) -> None:
     """The user must see all of what they approve, for any length."""
     terminal = Terminal(place, serving, "Do it.")
@@ -229,7 +229,7 @@ def test_the_approval_prompt_shows_the_full_command(place: Path, serving: Server
     terminal.close()
 
 
-@pytest.mark.parametrize("serving", [[says("Hello.")]], indirect=True)
+@pytest.mark.parametrize("serving", [[text_answer("Hello.")]], indirect=True)
 def test_pending_approvals_of_other_processes_are_not_prompted(place: Path, serving: Server) -> None:
     """A request that was pending when it began belongs to another process, and is not shown here."""
 

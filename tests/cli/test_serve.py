@@ -21,7 +21,16 @@ from callslip.formats import registry
 from callslip.model import events as ev
 from callslip.model.events import Alias
 from tests.support import scenarios
-from tests.support.cli_process import Process, Serving, Terminal, process, run, run_here, serving, with_ledger
+from tests.support.cli_process import (
+    Process,
+    ServeProcess,
+    Terminal,
+    run,
+    run_in_process,
+    running_process,
+    serving,
+    with_ledger,
+)
 
 OPTIONS = [{"optionId": "yes", "kind": "allow_once", "name": "Yes"}, {"optionId": "no", "kind": "reject_once"}]
 ENDS: dict[str, tuple[type[Any], dict[str, str]]] = {
@@ -39,7 +48,7 @@ def path(tmp_path: Path) -> Path:
     file = tmp_path / "ledger.db"
 
     async def fill(ledger: LocalLedger) -> None:
-        for draft in scenarios.drafts("two_turns"):
+        for draft in scenarios.load_drafts("two_turns"):
             await ledger.log.append("two_turns", [draft], source="test")
         for state, (kind, facts) in ENDS.items():
             named = (Alias("t", state),)
@@ -72,7 +81,7 @@ def at(path: Path) -> list[str]:
     return ["--db", str(path)]
 
 
-def by(server: Serving) -> list[str]:
+def by(server: ServeProcess) -> list[str]:
     return ["--server", server.url, "--token", server.token]
 
 
@@ -92,10 +101,10 @@ def test_serve_prints_its_url_and_writes_a_server_file(path: Path, home: Path) -
         assert token.read_text().strip() == server.token and stat.S_IMODE(token.stat().st_mode) == 0o600
         data = json.loads(run("doctor", "--json", *at(path)).stdout)
         assert data["server"] == {"url": server.url, "pid": server.pid}
-        assert server.url in run_here("doctor", *at(path)).stdout
+        assert server.url in run_in_process("doctor", *at(path)).stdout
         assert server.signal(signal.SIGTERM) == exit_status.TERMINATED
         assert not file.exists()
-    assert "not running" in run_here("doctor", *at(path)).stdout
+    assert "not running" in run_in_process("doctor", *at(path)).stdout
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
@@ -141,7 +150,7 @@ def test_serving_on_a_public_address_gives_a_warning(path: Path) -> None:
     with serving(path, "--host", "0.0.0.0", "--port", "0", "--token", "a-token-of-my-own") as server:
         assert "warning: 0.0.0.0 can be reached from other machines" in server.err[0]
         assert server.url.startswith("http://127.0.0.1:") and server.token == "a-token-of-my-own"
-        assert run_here("export", "asking", *by(server)).returncode == 0
+        assert run_in_process("export", "asking", *by(server)).returncode == 0
 
 
 def test_open_option_starts_the_browser_with_a_private_file(
@@ -180,7 +189,7 @@ def test_the_server_file_of_a_killed_server_is_ignored(path: Path) -> None:
     with serving(path) as server:
         server.kill()
     assert path.with_name("ledger.db.server").exists()
-    assert run_here("approve", "asking", *at(path)).returncode == 0
+    assert run_in_process("approve", "asking", *at(path)).returncode == 0
     with serving(path) as server:
         assert json.loads(path.with_name("ledger.db.server").read_text())["url"] == server.url
 
@@ -190,7 +199,7 @@ def test_serve_works_if_the_server_file_cannot_be_written(path: Path) -> None:
     path.with_name("ledger.db.server").mkdir()
     with serving(path) as server:
         assert "other commands will not find this server" in server.err[0]
-        assert run_here("export", "asking", *by(server)).returncode == 0
+        assert run_in_process("export", "asking", *by(server)).returncode == 0
 
 
 def test_an_in_memory_ledger_can_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +207,7 @@ def test_an_in_memory_ledger_can_be_served(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     with serving(Path(":memory:")) as server:
         assert server.info["db"] is None
-        assert run_here("export", "@last", *by(server)).returncode == exit_status.NOT_FOUND
+        assert run_in_process("export", "@last", *by(server)).returncode == exit_status.NOT_FOUND
         assert not list(tmp_path.iterdir())
 
 
@@ -246,14 +255,14 @@ EVERY = [
 
 def test_commands_give_the_same_output_for_file_and_server(path: Path) -> None:
     """Status, stdout and stderr; only messages about parameter names and unknown turns may differ."""
-    plain = {tuple(line): run_here(*line, *at(path)) for line, _ in EVERY}
+    plain = {tuple(line): run_in_process(*line, *at(path)) for line, _ in EVERY}
     first_of_command = {line[0]: line for line, _ in reversed(EVERY)}
     for line in first_of_command.values():
         here, process = plain[tuple(line)], run(*line, *at(path))
         assert (here.returncode, here.stdout, here.stderr) == (process.returncode, process.stdout, process.stderr)
     with serving(path) as server:
         for line, status in EVERY:
-            here, there = plain[tuple(line)], run_here(*line, *by(server))
+            here, there = plain[tuple(line)], run_in_process(*line, *by(server))
             assert (here.returncode, there.returncode) == (status, status), (line, here.stderr, there.stderr)
             assert here.stdout == there.stdout, line
             if status != exit_status.USAGE and "--turn" not in line and "--session" not in line:
@@ -267,10 +276,10 @@ def test_exports_are_the_same_for_file_and_server_in_every_format(path: Path) ->
     """Documents are identical to the byte, and so are all streams."""
     lines = [["export", "two_turns", "--format", name] for name in FORMATS]
     lines += [["export", "two_turns", "--format", name, "--stream"] for name in registry.streamable()]
-    here = [run_here(*line, *at(path)) for line in lines]
+    here = [run_in_process(*line, *at(path)) for line in lines]
     with serving(path) as server:
         for line, plain in zip(lines, here, strict=True):
-            there = run_here(*line, *by(server))
+            there = run_in_process(*line, *by(server))
             assert plain.returncode == there.returncode == 0, (line, plain.stderr, there.stderr)
             assert plain.stdout == there.stdout and plain.stdout, line
 
@@ -284,9 +293,9 @@ def test_a_long_log_is_exported_in_pages_through_the_server(tmp_path: Path) -> N
 
     with_ledger(file, fill)
     lines = [["export", "long", "--format", "events", *more] for more in ([], ["--at", "1000"], ["--at", "1001"])]
-    here = [run_here(*line, *at(file)).stdout for line in lines]
+    here = [run_in_process(*line, *at(file)).stdout for line in lines]
     with serving(file) as server:
-        assert [run_here(*line, *by(server)).stdout for line in lines] == here
+        assert [run_in_process(*line, *by(server)).stdout for line in lines] == here
     assert [len(json.loads(text)["events"]) for text in here] == [2500, 1000, 1001]
 
 
@@ -300,7 +309,9 @@ def test_wait_prints_a_large_output_in_full(tmp_path: Path) -> None:
     with_ledger(file, fill)
     with serving(file) as server:
         assert (
-            run_here("wait", "@last", *by(server)).stdout == run_here("wait", "@last", *at(file)).stdout == text + "\n"
+            run_in_process("wait", "@last", *by(server)).stdout
+            == run_in_process("wait", "@last", *at(file)).stdout
+            == text + "\n"
         )
 
 
@@ -309,45 +320,47 @@ def test_wait_prints_a_large_output_in_full(tmp_path: Path) -> None:
 
 def test_cancel_works_for_file_and_server(path: Path) -> None:
     """On the file and by the server; a waiting command ends."""
-    done = run_here(
+    done = run_in_process(
         "cancel", "running", "--reason", "enough", "--json", *at(path), env={"USER": "ada", "LOGNAME": "ada"}
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["reason"] == "cancelled by ada: enough"
-    with serving(path) as server, process("wait", "asking", *by(server)) as waiting:
-        assert run_here("cancel", "asking", "--reason", "stop", *by(server)).stderr.endswith(
+    with serving(path) as server, running_process("wait", "asking", *by(server)) as waiting:
+        assert run_in_process("cancel", "asking", "--reason", "stop", *by(server)).stderr.endswith(
             "cancelled by user: stop\n"
         )
         assert waiting.end() == exit_status.ENDED
-        assert run_here("cancel", "asking", *by(server)).returncode == exit_status.OK
-    assert "no pending approvals" in run_here("approve", "@last", *at(path)).stderr
+        assert run_in_process("cancel", "asking", *by(server)).returncode == exit_status.OK
+    assert "no pending approvals" in run_in_process("approve", "@last", *at(path)).stderr
 
 
 def test_a_decision_through_the_server_records_the_token_label(path: Path) -> None:
     """--by is refused."""
-    token = run_here("admin", "token", "create", "--can", "read,approve", "--label", "Grace", *at(path)).stdout.strip()
-    with serving(path) as server, process("wait", "asking", *by(server)) as waiting:
-        named = run_here("approve", "asking", "--by", "Ada", *by(server))
+    token = run_in_process(
+        "admin", "token", "create", "--can", "read,approve", "--label", "Grace", *at(path)
+    ).stdout.strip()
+    with serving(path) as server, running_process("wait", "asking", *by(server)) as waiting:
+        named = run_in_process("approve", "asking", "--by", "Ada", *by(server))
         assert named.returncode == exit_status.USAGE and "label of your token" in named.stderr
-        done = run_here("deny", "@last", "--json", "--server", server.url, env={"CALLSLIP_TOKEN": token})
+        done = run_in_process("deny", "@last", "--json", "--server", server.url, env={"CALLSLIP_TOKEN": token})
         assert done.returncode == 0, done.stderr
         data = json.loads(done.stdout)
         assert (data["state"], data["by"], data["reason"]) == ("refused", "Grace", "denied by Grace")
         assert waiting.end() == exit_status.DENIED
-        again = run_here("approve", data["approval"], *by(server))
+        again = run_in_process("approve", data["approval"], *by(server))
         assert again.returncode == exit_status.FAILED and "it was denied by Grace" in again.stderr
 
 
 def test_approve_can_edit_the_arguments_through_the_server(path: Path) -> None:
     """`--input` runs the call with other arguments."""
     with serving(path) as server:
-        assert run_here("approve", "asking", "--input", '{"path": "/tmp"}', *by(server)).returncode == 0
+        assert run_in_process("approve", "asking", "--input", '{"path": "/tmp"}', *by(server)).returncode == 0
     [entry] = [one for one in _entries(path, "asking") if one["type"] == "tool_call"]
     assert entry["rawInput"] == {"path": "/tmp"}
 
 
 def _entries(path: Path, session: str) -> list[Any]:
-    return json.loads(run_here("export", session, *at(path)).stdout)["entries"]
+    return json.loads(run_in_process("export", session, *at(path)).stdout)["entries"]
 
 
 # Tokens
@@ -357,16 +370,16 @@ def _entries(path: Path, session: str) -> list[Any]:
 def test_a_decision_needs_a_token_while_a_server_runs(path: Path, verb: str) -> None:
     """The token must be passed: the token file, which any program of this user can read, is not used."""
     with serving(path) as server:
-        done = run_here(verb, "asking", *at(path))
+        done = run_in_process(verb, "asking", *at(path))
         assert done.returncode == exit_status.USAGE and not done.stdout
         assert f"a server runs for this ledger at {server.url}" in done.stderr
         assert "--token or CALLSLIP_TOKEN" in done.stderr and server.token not in done.stderr
-        assert run_here(verb, "asking", "--server", server.url).returncode == exit_status.USAGE
-        assert run_here(verb, "asking", *at(path), "--token", "wrong").returncode == exit_status.USAGE
-        scoped = run_here("admin", "token", "create", "--can", "read", *at(path)).stdout.strip()
-        refused = run_here(verb, "asking", *at(path), "--token", scoped)
+        assert run_in_process(verb, "asking", "--server", server.url).returncode == exit_status.USAGE
+        assert run_in_process(verb, "asking", *at(path), "--token", "wrong").returncode == exit_status.USAGE
+        scoped = run_in_process("admin", "token", "create", "--can", "read", *at(path)).stdout.strip()
+        refused = run_in_process(verb, "asking", *at(path), "--token", scoped)
         assert refused.returncode == exit_status.FAILED and "may not approve" in refused.stderr
-        assert run_here(verb, "asking", *at(path), env={"CALLSLIP_TOKEN": server.token}).returncode == 0
+        assert run_in_process(verb, "asking", *at(path), env={"CALLSLIP_TOKEN": server.token}).returncode == 0
     [request] = [one for one in _entries(path, "asking") if one["type"] == "permission_request"]
     assert request["by"] == "user"
 
@@ -382,31 +395,34 @@ def test_approve_prompts_for_the_token_at_a_terminal(path: Path) -> None:
         terminal.until("Token")
         terminal.press(server.token + "\r")
         terminal.until("approved by user")
-        assert terminal.close() == 0 and server.token not in terminal.shown
+        assert terminal.close() == 0 and server.token not in terminal.screen_text
 
 
 def test_read_commands_use_the_token_file_of_the_user(path: Path, home: Path) -> None:
     """For a server on this machine; a wrong token is not reported as an unreachable server."""
     with serving(path) as server:
-        assert run_here("export", "asking", "--server", server.url).returncode == 0
+        assert run_in_process("export", "asking", "--server", server.url).returncode == 0
         assert (
-            run_here("export", "asking", env={"CALLSLIP_SERVER": f"{server.url}/?token={server.token}"}).returncode == 0
+            run_in_process(
+                "export", "asking", env={"CALLSLIP_SERVER": f"{server.url}/?token={server.token}"}
+            ).returncode
+            == 0
         )
         (home / ".local/share/callslip/token").unlink()
         for more in ([], ["--token", "wrong"]):
-            done = run_here("export", "asking", "--server", server.url, *more)
+            done = run_in_process("export", "asking", "--server", server.url, *more)
             assert done.returncode == exit_status.USAGE and "token" in done.stderr
-        both = run_here("export", "asking", "--server", server.url, *at(path))
+        both = run_in_process("export", "asking", "--server", server.url, *at(path))
         assert both.returncode == exit_status.USAGE and "exclusive" in both.stderr
 
 
 @pytest.mark.parametrize("line", ["tail", "wait x", "approve x --token t", "deny x --token t", "cancel x", "export x"])
 def test_an_unreachable_server_is_status_6(line: str) -> None:
     """A URL of another scheme is a usage error."""
-    done = run_here(*line.split(), "--server", "http://127.0.0.1:9")
+    done = run_in_process(*line.split(), "--server", "http://127.0.0.1:9")
     assert done.returncode == exit_status.UNREACHABLE and "http://127.0.0.1:9" in done.stderr
     assert "Traceback" not in done.stderr
-    assert run_here(*line.split(), "--server", "ftp://x").returncode == exit_status.USAGE
+    assert run_in_process(*line.split(), "--server", "ftp://x").returncode == exit_status.USAGE
 
 
 def test_a_response_of_another_program_is_status_6(path: Path) -> None:
@@ -426,13 +442,13 @@ def test_a_response_of_another_program_is_status_6(path: Path) -> None:
     with HTTPServer(("127.0.0.1", 0), Stranger) as other:
         thread = threading.Thread(target=other.serve_forever)
         thread.start()
-        done = run_here("export", "@last", "--server", f"http://127.0.0.1:{other.server_port}")
+        done = run_in_process("export", "@last", "--server", f"http://127.0.0.1:{other.server_port}")
         other.shutdown()
         thread.join()
     assert done.returncode == exit_status.UNREACHABLE and "not a Callslip server" in done.stderr
 
 
-def wait_requested(server: Serving, route: str) -> None:
+def wait_requested(server: ServeProcess, route: str) -> None:
     """Return once the server has answered a request on a route."""
     headers = {"authorization": f"Bearer {server.token}"}
     for _ in range(2000):
@@ -454,7 +470,7 @@ def test_wait_continues_after_a_server_restart(path: Path) -> None:
             waiting.until("retrying")
             with serving(path, "--port", port):
                 waiting.until("Reconnected to")
-                run_here("cancel", "running", *at(path))
+                run_in_process("cancel", "running", *at(path))
                 assert waiting.end() == exit_status.ENDED
         finally:
             waiting.kill()

@@ -17,7 +17,7 @@ from callslip.cli.terminal.patched_session import PatchedSession
 from callslip.model import events as ev
 from callslip.model.entries import Snapshot
 from callslip.model.events import Alias, Event
-from tests.support.cli_process import Serving, Terminal, process, run, serving, with_ledger
+from tests.support.cli_process import ServeProcess, Terminal, run, running_process, serving, with_ledger
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\x1b]52;c;aGk=\x07\x9b31mred\x7f\u202egpj.exe\u2066\r\u200b\ufeffend"
 HIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
@@ -51,7 +51,7 @@ def write(path: Path, *events: Event) -> None:
     with_ledger(path, append)
 
 
-def where(path: Path, server: Serving | None) -> list[str]:
+def where(path: Path, server: ServeProcess | None) -> list[str]:
     return ["--server", server.url] if server else ["--db", str(path)]
 
 
@@ -89,7 +89,7 @@ def snapshot(path: Path) -> Snapshot:
 
 def test_tail_prints_a_snapshot_and_then_patches(path: Path, reach: list[str]) -> None:
     """The lines replayed give the snapshot of the ledger; with --until-end it exits after the turn."""
-    with process("tail", "--until-end", *reach) as tail:
+    with running_process("tail", "--until-end", *reach) as tail:
         tail.until('"snapshot"')
         write(path, *WORK)
         assert tail.end() == 0, tail.err
@@ -101,7 +101,7 @@ def test_tail_prints_a_snapshot_and_then_patches(path: Path, reach: list[str]) -
 
 def test_tail_prints_events_after_the_given_seq(path: Path, reach: list[str]) -> None:
     """The events equal those of export."""
-    with process("tail", "work", "--format", "events", "--after", "3", "--until-end", *reach) as tail:
+    with running_process("tail", "work", "--format", "events", "--after", "3", "--until-end", *reach) as tail:
         write(path, WORK[0])
         tail.until("call.proposed")
         write(path, *WORK[1:])
@@ -132,7 +132,7 @@ def test_tail_from_start_of_a_pruned_log_prints_the_rest(path: Path, reach: list
     with_ledger(path, prune)
     gone = run("tail", "--after", "1", *reach)
     assert gone.returncode == exit_status.NOT_FOUND and "retention" in gone.stderr
-    with process("tail", "--from-start", "--until-end", *reach) as tail:
+    with running_process("tail", "--from-start", "--until-end", *reach) as tail:
         tail.until('"snapshot"')
         write(path, ev.TurnEnded(reason="end_turn"))
         assert tail.end() == 0
@@ -141,7 +141,7 @@ def test_tail_from_start_of_a_pruned_log_prints_the_rest(path: Path, reach: list
 
 def test_an_interrupt_is_status_130(path: Path, reach: list[str]) -> None:
     """Nothing but a line break is printed on stderr."""
-    with process("tail", *reach) as tail:
+    with running_process("tail", *reach) as tail:
         tail.until('"snapshot"')
         assert tail.signal(signal.SIGINT) == exit_status.INTERRUPTED
     assert tail.err == ["\n"]  # The prompt of the shell starts on a new line.
@@ -152,7 +152,9 @@ def test_tail_reconnects_to_a_restarted_server(path: Path, format_: str) -> None
     """Every event is printed once, also those written in between; stderr reports both."""
     with serving(path) as server:
         port = server.url.rpartition(":")[2]
-        with process("tail", "--format", format_, "--after", "0", "--until-end", "--server", server.url) as tail:
+        with running_process(
+            "tail", "--format", format_, "--after", "0", "--until-end", "--server", server.url
+        ) as tail:
             tail.until('"seq":3')
             server.kill()
             tail.until("retrying")
@@ -179,7 +181,7 @@ def test_tail_prints_a_burst_of_another_process(path: Path, reach: list[str]) ->
                 await ledger.log.append("work", [ev.MessageDelta(text="word ", chunks="delta")] * 500, source="test")
             await ledger.log.append("work", [ev.TurnEnded(reason="end_turn")], source="test")
 
-    with process("tail", "--until-end", *reach) as tail:
+    with running_process("tail", "--until-end", *reach) as tail:
         tail.until('"snapshot"')
         asyncio.run(burst())
         assert tail.end() == 0, tail.err
@@ -195,14 +197,14 @@ def test_tail_on_a_terminal_prints_text_and_steps_live(path: Path, reach: list[s
     """First the existing entries, then each new event, until it is interrupted."""
     terminal = Terminal("tail", *reach)
     terminal.until("I look.")
-    assert "go on" in terminal.shown
+    assert "go on" in terminal.screen_text
     for event, words in zip(WORK, SEEN, strict=False):
         write(path, event)
         terminal.until(words)
-    assert re.search(r"^\d\d:\d\d:\d\d  rm            ✓ Remove it  completed", terminal.shown, re.MULTILINE)
+    assert re.search(r"^\d\d:\d\d:\d\d  rm            ✓ Remove it  completed", terminal.screen_text, re.MULTILINE)
     terminal.press("\x03")
     assert terminal.close() == exit_status.INTERRUPTED
-    assert "Traceback" not in terminal.shown
+    assert "Traceback" not in terminal.screen_text
 
 
 def test_tail_shows_how_to_answer_an_approval_request(path: Path, reach: list[str]) -> None:
@@ -212,8 +214,8 @@ def test_tail_shows_how_to_answer_an_approval_request(path: Path, reach: list[st
     write(path, ev.ApprovalRequested(aliases=CALL, description="may I?"))
     terminal = Terminal("tail", "--until-end", *reach)
     terminal.until("callslip deny appr_")
-    assert "rm -rf precious" in terminal.shown.replace("\n", "")
-    [answer] = re.findall(r"callslip (approve appr_\w+.*?)\s*$", terminal.shown, re.MULTILINE)
+    assert "rm -rf precious" in terminal.screen_text.replace("\n", "")
+    [answer] = re.findall(r"callslip (approve appr_\w+.*?)\s*$", terminal.screen_text, re.MULTILINE)
     assert answer.endswith(" ".join(reach))
     other = (Alias("t", "c2"),)
     write(path, ev.CallProposed(tool_name="sh", title="Second", scope="detached", aliases=other))
@@ -234,8 +236,8 @@ def test_tail_on_a_terminal_starts_with_the_latest_entries(path: Path, reach: li
     for more, first in (([], 10), (["--after", "20"], 15), (["--from-start"], 0)):
         terminal = Terminal("tail", "--until-end", *more, *reach)
         assert terminal.close() == 0
-        assert re.findall(r"line (\d\d)", terminal.shown) == [f"{number:02}" for number in range(first, 20)], more
-        assert "callslip approve appr_" in terminal.shown and ("go on" in terminal.shown) == (first == 0)
+        assert re.findall(r"line (\d\d)", terminal.screen_text) == [f"{number:02}" for number in range(first, 20)], more
+        assert "callslip approve appr_" in terminal.screen_text and ("go on" in terminal.screen_text) == (first == 0)
 
 
 def test_tail_escapes_hostile_text(path: Path, reach: list[str]) -> None:
@@ -257,9 +259,9 @@ def test_tail_escapes_hostile_text(path: Path, reach: list[str]) -> None:
         terminal.until("the last word")
         terminal.press("\x03")
         assert terminal.close() == exit_status.INTERRUPTED
-        assert not HIDDEN.search(terminal.shown.replace("^C", "")), more
-        assert "\r" not in terminal.shown
-        assert "\\x1b[2J" in terminal.shown or "\\u001b[2J" in terminal.shown
+        assert not HIDDEN.search(terminal.screen_text.replace("^C", "")), more
+        assert "\r" not in terminal.screen_text
+        assert "\\x1b[2J" in terminal.screen_text or "\\u001b[2J" in terminal.screen_text
 
 
 def test_tail_on_a_terminal_continues_after_a_server_restart(path: Path) -> None:
@@ -274,5 +276,5 @@ def test_tail_on_a_terminal_continues_after_a_server_restart(path: Path) -> None
         with serving(path, "--port", port):
             terminal.until("It is done.")
             write(path, WORK[-1])
-            assert terminal.close() == 0, terminal.shown
-    assert terminal.shown.count("I look.") == 1 and terminal.shown.count("It is") == 1
+            assert terminal.close() == 0, terminal.screen_text
+    assert terminal.screen_text.count("I look.") == 1 and terminal.screen_text.count("It is") == 1

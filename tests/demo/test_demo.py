@@ -332,8 +332,8 @@ async def test_patches_alone_build_the_snapshot(db: str, name: str) -> None:
     """A view fed with patches, in another ledger than the writer's, equals the snapshot."""
     view = PatchedSession()
     async with (
-        callslip.open(db, scenarios.QUIET) as writer,
-        callslip.open(db, scenarios.QUIET) as reader,
+        callslip.open(db, scenarios.NO_REAPER) as writer,
+        callslip.open(db, scenarios.NO_REAPER) as reader,
         asyncio.timeout(TIMEOUT_S),
     ):
 
@@ -342,7 +342,7 @@ async def test_patches_alone_build_the_snapshot(db: str, name: str) -> None:
                 view.apply(seq, patches)
 
         watching = asyncio.create_task(watch())
-        for draft in scenarios.drafts(name):
+        for draft in scenarios.load_drafts(name):
             await writer.log.append(name, [draft], source="test")
         snapshot = await writer.snapshot(name)
         await view.wait_until(lambda view: view.seq >= snapshot.seq)

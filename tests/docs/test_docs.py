@@ -19,16 +19,16 @@ from tests.support.doc_examples import (
     DOCS,
     LINK,
     ROOT,
-    agrees,
-    blocks,
-    commands,
-    headings,
+    find_blocks,
+    find_commands,
+    find_paths,
+    find_unknown_command,
+    heading_anchors,
     link_exists,
-    named_paths,
+    matches_output,
     path_exists,
-    prose,
-    run,
-    unknown_command,
+    run_document,
+    strip_blocks,
 )
 
 IDS = [str(path.relative_to(ROOT)) for path in DOCS]
@@ -39,31 +39,31 @@ MAX_GUIDE_LINES = 220
 @pytest.mark.parametrize("path", DOCS, ids=IDS)
 def test_paths_named_in_the_docs_exist(path: Path) -> None:
     """A path in backticks exists, with the test that it names; a pattern matches a file."""
-    assert not [name for name in sorted(named_paths(path.read_text("utf-8"))) if not path_exists(name)]
+    assert not [name for name in sorted(find_paths(path.read_text("utf-8"))) if not path_exists(name)]
 
 
 @pytest.mark.parametrize("path", DOCS, ids=IDS)
 def test_links_between_the_docs_exist(path: Path) -> None:
     """A relative link or picture names a file that exists, with the heading in the link."""
-    links = LINK.findall(prose(path.read_text("utf-8")))
+    links = LINK.findall(strip_blocks(path.read_text("utf-8")))
     assert not [link for link in links if not link_exists(path, *link)]
 
 
 @pytest.mark.parametrize("path", DOCS, ids=IDS)
 def test_commands_shown_in_the_docs_exist(path: Path) -> None:
     """Each `callslip <command>` is a command of the program."""
-    found = list(commands(path.read_text("utf-8")))
+    found = list(find_commands(path.read_text("utf-8")))
     if found:
         from callslip.cli import main
 
         assert isinstance(main, click.Group), "callslip.cli.main is the click group"
-        assert not [shlex.join(words) for words in found if unknown_command(main, words)]
+        assert not [shlex.join(words) for words in found if find_unknown_command(main, words)]
 
 
 @pytest.mark.parametrize("path", DOCS, ids=IDS)
 def test_blocks_are_well_formed(path: Path) -> None:
     """Python, TOML and JSON in the docs can be parsed, including fragments."""
-    for block in blocks(path.read_text("utf-8")):
+    for block in find_blocks(path.read_text("utf-8")):
         if block.language == "python":
             compile(block.body, f"{path.name}:{block.line}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
         elif block.language == "toml":
@@ -76,7 +76,9 @@ def test_blocks_are_well_formed(path: Path) -> None:
 def test_all_code_in_a_guide_is_run(path: Path) -> None:
     """Code and commands are examples, files of examples, or fragments of a named test."""
     text = path.read_text("utf-8")
-    code = [block for block in blocks(text) if block.language in ("python", "js", "ts", "tsx", "console", "toml", "sh")]
+    code = [
+        block for block in find_blocks(text) if block.language in ("python", "js", "ts", "tsx", "console", "toml", "sh")
+    ]
     assert not [block.info for block in code if block.role not in ("example", "file", "fragment")]
     assert not [block.info for block in code if block.role in ("file", "fragment") and not block.name]
     assert path.parent.name != "guides" or len(text.splitlines()) <= MAX_GUIDE_LINES
@@ -89,7 +91,7 @@ def test_examples_print_what_the_docs_say(tmp_path: Path) -> None:
         name = str(path.relative_to(ROOT))
         folder = tmp_path / name.replace("/", "_")
         folder.mkdir()
-        return [f"{name}, {problem}" for problem in run(path.read_text("utf-8"), folder)]
+        return [f"{name}, {problem}" for problem in run_document(path.read_text("utf-8"), folder)]
 
     with ThreadPoolExecutor(4) as pool:
         problems = [problem for found in pool.map(run_examples, DOCS) for problem in found]
@@ -109,7 +111,7 @@ def test_the_upgrade_guide_has_its_steps_in_order() -> None:
     text = (ROOT / "docs" / "upgrading.md").read_text("utf-8")
     places = [text.index(f"\n## {head}") for head in ("1. The server", "2. The readers", "3. Verify")]
     assert places == sorted(places)
-    console = next(block.body for block in blocks(text[places[-1] :]) if block.info == "console example")
+    console = next(block.body for block in find_blocks(text[places[-1] :]) if block.info == "console example")
     assert "callslip doctor" in console and "callslip verify" in console
 
 
@@ -156,37 +158,39 @@ nothing done
 
 def test_paths_commands_and_examples_are_found() -> None:
     """Paths, commands, links, headings and examples of a small document are found."""
-    assert named_paths(SAMPLE) == {
+    assert find_paths(SAMPLE) == {
         "src/callslip/rules/fold.py",
         "tests/docs/test_docs.py::test_x",
         "tests/docs/test_http_walk.py::steps",
     }
-    assert [path_exists(name) for name in sorted(named_paths(SAMPLE))] == [True, False, True]
-    assert [words[0] for words in commands(SAMPLE)] == ["ls", "import", "admin", "--db"]
+    assert [path_exists(name) for name in sorted(find_paths(SAMPLE))] == [True, False, True]
+    assert [words[0] for words in find_commands(SAMPLE)] == ["ls", "import", "admin", "--db"]
     assert LINK.findall('[a](b.md#c) [d](#e) [f](https://g) <img src="h.png">') == [
         ("b.md", "c"),
         ("", "e"),
         ("h.png", ""),
     ]
-    assert headings("## Around it: `callslip wrap --mcp`\n```\n# no\n```\n") == {"around-it-callslip-wrap---mcp"}
-    assert [(block.info, block.output) for block in blocks(SAMPLE)][2] == ("python example", "exec_ba9876543210\n")
+    assert heading_anchors("## Around it: `callslip wrap --mcp`\n```\n# no\n```\n") == {"around-it-callslip-wrap---mcp"}
+    assert [(block.info, block.output) for block in find_blocks(SAMPLE)][2] == ("python example", "exec_ba9876543210\n")
 
 
 def test_output_of_examples_is_compared(tmp_path: Path) -> None:
     """Only the step of a document that prints something else is reported."""
-    (problem,) = run(SAMPLE, tmp_path)
+    (problem,) = run_document(SAMPLE, tmp_path)
     assert problem.startswith("line 25: cat a.txt\nstatus 0, printed:\ndone 5 ms ago")
-    assert agrees("a\nb\nc\n", "a\n...\nc\n", {}) and not agrees("a\nb\nc\n", "a\n...\nd\n", {})
-    assert not agrees("a", "", {})
+    assert matches_output("a\nb\nc\n", "a\n...\nc\n", {}) and not matches_output("a\nb\nc\n", "a\n...\nd\n", {})
+    assert not matches_output("a", "", {})
 
 
 def test_ids_are_equal_where_a_document_shows_them_equal() -> None:
     """Equal ids in a document must be equal in the output, in all steps; different ones must differ."""
     one, two, three = (f"exec_{digit * 12}" for digit in "123")
     known: dict[str, str] = {}
-    assert agrees(f"{two} {two}", f"{one} {one}", known) and not agrees(f"{two} {three}", f"{one} {one}", {})
-    assert agrees(f"is {two}", f"is {one}", known) and not agrees(f"is {three}", f"is {one}", known)
-    assert agrees(f"{three}", f"{two}", known) and not agrees(f"{two}", f"{three}", known)
+    assert matches_output(f"{two} {two}", f"{one} {one}", known) and not matches_output(
+        f"{two} {three}", f"{one} {one}", {}
+    )
+    assert matches_output(f"is {two}", f"is {one}", known) and not matches_output(f"is {three}", f"is {one}", known)
+    assert matches_output(f"{three}", f"{two}", known) and not matches_output(f"{two}", f"{three}", known)
 
 
 def test_unknown_commands_are_found() -> None:
@@ -194,8 +198,8 @@ def test_unknown_commands_are_found() -> None:
     token = click.Command("token")
     admin = click.Group("admin", commands=[token])
     main = click.Group("callslip", commands=[admin, click.Command("ls")], params=[click.Option(["--db"])])
-    assert unknown_command(main, ["--db", "x", "ls", "nonsense"]) is None
-    assert unknown_command(main, ["admin", "token"]) is None
-    assert unknown_command(main, ["admin", "tokens"]) == "tokens"
-    assert unknown_command(main, ["--db", "ls", "list"]) == "list"
-    assert unknown_command(main, ["COMMAND"]) is None
+    assert find_unknown_command(main, ["--db", "x", "ls", "nonsense"]) is None
+    assert find_unknown_command(main, ["admin", "token"]) is None
+    assert find_unknown_command(main, ["admin", "tokens"]) == "tokens"
+    assert find_unknown_command(main, ["--db", "ls", "list"]) == "list"
+    assert find_unknown_command(main, ["COMMAND"]) is None

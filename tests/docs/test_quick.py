@@ -108,8 +108,8 @@ def test_only_tests_without_processes_run(tmp_path: Path) -> None:
 
 def test_the_helpers_of_the_tests_are_known() -> None:
     """Commands, Node and the browser are processes; a server in the loop of a test is none."""
-    starters = [cli_process.run, cli_process.Serving, cli_process.Terminal, stream_checks.Client, browser.chromium]
-    harmless = [cli_process.run_here, live_server.served, stream_checks.folded, scenarios.events]
+    starters = [cli_process.run, cli_process.ServeProcess, cli_process.Terminal, stream_checks.Client, browser.chromium]
+    harmless = [cli_process.run_in_process, live_server.serving_ledger, stream_checks.folded, scenarios.load_events]
     starting = starting_code([*starters, *harmless])
     assert all(id(code) in starting for code in starters)
     assert not any(id(code) in starting for code in harmless)

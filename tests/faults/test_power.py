@@ -15,7 +15,7 @@ import pytest
 from callslip.api.ledger import LocalLedger
 from callslip.errors import CallslipError
 from callslip.model import events as ev
-from tests.support.faulty_disk import Acknowledged, Delete, Disk, Image, Write, images
+from tests.support.faulty_disk import Acknowledged, Delete, Disk, Image, Write, cut_images
 from tests.support.invariants import find_faults, open_with_settings, read_events
 
 RUNS = 2
@@ -67,7 +67,7 @@ async def find_missing(ledger: LocalLedger, acknowledged: list[Any]) -> list[Any
 
 async def open_image(image: Image, folder: Path) -> tuple[LocalLedger, list[Any]]:
     """Open the ledger from the disk image. Return it with the events it lost."""
-    image.lay_out(folder)
+    image.write_files(folder)
     ledger = await open_with_settings(f"sqlite:///{folder / 'ledger.db'}")
     return ledger, await find_missing(ledger, image.acknowledged)
 
@@ -95,7 +95,7 @@ async def test_acknowledged_events_survive_a_power_cut_at_any_moment(tmp_path: P
         folder.mkdir()
         log = await record_disk_log(folder, "FULL", rng.choice((6, 20, 60)), rng)
         cuts = [rng.randrange(1, len(log) + 1) for _ in range(CUTS)]
-        for number, image in enumerate(images(log, cuts, rng)):
+        for number, image in enumerate(cut_images(log, cuts, rng)):
             unsynced_cuts += image.unsynced > 0
             ledger, missing = await open_image(image, folder / f"cut{number}")
             assert not missing, f"run {run}, cut {number}"
@@ -116,7 +116,7 @@ async def test_a_power_cut_during_creation_leaves_a_file_that_opens(tmp_path: Pa
     created = next(number for number, step in steps if isinstance(step, Delete))  # Of the first journal.
     first_write = next(number for number, step in steps if isinstance(step, Write) and step.path.endswith(".db"))
     cuts = [cut for cut in range(1, created + 4) for _ in range(4)] + [first_write] * 30
-    for number, image in enumerate(images(log, cuts, rng)):
+    for number, image in enumerate(cut_images(log, cuts, rng)):
         ledger, _ = await open_image(image, tmp_path / f"cut{number}")
         await ledger.log.append("a", [ev.MessageUser(text="continue")])
         assert not await find_faults(ledger)
@@ -130,8 +130,8 @@ async def test_a_call_open_at_the_power_cut_is_lost_afterwards(tmp_path: Path) -
     log = await record_disk_log(tmp_path, "FULL", 20, rng)
     cuts = [number for number, operation in enumerate(log, 1) if isinstance(operation, Acknowledged)][:-1]
     open_count = 0
-    for number, image in enumerate(images(log, rng.sample(cuts, 12), rng)):
-        image.lay_out(tmp_path / f"cut{number}")
+    for number, image in enumerate(cut_images(log, rng.sample(cuts, 12), rng)):
+        image.write_files(tmp_path / f"cut{number}")
         path = tmp_path / f"cut{number}" / "ledger.db"
         _change_boot_id(path)
         ledger = await open_with_settings(
@@ -164,7 +164,7 @@ async def test_the_simulated_disk_loses_unsynced_writes(tmp_path: Path) -> None:
     rng = random.Random(1)
     log = await record_disk_log(tmp_path, "NORMAL", 60, rng)
     lossy_cuts = 0
-    for number, image in enumerate(images(log, [rng.randrange(1, len(log)) for _ in range(30)], rng)):
+    for number, image in enumerate(cut_images(log, [rng.randrange(1, len(log)) for _ in range(30)], rng)):
         ledger, missing = await open_image(image, tmp_path / f"cut{number}")
         lossy_cuts += bool(missing)
         assert not await find_faults(ledger)
@@ -178,8 +178,10 @@ async def test_a_disk_that_ignores_syncs_never_crashes_the_reader(tmp_path: Path
     rng = random.Random(2)
     log = await record_disk_log(tmp_path, "FULL", 20, rng)
     unsynced_log = [operation for operation in log if type(operation).__name__ != "Sync"]
-    for number, image in enumerate(images(unsynced_log, [rng.randrange(1, len(unsynced_log)) for _ in range(20)], rng)):
-        image.lay_out(tmp_path / f"cut{number}")
+    for number, image in enumerate(
+        cut_images(unsynced_log, [rng.randrange(1, len(unsynced_log)) for _ in range(20)], rng)
+    ):
+        image.write_files(tmp_path / f"cut{number}")
         with contextlib.suppress(CallslipError):
             async with await open_with_settings(f"sqlite:///{tmp_path / f'cut{number}' / 'ledger.db'}") as ledger:
                 await find_faults(ledger)

@@ -1,4 +1,4 @@
-"""Sessions as updates of the Agent Client Protocol: what its own Python package takes whole, and we can read again."""
+"""Encode sessions as updates of the Agent Client Protocol: its Python package accepts them, and we can decode them."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ from callslip.rules.fold import SessionFold
 from callslip.rules.lifecycle import TERMINAL_STATES, TRANSITIONS
 from tests.support import scenarios, stream_checks
 from tests.support.provider_rules import decode_messages, list_calls
-from tests.support.strategies import canonical, scripts, write_script
+from tests.support.strategies import canonical_json, scripts, write_script
 
 STATES = sorted(set(TRANSITIONS) - {"none"})
 
 
-def states(log: Sequence[Event], session: str = "s") -> Iterator[SessionFold]:
-    """A session after every event."""
+def fold_states(log: Sequence[Event], session: str = "s") -> Iterator[SessionFold]:
+    """Yield the state of a session after every event."""
     state = SessionFold(session)
     for event in log:
         state.apply(event)
         yield state
 
 
-def moments(name: str) -> Iterator[SessionFold]:
-    """A scenario after every event; the long one after some of them."""
-    log = scenarios.events(name)
-    for state in states(log):
+def scenario_states(name: str) -> Iterator[SessionFold]:
+    """Yield the state of a scenario after every event; of the long one after every 25th and the last."""
+    log = scenarios.load_events(name)
+    for state in fold_states(log):
         if name != "long" or state.seq % 25 == 0 or state.seq == len(log):
             yield state
 
 
-def refused(notes: list[Any]) -> list[Any]:
-    """The updates that the protocol's models refuse, or of which they would leave something out."""
-    return [note for note in notes if _heard(note) != _sent(note)]
+def invalid_updates(notes: list[Any]) -> list[Any]:
+    """Return the updates that the protocol's models refuse, or whose fields they do not keep."""
+    return [note for note in notes if parsed_params(note) != sent_params(note)]
 
 
-def _sent(note: dict[str, Any]) -> Any:
+def sent_params(note: dict[str, Any]) -> Any:
     assert note.keys() == {"jsonrpc", "method", "params"}
     assert (note["jsonrpc"], note["method"]) == ("2.0", "session/update")
     params = json.loads(codec.encode(note["params"]))
-    params["update"].pop("name", None)  # Agents send it; these models are older than the field.
+    params["update"].pop("name", None)  # Agents send `name`, but these models are older than the field.
     return params
 
 
-def _heard(note: dict[str, Any]) -> Any:
-    read = SessionNotification.model_validate(_sent(note))
+def parsed_params(note: dict[str, Any]) -> Any:
+    read = SessionNotification.model_validate(sent_params(note))
     return read.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
@@ -65,31 +65,33 @@ def updates(source: Any) -> list[dict[str, Any]]:
     return [note["params"]["update"] for note in history(source)]
 
 
-def bare(source: Any) -> list[dict[str, Any]]:
-    """What is said of a session without what only we say. Modes may be said twice, and are heard once."""
-    rendered = [{name: value for name, value in update.items() if name != "_meta"} for update in updates(source)]
-    return [update for update in rendered if update["sessionUpdate"] != "current_mode_update"]
+def standard_updates(source: Any) -> list[dict[str, Any]]:
+    """Return the updates of a session without our metadata, and without modes, which may be sent twice."""
+    without_metadata = [
+        {name: value for name, value in update.items() if name != "_meta"} for update in updates(source)
+    ]
+    return [update for update in without_metadata if update["sessionUpdate"] != "current_mode_update"]
 
 
-def blocks(entries: list[Entry]) -> list[list[Entry]]:
-    """Entries turn by turn; outside of turns, up to what a person says."""
+def split_turns(entries: list[Entry]) -> list[list[Entry]]:
+    """Group entries by turn; outside of turns, a user message begins a group."""
     groups: list[list[Entry]] = []
     for entry in entries:
-        spoken = isinstance(entry, Message) and entry.role == "user" and not entry.turn
-        if not groups or groups[-1][-1].turn != entry.turn or spoken:
+        is_user_message = isinstance(entry, Message) and entry.role == "user" and not entry.turn
+        if not groups or groups[-1][-1].turn != entry.turn or is_user_message:
             groups.append([])
         groups[-1].append(entry)
     return groups
 
 
-def known(call: ToolCall) -> tuple[Any, ...]:
-    """What must be the same of a call here and there."""
-    word = STATE_NAMES[call.status].acp
+def call_fields(call: ToolCall) -> tuple[Any, ...]:
+    """Return the fields of a call that decoding our updates must restore."""
+    status = STATE_NAMES[call.status].acp
     return (
         call.tool_call_id,
         call.tool_name or None,
-        word,
-        canonical(call.output if call.status in TERMINAL_STATES else None),
+        status,
+        canonical_json(call.output if call.status in TERMINAL_STATES else None),
     )
 
 
@@ -97,14 +99,14 @@ def calls_of(source: SessionFold) -> list[ToolCall]:
     return [entry for entry in source.snapshot().entries if isinstance(entry, ToolCall)]
 
 
-# Always taken
+# Valid updates
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_scenario_updates_are_valid_after_every_event(name: str) -> None:
     """The protocol's models accept every update with all of its fields."""
-    for state in moments(name):
-        assert not refused(history(state)), state.seq
+    for state in scenario_states(name):
+        assert not invalid_updates(history(state)), state.seq
 
 
 @pytest.mark.parametrize("name", stream_checks.CAPTURES)
@@ -113,15 +115,15 @@ def test_capture_updates_are_valid_after_every_event(name: str) -> None:
     logs = stream_checks.captured(name)
     assert any(logs)
     for log in logs:
-        for state in states(log):
-            assert not refused(history(state)), state.seq
+        for state in fold_states(log):
+            assert not invalid_updates(history(state)), state.seq
 
 
 @given(scripts())
 def test_updates_of_any_session_are_valid(script: list[Event]) -> None:
     """Any recorded content, plan, command or location gives a valid update."""
-    for state in states(write_script(script).log):
-        assert not refused(history(state)), state.seq
+    for state in fold_states(write_script(script).log):
+        assert not invalid_updates(history(state)), state.seq
 
 
 @given(scripts())
@@ -130,53 +132,55 @@ def test_a_history_is_the_concatenation_of_its_turns(script: list[Event]) -> Non
     state = write_script(script).state
     snapshot = state.snapshot()
     before = codec.encode(snapshot)
-    whole = history(iter(snapshot.entries))
-    assert whole == [note for block in blocks(snapshot.entries) for note in history(block)]
+    full_history = history(iter(snapshot.entries))
+    assert full_history == [note for block in split_turns(snapshot.entries) for note in history(block)]
     assert history(state) == history(snapshot)
-    assert bare(Snapshot("s", 0, Info(), snapshot.entries)) == bare(snapshot.entries)
+    assert standard_updates(Snapshot("s", 0, Info(), snapshot.entries)) == standard_updates(snapshot.entries)
     assert codec.encode(state.snapshot()) == before
 
 
-# There and back
+# Decode our own updates
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_decoding_scenario_updates_gives_the_same_updates(name: str) -> None:
     """Texts, calls, plans and commands, in their order."""
-    *_, state = states(scenarios.events(name))
-    assert bare(decode_messages("acp", history(state)).state) == bare(state)
+    *_, state = fold_states(scenarios.load_events(name))
+    assert standard_updates(decode_messages("acp", history(state)).state) == standard_updates(state)
 
 
 @pytest.mark.parametrize("name", stream_checks.CAPTURES)
 def test_decoding_capture_updates_gives_the_same_updates(name: str) -> None:
     """The updates of a capture are decoded as a session load."""
     for log in stream_checks.captured(name):
-        *_, state = states(log)
-        again = decode_messages("acp", history(state))
-        assert bare(again.state) == bare(state)
-        assert list(map(known, list_calls(again))) == list(map(known, calls_of(state)))
+        *_, state = fold_states(log)
+        decoded = decode_messages("acp", history(state))
+        assert standard_updates(decoded.state) == standard_updates(state)
+        assert list(map(call_fields, list_calls(decoded))) == list(map(call_fields, calls_of(state)))
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_decoding_updates_restores_the_calls_after_every_event(name: str) -> None:
     """With the same ids, names and states."""
-    for state in moments(name):
-        assert list(map(known, list_calls(decode_messages("acp", history(state))))) == list(map(known, calls_of(state)))
+    for state in scenario_states(name):
+        assert list(map(call_fields, list_calls(decode_messages("acp", history(state))))) == list(
+            map(call_fields, calls_of(state))
+        )
 
 
 @given(scripts())
 def test_decoding_updates_restores_the_calls_of_any_session(script: list[Event]) -> None:
     """Also with unusual arguments and outputs."""
     state = write_script(script, redact=False).state
-    again = decode_messages("acp", history(state))
-    assert list(map(known, list_calls(again))) == list(map(known, calls_of(state)))
+    decoded = decode_messages("acp", history(state))
+    assert list(map(call_fields, list_calls(decoded))) == list(map(call_fields, calls_of(state)))
     inputs = [update.get("rawInput") for update in updates(state) if update["sessionUpdate"] == "tool_call"]
-    assert [canonical(entry.raw_input) for entry in list_calls(again)] == list(map(canonical, inputs))
+    assert [canonical_json(entry.raw_input) for entry in list_calls(decoded)] == list(map(canonical_json, inputs))
 
 
 def test_the_official_client_shows_the_session() -> None:
     """With the accumulator of the protocol's package, which user interfaces use."""
-    *_, state = states(scenarios.events("plan_mode_commands"), "thread-1")
+    *_, state = fold_states(scenarios.load_events("plan_mode_commands"), "thread-1")
     client = SessionAccumulator(auto_reset_on_session_change=False)
     for note in history(state):
         shown = client.apply(SessionNotification.model_validate(note["params"]))
@@ -190,19 +194,19 @@ def test_the_official_client_shows_the_session() -> None:
     assert [chunk.content.text for chunk in shown.agent_messages] == ["First I think.", "Done."]
 
 
-# What they say
+# Content of the updates
 
 
 def call(**fields: Any) -> ToolCall:
-    """A call as an entry."""
+    """Return the entry of a call."""
     defaults: dict[str, Any] = {"id": 2, "call_id": "exec_0123456789ab", "tool_call_id": "call_1", "tool_name": "ls"}
     return ToolCall(**(defaults | {"status": "completed", "end": 3} | fields))
 
 
-def update_of(**fields: Any) -> dict[str, Any]:
-    """The update of a call."""
+def make_update(**fields: Any) -> dict[str, Any]:
+    """Return the update of a call, which must be valid."""
     (note,) = history([call(**fields)])
-    assert not refused([note])
+    assert not invalid_updates([note])
     return note["params"]["update"]
 
 
@@ -213,7 +217,7 @@ def texts(update: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("state", STATES)
 def test_every_state_has_its_name(state: str) -> None:
     """The protocol's status and our own state; a call that did not complete has a reason."""
-    update = update_of(status=state, reason="the reason", output_text="so far")
+    update = make_update(status=state, reason="the reason", output_text="so far")
     assert update["status"] == STATE_NAMES[state].acp
     assert update["_meta"]["callslip"]["state"] == state
     assert texts(update)[0] == "so far"
@@ -251,7 +255,7 @@ def test_every_state_has_its_name(state: str) -> None:
 )
 def test_a_call_shows_its_content_or_output_then_its_reason(fields: dict[str, Any], shown: list[str]) -> None:
     """The content of the agent, or else the text of the output; then the reason if the call did not complete."""
-    assert texts(update_of(**fields)) == shown
+    assert texts(make_update(**fields)) == shown
 
 
 def test_diffs_images_and_links_are_passed_unchanged() -> None:
@@ -267,7 +271,7 @@ def test_diffs_images_and_links_are_passed_unchanged() -> None:
         {"type": "content", "content": {**link, "size": 2**64, "mimeType": 1}},
         {**link, "size": 9},
     ]
-    assert update_of(content=content)["content"] == [
+    assert make_update(content=content)["content"] == [
         diff,
         {"type": "content", "content": picture},
         {"type": "content", "content": resource},
@@ -297,22 +301,22 @@ def test_diffs_images_and_links_are_passed_unchanged() -> None:
 def test_invalid_call_fields_are_corrected_or_left_out(fields: dict[str, Any], field: str, value: Any) -> None:
     """Values recorded from another format give valid updates."""
     expected = [{"path": "/a", "line": 3}, {"path": "/b"}] if value is ... else value
-    assert update_of(**fields)[field] == expected
+    assert make_update(**fields)[field] == expected
 
 
 def test_unknown_fields_of_a_call_are_left_out() -> None:
     """C10: null would clear the field."""
-    assert update_of().keys() == {"sessionUpdate", "toolCallId", "title", "status", "name", "_meta"}
+    assert make_update().keys() == {"sessionUpdate", "toolCallId", "title", "status", "name", "_meta"}
 
 
 def test_fields_without_a_protocol_name_are_in_the_metadata() -> None:
     """Under our own key only."""
-    update = update_of(
+    update = make_update(
         kind="bash", exit_status=3, scope="detached", turn="t", at=5, truncated=True, blob=Blob("h", 9), iteration=0
     )
     expected = {"entry": 2, "at": 5, "turn": "t", "callId": "exec_0123456789ab", "state": "completed", "kind": "bash"}
-    more = {"exitStatus": 3, "scope": "detached", "iteration": 0, "truncated": True, "size": 9, "blob": "h"}
-    assert update["_meta"] == {"callslip": {**expected, **more}}
+    details = {"exitStatus": 3, "scope": "detached", "iteration": 0, "truncated": True, "size": 9, "blob": "h"}
+    assert update["_meta"] == {"callslip": {**expected, **details}}
 
 
 def test_consecutive_texts_have_different_ids() -> None:
@@ -323,7 +327,10 @@ def test_consecutive_texts_have_different_ids() -> None:
         Message(id=3, role="assistant", content="One.", message_id="m1"),
         Message(id=4, role="assistant", content="Two."),
     ]
-    assert [(update["sessionUpdate"], update["messageId"], update["content"]["text"]) for update in bare(entries)] == [
+    assert [
+        (update["sessionUpdate"], update["messageId"], update["content"]["text"])
+        for update in standard_updates(entries)
+    ] == [
         ("user_message_chunk", "entry-1", "Go."),
         ("agent_thought_chunk", "entry-2", "Hm."),
         ("agent_message_chunk", "m1", "One."),
@@ -336,13 +343,13 @@ def test_user_content_other_than_text_is_sent() -> None:
     odd = {"type": "input_image", "image_url": "data:,"}
     content = [{"type": "text", "text": "Look."}, {"type": "image", "data": "AA==", "mimeType": "image/png"}, odd]
     entries = [Message(id=1, role="user", content="Look.", blocks=content), Message(id=2, role="user", content="")]
-    assert [update["content"] for update in bare(entries)] == [
+    assert [update["content"] for update in standard_updates(entries)] == [
         {"type": "text", "text": "Look."},
         content[1],
         {"type": "text", "text": codec.encode(odd).decode()},
         {"type": "text", "text": ""},
     ]
-    assert not refused(history(entries))
+    assert not invalid_updates(history(entries))
 
 
 def test_a_plan_is_valid_for_any_steps() -> None:
@@ -367,16 +374,16 @@ def test_commands_and_title_come_last_and_need_a_snapshot() -> None:
     ]
     events = [ev.SessionInfo(title="A plan"), ev.SessionCommands(commands=commands), ev.MessageUser(text="Go.")]
     snapshot = write_script(events).state.snapshot()
-    *_, listed, titled = history(snapshot)
-    assert not refused([listed, titled])
-    assert listed["params"]["sessionId"] == snapshot.session
-    assert listed["params"]["update"]["availableCommands"] == [
+    *_, commands_update, title_update = history(snapshot)
+    assert not invalid_updates([commands_update, title_update])
+    assert commands_update["params"]["sessionId"] == snapshot.session
+    assert commands_update["params"]["update"]["availableCommands"] == [
         {"name": "init", "description": "set up", "input": {"hint": "where"}},
         {"name": "go", "description": ""},
     ]
-    assert titled["params"]["update"] == {"sessionUpdate": "session_info_update", "title": "A plan"}
-    (only,) = history(snapshot.entries)
-    assert only["params"]["sessionId"] == ""
+    assert title_update["params"]["update"] == {"sessionUpdate": "session_info_update", "title": "A plan"}
+    (update,) = history(snapshot.entries)
+    assert update["params"]["sessionId"] == ""
 
 
 def test_capabilities_give_the_current_mode() -> None:
@@ -392,13 +399,17 @@ def test_the_registry_has_the_acp_encoder() -> None:
 
 def test_two_calls_with_one_foreign_id_stay_two_calls() -> None:
     """C2: the second one gets its execution id, also after decoding."""
-    one = (Alias("acp", "1"),)
+    aliases = (Alias("acp", "1"),)
     events: list[Event] = []
     for turn in ("a", "b"):
-        events += [ev.TurnStarted(turn=turn), ev.CallStarted(aliases=one), ev.CallCompleted(aliases=one, output=turn)]
+        events += [
+            ev.TurnStarted(turn=turn),
+            ev.CallStarted(aliases=aliases),
+            ev.CallCompleted(aliases=aliases, output=turn),
+        ]
     state = write_script(events).state
-    found = list_calls(decode_messages("acp", history(state)))
-    assert [(entry.tool_call_id, entry.output) for entry in found] == [
+    calls = list_calls(decode_messages("acp", history(state)))
+    assert [(entry.tool_call_id, entry.output) for entry in calls] == [
         ("1", "a"),
         (calls_of(state)[1].call_id, "b"),
     ]

@@ -1,4 +1,4 @@
-"""`ag-ui` out: a run, read by the real client after any event, is the agent's part of the turn that the history has."""
+"""Encode `ag-ui`: after any event the real client shows the messages of the agent that the history has for the turn."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from tests.support import scenarios, stream_checks
 from tests.support.strategies import scripts, write_script
 from tests.support.stream_checks import Client, Job, Law, folded, places
 
-Listed = dict[str, Any]
+AgUiMessage = dict[str, Any]
 Chunk = dict[str, Any]
 
 ONE, TWO = (Alias("t", "one"),), (Alias("t", "two"),)
-NAMED = re.compile(r"turn-(.*)-\d+(-result)?", re.DOTALL)
+TURN_MESSAGE_ID = re.compile(r"turn-(.*)-\d+(-result)?", re.DOTALL)
 
 
 @pytest.fixture(scope="module")
 def client(node: str) -> Iterator[Client]:
-    """One Node process for all tests here."""
+    """The real client, one Node process for all tests of this file."""
     process = Client(node, "reduce_ag_ui.mjs")
     yield process
     process.close()
@@ -47,27 +47,27 @@ def client(node: str) -> Iterator[Client]:
 # The law
 
 
-def of_turn(messages: list[Listed], turn: str) -> list[Listed]:
-    """The agent's messages of a turn: their ids tell it, and the client has the person's own."""
-    found = [(NAMED.fullmatch(message["id"]), message) for message in messages]
-    return [message for match, message in found if match and match[1] == turn]
+def of_turn(messages: list[AgUiMessage], turn: str) -> list[AgUiMessage]:
+    """Return the agent's messages of a turn, by their ids. The client adds the user's messages itself."""
+    matches = [(TURN_MESSAGE_ID.fullmatch(message["id"]), message) for message in messages]
+    return [message for match, message in matches if match and match[1] == turn]
 
 
-def parse_calls(messages: list[Listed]) -> list[Listed]:
+def parse_calls(messages: list[AgUiMessage]) -> list[AgUiMessage]:
     """Return messages with parsed arguments: their spacing does not matter."""
     return [
         {**message, "toolCalls": [_parse_call(call) for call in message.get("toolCalls", ())]} for message in messages
     ]
 
 
-def _parse_call(call: Listed) -> Listed:
+def _parse_call(call: AgUiMessage) -> AgUiMessage:
     function = call["function"]
     arguments = codec.encode(parse_arguments(function["arguments"]))
     return {**call, "function": {**function, "arguments": json.loads(arguments, parse_int=str)}}
 
 
-class Reader:
-    """The client, asked for what arguments mean."""
+class ArgumentParsingClient:
+    """A client whose answers have parsed arguments."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -80,27 +80,27 @@ class Reader:
 
 
 def prove(client: Client, log: Sequence[Event], resumed: Iterable[int]) -> None:
-    """The whole law for one log. A replay is the history to the letter; what was streamed before means the same."""
-    live = Law(Reader(client), "ag-ui", lambda messages, turn: parse_calls(of_turn(messages, turn)))  # pyright: ignore
+    """Check the law for one log: a replay equals the history exactly, a live stream after parsing the arguments."""
+    live = Law(ArgumentParsingClient(client), "ag-ui", lambda messages, turn: parse_calls(of_turn(messages, turn)))  # pyright: ignore
     histories, turns = live.histories(log), stream_checks.turns_of(log)
-    whole = [segment for turn in turns for segment in live.connections(log, turn)]
-    live.check(whole, histories)
+    segments = [segment for turn in turns for segment in live.connections(log, turn)]
+    live.check(segments, histories)
     replays = live.replays(log, turns)
     Law(client, "ag-ui", of_turn).check(replays, histories)
     for after in resumed:
         part = log[: after + stream_checks.WATCHED]
         live.check([s for turn in turns for s in live.connections(part, turn, after, resume=False)], histories)
-    shared = [segment for turn in turns for segment in live.joined(log, turn)]
-    live.check(shared, histories)
-    for segment in (*whole, *replays, *shared):
+    joined = [segment for turn in turns for segment in live.joined(log, turn)]
+    live.check(joined, histories)
+    for segment in (*segments, *replays, *joined):
         check_order(segment.chunks)
     check_sendable(client, histories)
 
 
-def check_sendable(client: Client, histories: list[list[Listed]]) -> None:
-    """The client takes every history as it is, and sends all of it but what is only for people to see."""
-    full = stream_checks.checked(messages for messages in histories if messages)
-    for messages, answer in zip(full, client.ask([{"id": 0, "history": one} for one in full]), strict=True):
+def check_sendable(client: Client, histories: list[list[AgUiMessage]]) -> None:
+    """Check that the client accepts every history unchanged, and sends all of it except activities."""
+    nonempty = stream_checks.checked(messages for messages in histories if messages)
+    for messages, answer in zip(nonempty, client.ask([{"id": 0, "history": one} for one in nonempty]), strict=True):
         assert answer["error"] is None
         assert answer["sent"] == [message for message in messages if message["role"] != "activity"]
         assert len({message["id"] for message in messages}) == len(messages)
@@ -108,50 +108,50 @@ def check_sendable(client: Client, histories: list[list[Listed]]) -> None:
         calls = {call["id"]: call["function"] for message in messages for call in message.get("toolCalls", ())}
         assert answered <= set(calls)
         for call in answered:
-            json.loads(calls[call]["arguments"])  # Who sends it to a model has to read it first.
+            json.loads(calls[call]["arguments"])  # A model API parses the arguments of an answered call.
 
 
 def check_order(chunks: list[Chunk]) -> None:
-    """What the client does not catch: ids opened again, results without a call, before its end, or twice."""
-    begun: set[str] = set()
-    whole: set[str] = set()
-    answered: set[str] = set()
-    standing: dict[str, Chunk] = {}
-    for place, chunk in enumerate(chunks):
+    """Check what the client does not: each id opened once, and one result per call, after the end of its arguments."""
+    opened: set[str] = set()
+    ended: set[str] = set()
+    with_result: set[str] = set()
+    states: dict[str, Chunk] = {}
+    for position, chunk in enumerate(chunks):
         kind = chunk["type"]
-        assert (kind == "RUN_STARTED") == (place == 0)
-        assert kind not in ("RUN_FINISHED", "RUN_ERROR") or place == len(chunks) - 1
+        assert (kind == "RUN_STARTED") == (position == 0)
+        assert kind not in ("RUN_FINISHED", "RUN_ERROR") or position == len(chunks) - 1
         assert None not in chunk.values() and type(chunk.get("timestamp", 0)) is int
         if kind in ("TEXT_MESSAGE_START", "REASONING_MESSAGE_START", "ACTIVITY_SNAPSHOT", "TOOL_CALL_RESULT"):
-            _first(chunk["messageId"], begun)
+            add_once(chunk["messageId"], opened)
         if kind == "TOOL_CALL_START":
-            _first(f"call {chunk['toolCallId']}", begun)
+            add_once(f"call {chunk['toolCallId']}", opened)
             assert chunk["parentMessageId"] and chunk["toolCallName"]
         if kind == "TOOL_CALL_END":
-            _first(chunk["toolCallId"], whole)
+            add_once(chunk["toolCallId"], ended)
         if kind == "TOOL_CALL_RESULT":
-            assert chunk["toolCallId"] in whole and isinstance(chunk["content"], str)
-            _first(chunk["toolCallId"], answered)
+            assert chunk["toolCallId"] in ended and isinstance(chunk["content"], str)
+            add_once(chunk["toolCallId"], with_result)
         if kind == "CUSTOM":
             call, status = chunk["value"]["toolCallId"], chunk["value"]
-            assert standing.get(call) != status and call not in answered
-            standing[call] = status
+            assert states.get(call) != status and call not in with_result
+            states[call] = status
         if kind == "RUN_FINISHED" and chunk.get("outcome", {}).get("type") != "interrupt":
-            assert whole == answered
+            assert ended == with_result
 
 
-def _first(identity: str, seen: set[str]) -> None:
-    assert identity not in seen, f"{identity} comes twice"
+def add_once(identity: str, seen: set[str]) -> None:
+    assert identity not in seen, f"{identity} is sent twice"
     seen.add(identity)
 
 
-def blocks(entries: list[Entry]) -> list[list[Entry]]:
-    """Entries in the pieces that can be read alone: runs of one turn, and a new one where a person speaks in none."""
-    loose, number = list[int](), 0
+def split_turns(entries: list[Entry]) -> list[list[Entry]]:
+    """Group entries by turn; outside of turns, a user message begins a group."""
+    group_numbers, number = list[int](), 0
     for entry in entries:
         number += isinstance(entry, Message) and entry.role == "user" and not entry.turn
-        loose.append(number)
-    pairs = zip(entries, loose, strict=True)
+        group_numbers.append(number)
+    pairs = zip(entries, group_numbers, strict=True)
     return [[entry for entry, _ in block] for _, block in groupby(pairs, key=lambda pair: (pair[0].turn, pair[1]))]
 
 
@@ -159,47 +159,47 @@ def blocks(entries: list[Entry]) -> list[list[Entry]]:
 def test_a_history_is_made_turn_by_turn(script: list[Event]) -> None:
     """S4.5: pages of complete turns have every message once, and no call without its result."""
     entries = write_script(script).state.snapshot().entries
-    assert history(entries) == [message for block in blocks(entries) for message in history(block)]
+    assert history(entries) == [message for block in split_turns(entries) for message in history(block)]
 
 
-# When a stream has to begin again
+# Restarts
 
-AFTER, REPLACED, NAMES = (
+CONTINUED, REPLACED, RENAMED = (
     "the turn continued after its end",
     "the arguments of a call were replaced",
     "a call got another name",
 )
 RESTARTS = {
-    "approval_expired": [AFTER],
-    "approval_granted": [AFTER],
+    "approval_expired": [CONTINUED],
+    "approval_granted": [CONTINUED],
     "approval_granted_with_other_input": [REPLACED],
     "approval_pending": [REPLACED],
-    "approval_refused": [AFTER],
-    "approval_superseded": [REPLACED, AFTER],
-    "approval_withdrawn": [AFTER],
-    "turn_cancelled": [AFTER],
+    "approval_refused": [CONTINUED],
+    "approval_superseded": [REPLACED, CONTINUED],
+    "approval_withdrawn": [CONTINUED],
+    "turn_cancelled": [CONTINUED],
     "cumulative_text": ["a text was repaired"] * 2,
     "cumulative_text_ends_early": ["a text was repaired"] * 2,
-    "hostile_strings": [NAMES],
-    "streamed_arguments": [NAMES, REPLACED, AFTER],
-    "told_piece_by_piece": [NAMES, NAMES, REPLACED, REPLACED, NAMES, AFTER, AFTER, NAMES, REPLACED],
+    "hostile_strings": [RENAMED],
+    "streamed_arguments": [RENAMED, REPLACED, CONTINUED],
+    "told_piece_by_piece": [RENAMED, RENAMED, REPLACED, REPLACED, RENAMED, CONTINUED, CONTINUED, RENAMED, REPLACED],
 }
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_a_stream_restarts_only_if_the_protocol_requires_it(name: str) -> None:
     """Other changes are sent on the open connection, since an application notices a restart."""
-    assert stream_checks.restarts("ag-ui", scenarios.events(name)) == RESTARTS.get(name, [])
+    assert stream_checks.restarts("ag-ui", scenarios.load_events(name)) == RESTARTS.get(name, [])
 
 
 def test_every_event_requests_the_restart_until_a_replay() -> None:
     """Also with an encoder that starts in the middle of the turn."""
-    log = scenarios.events("approval_granted")
-    encoder, late = open_stream(), open_stream(folded(log[:5]))
+    log = scenarios.load_events("approval_granted")
+    encoder, joined = open_stream(), open_stream(folded(log[:5]))
     restarts = [isinstance(encoder.feed(event), Restart) for event in log]
     assert restarts == [False] * 5 + [True] * 5
-    assert all(isinstance(late.feed(event), Restart) for event in log[5:])
-    assert encoder.opening() == late.opening()
+    assert all(isinstance(joined.feed(event), Restart) for event in log[5:])
+    assert encoder.opening() == joined.opening()
     assert encoder.finished and encoder.feed(structs.replace(log[0], turn="t2", seq=11)) == []
 
 
@@ -207,17 +207,17 @@ def test_a_restart_ends_the_run_with_an_error_code(client: Client) -> None:
     """The code tells the application to reconnect, and the messages do not show it."""
     log = write_script([ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="a"), ev.MessageDelta(text="Hi.")]).log
     encoder = open_stream(folded(log))
-    seen = encoder.opening()
+    chunks = encoder.opening()
     restart = encoder.feed(ev.CallProgress(call=log[1].call, seq=9, tool_name="b"))  # pyright: ignore
     assert isinstance(restart, Restart)
-    bare, after = client.ask([{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *restart.chunks]}])
-    assert after["error"] is None and (bare["outcome"], after["outcome"]) == (None, "error")
+    before, after = client.ask([{"id": 0, "chunks": chunks}, {"id": 0, "chunks": [*chunks, *restart.chunks]}])
+    assert after["error"] is None and (before["outcome"], after["outcome"]) == (None, "error")
     assert restart.chunks[0]["code"] == "restart"
-    assert after["message"] == bare["message"]
+    assert after["message"] == before["message"]
 
 
 @pytest.mark.parametrize(
-    ("pieces", "whole", "restarts"),
+    ("pieces", "final", "restarts"),
     [
         (['{"a"', ': [1, "é"]}'], {"a": [1, "é"]}, []),
         (['{"b": 1, "a": "\\u00e9"}'], {"a": "é", "b": 1}, []),
@@ -231,12 +231,12 @@ def test_a_restart_ends_the_run_with_an_error_code(client: Client) -> None:
     ids=lambda value: json.dumps(value) if isinstance(value, dict | str) else None,
 )
 def test_streamed_arguments_with_equal_json_need_no_restart(
-    client: Client, pieces: list[str], whole: Any, restarts: list[str]
+    client: Client, pieces: list[str], final: Any, restarts: list[str]
 ) -> None:
     """C10: streamed and final arguments may differ in white space."""
     drafts: list[Event] = [ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="t")]
-    drafts += [ev.CallInputDelta(aliases=ONE, text=piece) for piece in pieces]
-    log = write_script([*drafts, ev.CallInput(aliases=ONE, input=whole), ev.CallCompleted(aliases=ONE)]).log
+    drafts += [ev.CallInputDelta(aliases=ONE, text=chunk_size) for chunk_size in pieces]
+    log = write_script([*drafts, ev.CallInput(aliases=ONE, input=final), ev.CallCompleted(aliases=ONE)]).log
     assert stream_checks.restarts("ag-ui", log) == restarts
     prove(client, log, places(log))
 
@@ -253,7 +253,7 @@ def test_arguments_are_sent_when_they_are_complete() -> None:
         ]
     ).log
     assert stream_checks.restarts("ag-ui", log) == []
-    chunks = whole_stream(log)
+    chunks = stream_of(log)
     arguments = {chunk["toolCallId"]: chunk["delta"] for chunk in chunks if chunk["type"] == "TOOL_CALL_ARGS"}
     assert arguments == {"one": '{"path":"a"}', "two": "{}"}
 
@@ -299,8 +299,8 @@ def test_a_reader_that_joins_during_a_request_reads_the_same(client: Client) -> 
 
 def test_a_replay_has_results_in_their_original_order() -> None:
     """A reader of a replayed turn receives events in the order in which they happened."""
-    log = scenarios.events("parallel_calls")
-    live, again = whole_stream(log), open_stream(folded(log)).opening()
+    log = scenarios.load_events("parallel_calls")
+    live, again = stream_of(log), open_stream(folded(log)).opening()
     types = ("TEXT_MESSAGE_START", "TOOL_CALL_START", "TOOL_CALL_RESULT")
     order = [
         [chunk.get("messageId", chunk.get("toolCallId")) for chunk in one if chunk["type"] in types]
@@ -309,11 +309,11 @@ def test_a_replay_has_results_in_their_original_order() -> None:
     assert order[0] == order[1] and len(order[0]) > 4
 
 
-# How a run begins and ends
+# Start and end of a run
 
 
-def whole_stream(log: Sequence[Event], turn: str = "t1") -> list[Chunk]:
-    """What one connection is sent from the beginning of a log that asks for no restart."""
+def stream_of(log: Sequence[Event], turn: str = "t1") -> list[Chunk]:
+    """Return the chunks of one connection from the start of a log, which must need no restart."""
     encoder = open_stream(turn=turn)
     chunks: list[Chunk] = []
     for event in log:
@@ -325,18 +325,18 @@ def whole_stream(log: Sequence[Event], turn: str = "t1") -> list[Chunk]:
 
 def test_a_stream_without_a_turn_id_takes_the_open_or_last_turn() -> None:
     """Or the first turn, if the session has none yet."""
-    log = scenarios.events("two_turns")
+    log = scenarios.load_events("two_turns")
     assert open_stream(folded(log[:10])).turn.name == "second"
     assert open_stream(folded(log[:7])).turn.name == "first"
-    waiting = open_stream(folded(scenarios.events("no_turns")))
-    assert waiting.opening() == []
-    assert waiting.feed(log[0]) == [{"type": "RUN_STARTED", "threadId": "", "runId": "first"}]
+    encoder = open_stream(folded(scenarios.load_events("no_turns")))
+    assert encoder.opening() == []
+    assert encoder.feed(log[0]) == [{"type": "RUN_STARTED", "threadId": "", "runId": "first"}]
 
 
 def test_run_and_thread_ids_are_those_of_turn_and_session() -> None:
-    """A client tells runs and threads apart by the names that the ledger has for turns and sessions."""
+    """The run id is the turn of the ledger, and the thread id is the session."""
     state = SessionFold("thread-1")
-    state.fold(scenarios.events("text_only"))
+    state.fold(scenarios.load_events("text_only"))
     first, *_, last = open_stream(state).opening()
     assert first == {"type": "RUN_STARTED", "threadId": "thread-1", "runId": "t1"}
     assert (last["threadId"], last["runId"]) == ("thread-1", "t1")
@@ -344,7 +344,7 @@ def test_run_and_thread_ids_are_those_of_turn_and_session() -> None:
 
 def test_a_stream_finishes_after_the_last_call_of_its_turn() -> None:
     """C5: a call may end shortly after its turn; the stream shows its result and then ends."""
-    log = scenarios.events("two_turns")
+    log = scenarios.load_events("two_turns")
     encoder = open_stream()
     answers = [encoder.feed(event) for event in log[:6]]
     assert answers[4] == [] and isinstance(log[4], ev.TurnEnded)
@@ -365,10 +365,10 @@ def test_a_stream_finishes_after_the_last_call_of_its_turn() -> None:
     ],
 )
 def test_the_client_reads_the_end_of_the_turn(client: Client, reason: str, outcome: str) -> None:
-    """Every way a turn ends has an outcome that the client knows, and nothing is left for it to answer."""
+    """Every stop reason has an outcome that the client knows, and no call is left pending."""
     drafts = [ev.TurnStarted(), ev.MessageDelta(text="Hi."), ev.CallStarted(aliases=ONE), ev.CallLost(aliases=ONE)]
     log = write_script([*drafts, ev.TurnEnded(reason=reason, detail="a fuse blew")]).log
-    (answer,) = client.ask([{"id": 0, "chunks": (chunks := whole_stream(log))}])
+    (answer,) = client.ask([{"id": 0, "chunks": (chunks := stream_of(log))}])
     assert answer["error"] is None
     assert (answer["outcome"], answer["pending"], answer["interrupts"]) == (outcome, [], [])
     assert outcome != "error" or chunks[-1]["message"] == "a fuse blew"
@@ -377,25 +377,25 @@ def test_the_client_reads_the_end_of_the_turn(client: Client, reason: str, outco
 def test_an_empty_turn_gives_no_message(client: Client) -> None:
     """Neither in the stream nor in the history."""
     log = write_script([ev.TurnStarted(), ev.TurnEnded()]).log
-    (answer,) = client.ask([{"id": 0, "chunks": whole_stream(log)}])
+    (answer,) = client.ask([{"id": 0, "chunks": stream_of(log)}])
     assert (answer["message"], answer["outcome"], answer["error"]) == ([], "success", None)
     assert history(folded(log)) == []
 
 
 def test_a_stream_closed_by_the_server_has_the_reason(client: Client) -> None:
     """Messages that the client has received stay unchanged."""
-    encoder = open_stream(folded(scenarios.events("parallel_calls")[:8]))
-    seen = encoder.opening()
+    encoder = open_stream(folded(scenarios.load_events("parallel_calls")[:8]))
+    chunks = encoder.opening()
     last = encoder.close("the server stops")
-    bare, after = client.ask([{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *last]}])
+    before, after = client.ask([{"id": 0, "chunks": chunks}, {"id": 0, "chunks": [*chunks, *last]}])
     assert last == [{"type": "RUN_ERROR", "message": "the server stops", "code": "closed"}]
-    assert after["error"] is None and after["message"] == bare["message"]
+    assert after["error"] is None and after["message"] == before["message"]
 
 
 def test_the_stream_grows_linearly_with_its_chunks(scale: int) -> None:
     """C12: output that is still streamed is not sent repeatedly."""
 
-    def size(count: int) -> int:
+    def stream_size(count: int) -> int:
         log = write_script(
             [
                 ev.TurnStarted(),
@@ -406,15 +406,15 @@ def test_the_stream_grows_linearly_with_its_chunks(scale: int) -> None:
                 ev.CallCompleted(aliases=ONE),
             ]
         ).log
-        return sum(len(STREAM.frame(chunk)) for chunk in whole_stream(log))
+        return sum(len(STREAM.frame(chunk)) for chunk in stream_of(log))
 
-    few, many = size(200), size(400 * scale)
+    few, many = stream_size(200), stream_size(400 * scale)
     assert many < 2.1 * scale * few
 
 
 # Requests for approval
 
-ASKED: list[Event] = [
+APPROVAL_REQUEST: list[Event] = [
     ev.TurnStarted(),
     ev.CallProposed(aliases=ONE, tool_name="bash", title="List", kind="execute", input={"command": "ls"}),
     ev.ApprovalRequested(
@@ -425,24 +425,24 @@ ASKED: list[Event] = [
 
 def test_an_approval_request_ends_the_run_with_an_interrupt(client: Client) -> None:
     """S2.7: the interrupt has the call, the options and the expiry."""
-    memory = write_script(ASKED)
-    (answer,) = client.ask([{"id": 0, "chunks": whole_stream(memory.log)}])
-    (waits,) = answer["interrupts"]
+    memory = write_script(APPROVAL_REQUEST)
+    (answer,) = client.ask([{"id": 0, "chunks": stream_of(memory.log)}])
+    (interrupt,) = answer["interrupts"]
     call = next(entry for entry in memory.state.entries.values() if isinstance(entry, ToolCall))
     assert (answer["error"], answer["outcome"], answer["message"][0]["id"]) == (None, "interrupt", "turn-t1-2")
-    assert (waits["id"], waits["toolCallId"], waits["message"]) == (call.approval, "one", "List the files?")
-    assert waits["expiresAt"] == "2026-11-14T23:46:40Z"
-    assert waits["metadata"]["callslip"] == {"callId": call.call_id, "options": [{"optionId": "y", "name": "Yes"}]}
-    assert waits["responseSchema"]["required"] == ["approved"]
+    assert (interrupt["id"], interrupt["toolCallId"], interrupt["message"]) == (call.approval, "one", "List the files?")
+    assert interrupt["expiresAt"] == "2026-11-14T23:46:40Z"
+    assert interrupt["metadata"]["callslip"] == {"callId": call.call_id, "options": [{"optionId": "y", "name": "Yes"}]}
+    assert interrupt["responseSchema"]["required"] == ["approved"]
 
 
 def test_after_the_answer_the_turn_continues_on_a_new_connection() -> None:
     """The connection that ended with the request is closed."""
-    memory = write_script([*ASKED, ev.ApprovalGranted(aliases=ONE)])
+    memory = write_script([*APPROVAL_REQUEST, ev.ApprovalGranted(aliases=ONE)])
     before, after = open_stream(folded(memory.log[:3])), open_stream(folded(memory.log))
     assert before.opening()[-1]["type"] == "RUN_FINISHED" and before.finished
     assert after.opening()[-1]["type"] == "CUSTOM" and not after.finished
-    assert before.feed(memory.log[3]) == Restart(AFTER)
+    assert before.feed(memory.log[3]) == Restart(CONTINUED)
     answer = after.feed(ev.CallCompleted(call=memory.log[1].call, seq=5, output="a"))  # pyright: ignore
     assert not isinstance(answer, Restart) and [chunk["type"] for chunk in answer] == ["TOOL_CALL_RESULT"]
 
@@ -451,10 +451,10 @@ def test_a_run_continues_until_only_waiting_calls_are_left(client: Client) -> No
     """A custom event has the waiting call; the interrupt at the end has all of them."""
     log = write_script(
         [
-            *ASKED[:1],
+            *APPROVAL_REQUEST[:1],
             ev.CallStarted(aliases=TWO, tool_name="read", input={"n": 1}),
             ev.CallProposed(aliases=(Alias("t", "three"),), tool_name="bash"),
-            *ASKED[1:],
+            *APPROVAL_REQUEST[1:],
             ev.MessageDelta(text="While you think: "),
             ev.CallCompleted(aliases=TWO, output="ok"),
             ev.ApprovalRequested(aliases=(Alias("t", "three"),)),
@@ -464,7 +464,7 @@ def test_a_run_continues_until_only_waiting_calls_are_left(client: Client) -> No
     answers = [encoder.feed(event) for event in log]
     (answer,) = client.ask([{"id": 0, "chunks": [chunk for one in answers if isinstance(one, list) for chunk in one]}])
     assert answer["error"] is None
-    assert [waits["toolCallId"] for waits in answer["interrupts"]] == ["one", "three"]
+    assert [interrupt["toolCallId"] for interrupt in answer["interrupts"]] == ["one", "three"]
     waiting = [value["toolCallId"] for _, value in answer["customs"] if value["state"] == "awaiting_approval"]
     assert waiting == ["one", "three"]
 
@@ -473,12 +473,14 @@ def test_a_request_is_sent_although_a_text_is_still_open(client: Client) -> None
     """Many agents never end their texts."""
     other = [ev.CallStarted(aliases=TWO, tool_name="read", input={"n": 1}), ev.CallProposed(aliases=ONE)]
     text = [ev.ThoughtDelta(text="Hm."), ev.MessageDelta(text="One moment"), ev.CallCompleted(aliases=TWO)]
-    log = write_script([*ASKED[:1], *other, *ASKED[2:], *text, ev.MessageDelta(text=", please")]).log
+    log = write_script(
+        [*APPROVAL_REQUEST[:1], *other, *APPROVAL_REQUEST[2:], *text, ev.MessageDelta(text=", please")]
+    ).log
     encoder = open_stream()
     *_, ending, after = (encoder.feed(event) for event in log)
     assert isinstance(ending, list)
     assert [chunk["type"] for chunk in ending][-2:] == ["TEXT_MESSAGE_END", "RUN_FINISHED"]
-    assert after == Restart(AFTER)
+    assert after == Restart(CONTINUED)
     (answer,) = client.ask([{"id": 0, "chunks": open_stream(folded(log)).opening()}])
     assert (answer["error"], answer["outcome"]) == (None, "interrupt")
     assert answer["message"][-1]["content"] == "One moment, please"
@@ -488,7 +490,7 @@ def test_a_request_is_sent_although_a_text_is_still_open(client: Client) -> None
 @pytest.mark.parametrize("at", [-1, 0, 10**15 + 1, 10**300])
 def test_an_expiry_out_of_range_is_left_out(client: Client, at: int) -> None:
     """C11: it does not break the stream."""
-    state = write_script(ASKED).state
+    state = write_script(APPROVAL_REQUEST).state
     state.requests[next(iter(state.requests))].expires_at = at
     (answer,) = client.ask([{"id": 0, "chunks": open_stream(state).opening()}])
     assert answer["error"] is None and "expiresAt" not in answer["interrupts"][0]
@@ -498,22 +500,22 @@ def test_an_expiry_out_of_range_is_left_out(client: Client, at: int) -> None:
 
 
 @contextmanager
-def served(body: bytes, piece: int = 7) -> Generator[str]:
-    """The address of a server that answers with these bytes, in pieces that heed no boundary."""
+def serving(body: bytes, chunk_size: int = 7) -> Generator[str]:
+    """Run a server that sends these bytes in pieces of a fixed size, and yield its address."""
 
-    class Answer(BaseHTTPRequestHandler):
+    class StreamHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             for name, value in STREAM.headers.items():
                 self.send_header(name, value)
             self.end_headers()
-            for begin in range(0, len(body), piece):
-                self.wfile.write(body[begin : begin + piece])
+            for begin in range(0, len(body), chunk_size):
+                self.wfile.write(body[begin : begin + chunk_size])
 
         def log_message(self, format: str, *args: Any) -> None:
             """Discard the output."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), StreamHandler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
@@ -527,9 +529,9 @@ def served(body: bytes, piece: int = 7) -> Generator[str]:
 @pytest.mark.parametrize("name", ["parallel_calls", "hostile_strings", "thoughts_and_text", "approval_pending"])
 def test_the_official_http_client_reads_the_stream(client: Client, name: str) -> None:
     """S4.7: over a socket, with comments between the frames, the result equals the history."""
-    state = folded(scenarios.events(name))
+    state = folded(scenarios.load_events(name))
     frames = [STREAM.frame(chunk) for chunk in open_stream(state).opening()]
-    with served(b": still here\n\n".join(frames) + STREAM.done) as url:
+    with serving(b": still here\n\n".join(frames) + STREAM.done) as url:
         (answer,) = client.ask([{"id": 0, "url": url}])
     assert answer["error"] is None
     assert answer["headers"]["content-type"] == "text/event-stream"
@@ -549,8 +551,8 @@ def test_no_frame_exceeds_the_clients_limit(client: Client) -> None:
             ev.CallCompleted(aliases=ONE),
         ]
     ).log
-    chunks = whole_stream(log)
-    with served(b"".join(map(STREAM.frame, chunks)), piece=2**20) as url:
+    chunks = stream_of(log)
+    with serving(b"".join(map(STREAM.frame, chunks)), chunk_size=2**20) as url:
         (answer,) = client.ask([{"id": 0, "url": url}])
     assert answer["error"] is None
     call, result = answer["message"]
@@ -561,37 +563,37 @@ def test_no_frame_exceeds_the_clients_limit(client: Client) -> None:
 
 def test_every_frame_is_one_line_ended_by_lf() -> None:
     """One frame for each chunk, for any text, and no end marker."""
-    chunks = open_stream(folded(scenarios.events("hostile_strings"))).opening()
+    chunks = open_stream(folded(scenarios.load_events("hostile_strings"))).opening()
     frames = b"".join(map(STREAM.frame, chunks)).split(b"\n\n")
     assert frames.pop() == b"" and STREAM.done == b""
     assert [json.loads(frame.removeprefix(b"data: ")) for frame in frames] == chunks
     assert not any(b"\n" in frame or b"\r" in frame for frame in frames)
 
 
-# What the messages say
+# Content of the messages
 
 
-def messages_of(*drafts: Event) -> list[Listed]:
-    """The messages of the one turn that these events make."""
+def history_of(*drafts: Event) -> list[AgUiMessage]:
+    """Return the history of a session with one turn of these events."""
     return history(write_script([ev.TurnStarted(), *drafts]).state)
 
 
 STATES: dict[str, list[Event]] = {
-    "queued": ASKED[1:2],
-    "awaiting_approval": ASKED[1:],
-    "running": [*ASKED[1:2], ev.CallStarted(aliases=ONE)],
-    "completed": [*ASKED[1:2], ev.CallCompleted(aliases=ONE, output="out", exit_status=3)],
-    "failed": [*ASKED[1:2], ev.CallFailed(aliases=ONE, error="no")],
-    "denied": [*ASKED[1:], ev.ApprovalRefused(aliases=ONE, reason="no")],
-    "cancelled": [*ASKED[1:], ev.ApprovalWithdrawn(aliases=ONE, reason="no")],
-    "expired": [*ASKED[1:2], ev.CallExpired(aliases=ONE, reason="no")],
-    "lost": [*ASKED[1:2], ev.CallLost(aliases=ONE, reason="no")],
+    "queued": APPROVAL_REQUEST[1:2],
+    "awaiting_approval": APPROVAL_REQUEST[1:],
+    "running": [*APPROVAL_REQUEST[1:2], ev.CallStarted(aliases=ONE)],
+    "completed": [*APPROVAL_REQUEST[1:2], ev.CallCompleted(aliases=ONE, output="out", exit_status=3)],
+    "failed": [*APPROVAL_REQUEST[1:2], ev.CallFailed(aliases=ONE, error="no")],
+    "denied": [*APPROVAL_REQUEST[1:], ev.ApprovalRefused(aliases=ONE, reason="no")],
+    "cancelled": [*APPROVAL_REQUEST[1:], ev.ApprovalWithdrawn(aliases=ONE, reason="no")],
+    "expired": [*APPROVAL_REQUEST[1:2], ev.CallExpired(aliases=ONE, reason="no")],
+    "lost": [*APPROVAL_REQUEST[1:2], ev.CallLost(aliases=ONE, reason="no")],
 }
 
 
 @pytest.mark.parametrize("state", STATE_NAMES)
 def test_every_state_has_its_name_and_the_original_in_metadata(client: Client, state: str) -> None:
-    """C13: a call is open, interrupted or has a result, as the one table says; which of the ends, the metadata says."""
+    """C13: a call is open, interrupted or has a result, as in the state table; the metadata has the exact state."""
     memory = write_script([ev.TurnStarted(), *STATES[state]])
     call, *results = history(memory.state)
     assert call["toolCalls"][0]["function"] == {"name": "bash", "arguments": '{"command":"ls"}'}
@@ -599,11 +601,11 @@ def test_every_state_has_its_name_and_the_original_in_metadata(client: Client, s
     (answer,) = client.ask([{"id": 0, "chunks": open_stream(memory.state).opening()}])
     assert bool(answer["interrupts"]) == (STATE_NAMES[state].ag_ui == "interrupt")
     for result in results:
-        ours = result["metadata"]["callslip"]
-        assert (ours["state"], ours.get("error", False)) == (state, STATE_NAMES[state].error)
-        assert ours["callId"] == call["toolCalls"][0]["metadata"]["callslip"]["callId"]
-        assert (ours["title"], ours["kind"]) == ("List", "execute")
-        assert ours.get("exitStatus") == (3 if state == "completed" else None)
+        metadata = result["metadata"]["callslip"]
+        assert (metadata["state"], metadata.get("error", False)) == (state, STATE_NAMES[state].error)
+        assert metadata["callId"] == call["toolCalls"][0]["metadata"]["callslip"]["callId"]
+        assert (metadata["title"], metadata["kind"]) == ("List", "execute")
+        assert metadata.get("exitStatus") == (3 if state == "completed" else None)
         assert ("no" if STATE_NAMES[state].error else "out") in result["content"]
     if not results:
         assert answer["customs"][-1][1]["state"] == state
@@ -615,7 +617,7 @@ def test_every_state_has_its_name_and_the_original_in_metadata(client: Client, s
 )
 def test_a_result_is_sent_as_text(output: Any, content: str) -> None:
     """Outputs of other types are sent as JSON text."""
-    *_, result = messages_of(ev.CallCompleted(aliases=ONE, tool_name="t", output=output))
+    *_, result = history_of(ev.CallCompleted(aliases=ONE, tool_name="t", output=output))
     assert result["content"] == content
 
 
@@ -638,7 +640,7 @@ def test_numbers_beyond_javascript_precision_are_sent_as_text(client: Client) ->
             ev.CallCompleted(aliases=ONE, tool_name="t", input={"n": 2**60}, output=2**60, exit_status=2**60),
         ]
     ).log
-    (answer,) = client.ask([{"id": 0, "chunks": whole_stream(log)}])
+    (answer,) = client.ask([{"id": 0, "chunks": stream_of(log)}])
     plan, call, result = answer["message"]
     assert plan["content"] == {"entries": [{"content": str(2**60), "(__proto__)": {"a": 1}}]}
     assert call["toolCalls"][0]["function"]["arguments"] == f'{{"n":{2**60}}}'
@@ -647,7 +649,7 @@ def test_numbers_beyond_javascript_precision_are_sent_as_text(client: Client) ->
 
 def test_a_result_follows_the_message_with_its_call() -> None:
     """Calls of a round are in one message, also if other messages arrived before the result."""
-    messages = messages_of(
+    messages = history_of(
         ev.ThoughtDelta(text="Hm."),
         ev.MessageDelta(text="Let me see."),
         ev.CallStarted(aliases=ONE, tool_name="a"),
@@ -684,7 +686,7 @@ def test_a_user_message_within_a_turn_ends_the_round(client: Client) -> None:
 
 def test_a_detached_call_is_answered_immediately() -> None:
     """S3.1: it can outlive the turn, so the turn does not wait for it."""
-    log = scenarios.events("detached_call")
+    log = scenarios.load_events("detached_call")
     call = next(entry for entry in folded(log).entries.values() if isinstance(entry, ToolCall))
     (result,) = [m for m in history(folded(log)) if m["role"] == "tool" and m["toolCallId"] == call.tool_call_id]
     assert json.loads(result["content"]) == {"status": "queued", "correlation_id": call.call_id}
@@ -692,7 +694,7 @@ def test_a_detached_call_is_answered_immediately() -> None:
 
 def test_plans_and_modes_are_shown_but_not_sent_to_the_model(client: Client) -> None:
     """S2.10: they keep their position."""
-    state = folded(scenarios.events("plan_mode_commands"))
+    state = folded(scenarios.load_events("plan_mode_commands"))
     shown = [message["activityType"] for message in history(state) if message["role"] == "activity"]
     assert {"plan", "mode"} <= set(shown)
     (answer,) = client.ask([{"id": 0, "history": history(state)}])
@@ -723,7 +725,7 @@ def test_plans_and_modes_are_shown_but_not_sent_to_the_model(client: Client) -> 
 )
 def test_files_of_a_user_message_are_parts_of_it(client: Client, block: Any, part: Any) -> None:
     """The client accepts any prompt: readable files become parts next to the text."""
-    messages = messages_of(ev.MessageUser(text="hi", content=[block]))
+    messages = history_of(ev.MessageUser(text="hi", content=[block]))
     assert messages[0]["content"] == ([{"type": "text", "text": "hi"}, part] if part else "hi")
     (answer,) = client.ask([{"id": 0, "history": messages}])
     assert answer["error"] is None and answer["sent"] == messages
@@ -732,14 +734,16 @@ def test_files_of_a_user_message_are_parts_of_it(client: Client, block: Any, par
 def test_decoding_our_stream_gives_the_same_calls() -> None:
     """With the same ends."""
     decoder, drafts = registry.decoder("ag-ui"), list[Event]()
-    log = write_script([event for name in ("failed", "denied", "lost") for event in _renamed(STATES[name], name)]).log
+    log = write_script(
+        [event for name in ("failed", "denied", "lost") for event in rename_call(STATES[name], name)]
+    ).log
     log = write_script([ev.TurnStarted(), *(structs.replace(event, seq=0, verdict="applied") for event in log)]).log
     for chunk in open_stream(folded(log)).opening():
         drafts += [draft.event for draft in decoder.feed(chunk)]
-    again = [entry for entry in write_script(drafts).state.entries.values() if isinstance(entry, ToolCall)]
-    assert [entry.status for entry in again] == ["failed", "denied", "lost"]
-    assert all(entry.raw_input == {"command": "ls"} for entry in again)
+    calls = [entry for entry in write_script(drafts).state.entries.values() if isinstance(entry, ToolCall)]
+    assert [entry.status for entry in calls] == ["failed", "denied", "lost"]
+    assert all(entry.raw_input == {"command": "ls"} for entry in calls)
 
 
-def _renamed(drafts: list[Event], name: str) -> list[Event]:
+def rename_call(drafts: list[Event], name: str) -> list[Event]:
     return [structs.replace(draft, aliases=(Alias("t", name),)) for draft in drafts]  # pyright: ignore

@@ -1,4 +1,4 @@
-"""`ui-v5`, `ui-v6`, `ui-v7` in: what our own streams, real servers' streams, stored messages and posts are read as."""
+"""Decode `ui-v5`, `ui-v6` and `ui-v7`: our own streams, streams of real servers, stored messages and posts."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from tests.support.stream_checks import Client, folded, turns_of
 MAJORS = ("ui-v5", "ui-v6", "ui-v7")
 
 
-def read(messages: Iterable[Any], format: str = "ui-v6", memory: MemoryLedger | None = None) -> SessionFold:
-    """What a session shows once these messages were read, by one decoder."""
+def decode_to_state(messages: Iterable[Any], format: str = "ui-v6", memory: MemoryLedger | None = None) -> SessionFold:
+    """Decode messages with one decoder and return the state of the session."""
     decoder = registry.decoder(format)
     memory = memory or MemoryLedger(redact=False)
     for message in messages:
@@ -38,16 +38,16 @@ def read(messages: Iterable[Any], format: str = "ui-v6", memory: MemoryLedger | 
     return memory.state
 
 
-def case(name: str) -> list[Any]:
+def load_case(name: str) -> list[Any]:
     return [json.loads(line) for line in format_cases.lines_of(name)]
 
 
-def view(state: SessionFold) -> list[Any]:
-    """What is said and done, without the names that only the session itself gives."""
-    return [seen for entry in state.snapshot().entries if (seen := _seen(entry)) is not None]
+def list_visible(state: SessionFold) -> list[Any]:
+    """Return texts, calls and permission requests without generated ids."""
+    return [fields for entry in state.snapshot().entries if (fields := visible_fields(entry)) is not None]
 
 
-def _seen(entry: Any) -> Any:
+def visible_fields(entry: Any) -> Any:
     if isinstance(entry, Message | Thought):
         return [type(entry).__name__, getattr(entry, "role", ""), entry.content]
     if isinstance(entry, ToolCall):
@@ -58,37 +58,37 @@ def _seen(entry: Any) -> Any:
     return None
 
 
-# Our own streams and messages, read back
+# Decode our own streams and messages
 
 
-def parts(messages: Iterable[dict[str, Any]]) -> list[Any]:
-    """The parts of the agent's messages as one list, without ids, and without what depends on when things came."""
-    listed: list[Any] = []
+def comparable_parts(messages: Iterable[dict[str, Any]]) -> list[Any]:
+    """Return the parts of the agent's messages as one list, without ids and fields that depend on timing."""
+    result: list[Any] = []
     for part in (part for message in messages if message["role"] == "assistant" for part in message["parts"]):
-        kept = {key: value for key, value in part.items() if key != "id"}
+        fields = {key: value for key, value in part.items() if key != "id"}
         if part["type"] in ("text", "reasoning"):
-            del kept["state"]
-        if "toolMetadata" in kept:
-            ours, ended = kept["toolMetadata"]["callslip"], part["state"].startswith("output")
+            del fields["state"]
+        if "toolMetadata" in fields:
+            metadata, ended = fields["toolMetadata"]["callslip"], part["state"].startswith("output")
             dropped = {"callId"} if ended else {"callId", "exitStatus"}
-            kept["toolMetadata"] = {key: value for key, value in ours.items() if key not in dropped}
-        if "approval" in kept:
-            descriptor = kept["approval"]["descriptor"]
+            fields["toolMetadata"] = {key: value for key, value in metadata.items() if key not in dropped}
+        if "approval" in fields:
+            descriptor = fields["approval"]["descriptor"]
             options = descriptor.get("options", APPROVAL_OPTIONS)
-            kept["approval"] = [descriptor.get("description", part.get("title")), options]
-        listed += [kept] if part["type"] != "step-start" else []
-    return listed
+            fields["approval"] = [descriptor.get("description", part.get("title")), options]
+        result += [fields] if part["type"] != "step-start" else []
+    return result
 
 
-def replayed(log: Sequence[Event]) -> list[Any]:
-    """Each turn as a client gets it that comes when all is over."""
+def replay_chunks(log: Sequence[Event]) -> list[Any]:
+    """Return the chunks of each turn for a client that connects after the last event."""
     state = folded(log)
     encoder = registry.streaming("ui-v6").encoder
     return [chunk for turn in turns_of(log) for chunk in encoder(state, turn).opening()]
 
 
-def watched(log: Sequence[Event]) -> list[Any]:
-    """Each turn as a client gets it that is there all the time, and comes back when it is sent away."""
+def live_chunks(log: Sequence[Event]) -> list[Any]:
+    """Return the chunks of each turn for a client that is always connected, and reconnects after a restart."""
     chunks: list[Any] = []
     for turn in turns_of(log):
         encoder = registry.streaming("ui-v6").encoder(None, turn)
@@ -97,76 +97,80 @@ def watched(log: Sequence[Event]) -> list[Any]:
     return chunks
 
 
-def stored(log: Sequence[Event]) -> list[Any]:
-    """All messages, whole."""
+def stored_messages(log: Sequence[Event]) -> list[Any]:
+    """Return all messages of the history."""
     return history(folded(log))
 
 
-WAYS = {"replayed": replayed, "watched": watched, "stored": stored}
-DETACHED = "a detached call stands as queued for ever (S3.1): how it went is told elsewhere"
-LOST: dict[str, dict[str, str]] = {
-    "commands": dict.fromkeys(WAYS, DETACHED),
-    "detached_call": dict.fromkeys(WAYS, DETACHED),
-    "detached_call_changes": dict.fromkeys(WAYS, DETACHED),
-    "plan_mode_commands": dict.fromkeys(WAYS, "which mode held before the first change stands in no message"),
-    "progress_output": {"watched": "a title that is taken away is merely not there any more"},
+SOURCES = {"replayed": replay_chunks, "watched": live_chunks, "stored": stored_messages}
+DETACHED = "a detached call stays queued in its message (S3.1); its result is sent elsewhere"
+NOT_RESTORED: dict[str, dict[str, str]] = {
+    "commands": dict.fromkeys(SOURCES, DETACHED),
+    "detached_call": dict.fromkeys(SOURCES, DETACHED),
+    "detached_call_changes": dict.fromkeys(SOURCES, DETACHED),
+    "plan_mode_commands": dict.fromkeys(SOURCES, "no message has the mode before the first change"),
+    "progress_output": {"watched": "a removed title is only left out of later chunks"},
 }
-"""What the format cannot carry."""
+"""Scenarios that are not restored completely, with the reason for each source of chunks."""
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("name", scenarios.NAMES)
-def test_decoding_our_streams_gives_the_same_calls_and_texts(name: str, way: str) -> None:
+def test_decoding_our_streams_gives_the_same_calls_and_texts(name: str, source: str) -> None:
     """C13: with state, arguments, output and reason. Not compared: ids, whether texts are still streamed, and where
     steps begin. A replay has results next to their calls, so a text written in between follows them.
     """
-    log = scenarios.events(name)
-    stored = history(folded(log))
-    if way != "stored":
-        stored = [message for message in stored if message["id"].startswith("turn-")]
-    same = parts(history(read(WAYS[way](log)))) == parts(json.loads(codec.encode(stored)))
-    assert same == (way not in LOST.get(name, {}))
+    log = scenarios.load_events(name)
+    expected = history(folded(log))
+    if source != "stored":
+        expected = [message for message in expected if message["id"].startswith("turn-")]
+    is_restored = comparable_parts(history(decode_to_state(SOURCES[source](log)))) == comparable_parts(
+        json.loads(codec.encode(expected))
+    )
+    assert is_restored == (source not in NOT_RESTORED.get(name, {}))
 
 
-def is_carried(log: Sequence[Event]) -> bool:
-    """Whether the format carries all of a log: see LOST. A turn that comes twice is one message, told in one place."""
+def can_restore(log: Sequence[Event]) -> bool:
+    """Return whether the format restores all of a log: see NOT_RESTORED. A turn that occurs twice is one message."""
     turns = [event.turn for event in log if isinstance(event, ev.TurnStarted) and event.verdict == "applied"]
-    lost = (ev.SessionMode, ev.SessionCapabilities)
+    lossy_types = (ev.SessionMode, ev.SessionCapabilities)
     detached = any(isinstance(event, ev.CallProposed) and event.scope == "detached" for event in log)
-    return len(turns) == len(set(turns)) and not detached and not any(isinstance(event, lost) for event in log)
+    return len(turns) == len(set(turns)) and not detached and not any(isinstance(event, lossy_types) for event in log)
 
 
-@pytest.mark.parametrize("way", ["replayed", "stored"])
+@pytest.mark.parametrize("source", ["replayed", "stored"])
 @given(script=scripts())
-def test_decoding_the_stream_of_any_log_gives_the_same_calls(way: str, script: list[Event]) -> None:
+def test_decoding_the_stream_of_any_log_gives_the_same_calls(source: str, script: list[Event]) -> None:
     """C4, C11: for any events in any order, from streams and from messages."""
     log = write_script([ev.TurnStarted(), *script], redact=False).log
-    assume(is_carried(log))
-    stored = [message for message in history(folded(log)) if way == "stored" or message["id"].startswith("turn-")]
-    assert parts(history(read(WAYS[way](log)))) == parts(json.loads(codec.encode(stored)))
+    assume(can_restore(log))
+    expected = [message for message in history(folded(log)) if source == "stored" or message["id"].startswith("turn-")]
+    assert comparable_parts(history(decode_to_state(SOURCES[source](log)))) == comparable_parts(
+        json.loads(codec.encode(expected))
+    )
 
 
-# What real servers stream and real clients post: recorded with npm `ai` 5.0.277, 6.0.326 and 7.0.169
+# Streams of real servers and posts of real clients, recorded with npm `ai` 5.0.277, 6.0.326 and 7.0.169
 
 RECORDED = ["weather", "unnamed", "parallel", "failing", "preliminary", "client_tool", "length", "error"]
-ASKED = ["approved", "denied"]
-TALKS = [f"{major}/{name}" for major in MAJORS for name in RECORDED + ASKED * (major != "ui-v5")]
-NAMED = [name for name in TALKS if not name.endswith("/unnamed")]
+WITH_APPROVAL = ["approved", "denied"]
+CONVERSATIONS = [f"{major}/{name}" for major in MAJORS for name in RECORDED + WITH_APPROVAL * (major != "ui-v5")]
+WITH_MESSAGE_IDS = [name for name in CONVERSATIONS if not name.endswith("/unnamed")]
 
 
-def chunks_of(name: str) -> list[Any]:
-    """The chunks of a recording, without what the client posted."""
-    return [line for line in case(name) if isinstance(line, dict) and "messages" not in line]
+def load_chunks(name: str) -> list[Any]:
+    """Return the chunks of a recording, without the posts of the client."""
+    return [line for line in load_case(name) if isinstance(line, dict) and "messages" not in line]
 
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_all_major_versions_give_the_same_entries(name: str) -> None:
     """For the same prompts, model and tools, except for texts of the library."""
-    seen = [view(read(case(f"{major}/{name}"), major)) for major in MAJORS]
-    if name == "failing":  # What is wrong with the arguments each major says in its own words.
-        seen = [[entry[:6] for entry in entries] for entries in seen]
-    assert seen[0] == seen[1] == seen[2]
-    assert any(entry[0] == "ToolCall" for entry in seen[0]) or name == "error"
+    views = [list_visible(decode_to_state(load_case(f"{major}/{name}"), major)) for major in MAJORS]
+    if name == "failing":  # Each major has its own error text for invalid arguments.
+        views = [[entry[:6] for entry in entries] for entries in views]
+    assert views[0] == views[1] == views[2]
+    assert any(entry[0] == "ToolCall" for entry in views[0]) or name == "error"
 
 
 @pytest.fixture(scope="module")
@@ -180,47 +184,47 @@ def client(node: str) -> Iterator[Client]:
 @pytest.mark.parametrize("name", ["weather", "parallel", "failing", "preliminary", "approved", "denied"])
 def test_a_stored_message_of_the_client_reads_like_its_stream(client: Client, name: str) -> None:
     """S4.7: the real client builds the message from the chunks."""
-    chunks = chunks_of(f"ui-v6/{name}")
+    chunks = load_chunks(f"ui-v6/{name}")
     last = max(at for at, chunk in enumerate(chunks) if chunk["type"] == "finish")
     first = max(at for at, chunk in enumerate(chunks[:last]) if chunk["type"] == "start")
-    if name in ASKED:
+    if name in WITH_APPROVAL:
         first, last = 0, next(at for at, chunk in enumerate(chunks) if chunk["type"] == "finish")
     (answer,) = client.ask([{"id": 0, "chunks": chunks[first : last + 1]}])
     assert answer["error"] is None
-    assert view(read([answer["message"]])) == view(read(chunks[first : last + 1]))
+    assert list_visible(decode_to_state([answer["message"]])) == list_visible(decode_to_state(chunks[first : last + 1]))
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", WITH_MESSAGE_IDS)
 def test_an_interrupted_and_replayed_stream_duplicates_nothing(name: str) -> None:
     """C7: a client that reconnects receives everything again; for any interruption the session is the same."""
-    lines = case(name)
-    whole = view(read(lines, format_cases.format_of(name)))
+    lines = load_case(name)
+    expected = list_visible(decode_to_state(lines, format_cases.format_of(name)))
     starts = [at for at, line in enumerate(lines) if isinstance(line, dict) and line.get("type") == "start"]
     ends = [at for at, line in enumerate(lines) if isinstance(line, dict) and line.get("type") in ("finish", "error")]
-    begin, end = starts[-1], ends[-1]
-    for cut in range(begin + 1, end):
-        assert view(read(lines[:cut] + lines[begin:], format_cases.format_of(name))) == whole, cut
+    start, end = starts[-1], ends[-1]
+    for cut in range(start + 1, end):
+        assert list_visible(decode_to_state(lines[:cut] + lines[start:], format_cases.format_of(name))) == expected, cut
 
 
-@pytest.mark.parametrize("name", TALKS)
+@pytest.mark.parametrize("name", CONVERSATIONS)
 def test_each_post_can_be_decoded_separately(name: str) -> None:
     """S2.11: a stateless server records the same as one with a permanent decoder."""
-    lines, format = case(name), format_cases.format_of(name)
+    lines, format = load_case(name), format_cases.format_of(name)
     memory = MemoryLedger(redact=False)
     requests: list[list[Any]] = []
     for line in lines:
         requests += [[]] if isinstance(line, dict) and "messages" in line else []
         requests[-1].append(line)
     for request in requests:
-        read(request, format, memory)
-    entries = [entry[:8] for entry in view(memory.state)]
-    assert entries == [entry[:8] for entry in view(read(lines, format))]
+        decode_to_state(request, format, memory)
+    entries = [entry[:8] for entry in list_visible(memory.state)]
+    assert entries == [entry[:8] for entry in list_visible(decode_to_state(lines, format))]
 
 
 @given(st.data())
 def test_texts_and_arguments_can_be_split_at_any_position(data: st.DataObject) -> None:
     """S2.4: chunks are deltas, however long each is."""
-    lines = case("ui-v6/weather")
+    lines = load_case("ui-v6/weather")
     split: list[Any] = []
     for line in lines:
         name = next((name for name in ("delta", "inputTextDelta") if isinstance(line, dict) and name in line), None)
@@ -229,45 +233,45 @@ def test_texts_and_arguments_can_be_split_at_any_position(data: st.DataObject) -
             continue
         at = data.draw(st.integers(0, len(line[name])))
         split += [{**line, name: line[name][:at]}, {**line, name: line[name][at:]}]
-    assert view(read(split)) == view(read(lines))
+    assert list_visible(decode_to_state(split)) == list_visible(decode_to_state(lines))
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_a_repeated_history_adds_only_new_messages(named: bool) -> None:
-    """C12: every post carries the whole history; the log grows by what is new. Servers may keep messages without id."""
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_a_repeated_history_adds_only_new_messages(has_ids: bool) -> None:
+    """C12: every post has the full history; the log grows by the new messages. Stored messages may have no ids."""
 
-    def size(turns: int) -> int:
+    def count_events(turns: int) -> int:
         memory, decoder, messages = MemoryLedger(redact=False), registry.decoder("ui-v6"), list[Any]()
         for number in range(turns):
-            asks, says = (f"u{number}", f"a{number}") if named else ("", "")
-            messages.append({"id": asks, "role": "user", "parts": [{"type": "text", "text": "Hi."}]})
+            prompt_id, answer_id = (f"u{number}", f"a{number}") if has_ids else ("", "")
+            messages.append({"id": prompt_id, "role": "user", "parts": [{"type": "text", "text": "Hi."}]})
             memory.write(*decoder.feed({"id": "chat", "messages": messages, "trigger": "submit-message"}))
-            for chunk in ({"type": "start", "messageId": says}, {"type": "text-start", "id": "t"}):
+            for chunk in ({"type": "start", "messageId": answer_id}, {"type": "text-start", "id": "t"}):
                 memory.write(*decoder.feed(chunk))
             memory.write(*decoder.feed({"type": "text-delta", "id": "t", "delta": "Yes."}))
             memory.write(*decoder.feed({"type": "finish"}))
-            messages.append({"id": says, "role": "assistant", "parts": [{"type": "text", "text": "Yes."}]})
+            messages.append({"id": answer_id, "role": "assistant", "parts": [{"type": "text", "text": "Yes."}]})
         return len(memory.log)
 
-    assert size(40) - size(20) == 2 * (size(20) - size(10))
+    assert count_events(40) - count_events(20) == 2 * (count_events(20) - count_events(10))
 
 
 # Approval
 
-QUICK = Settings(synchronous="NORMAL", reaper_interval=3600, turn_grace=0.0, reaper_grace=0.0)
+NO_GRACE = Settings(synchronous="NORMAL", reaper_interval=3600, turn_grace=0.0, reaper_grace=0.0)
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("name", "state"), [("approved", "completed"), ("denied", "denied")])
 async def test_an_approval_request_keeps_the_turn_open_after_finish(name: str, state: str) -> None:
     """S2.7: so the reaper does not end the call before the client has answered."""
-    lines = case(f"ui-v6/{name}")
+    lines = load_case(f"ui-v6/{name}")
     answer = next(at for at, line in enumerate(lines) if at and isinstance(line, dict) and "messages" in line)
     decoder = registry.decoder("ui-v6")
-    async with await callslip.open("sqlite:///:memory:", QUICK) as ledger:
+    async with await callslip.open("sqlite:///:memory:", NO_GRACE) as ledger:
         for at, line in enumerate(lines):
             if at == answer:
-                reaper = Reaper(ledger.log.store, ledger.log.write_context(source="callslip", strict=True), QUICK)
+                reaper = Reaper(ledger.log.store, ledger.log.write_context(source="callslip", strict=True), NO_GRACE)
                 assert await reaper.reap() == 0
                 (pending,) = await ledger.approvals()
                 assert (await ledger.log.store.call(pending.call)).state == "awaiting_approval"  # pyright: ignore
@@ -282,7 +286,9 @@ async def test_an_approval_request_keeps_the_turn_open_after_finish(name: str, s
 def test_an_approval_request_has_options() -> None:
     """S2.7: the protocol has only yes and no; the user sees options, or those that the request brings."""
     requests = [
-        entry for entry in read(case("ui-v6/approvals")).entries.values() if isinstance(entry, PermissionRequest)
+        entry
+        for entry in decode_to_state(load_case("ui-v6/approvals")).entries.values()
+        if isinstance(entry, PermissionRequest)
     ]
     assert requests[0].options == APPROVAL_OPTIONS
     assert [option["name"] for option in requests[2].options] == ["Yes", "No"]
@@ -291,8 +297,8 @@ def test_an_approval_request_has_options() -> None:
 @pytest.mark.parametrize("reason", ["error", "interrupted"])
 def test_a_failed_stream_ends_calls_that_wait_for_approval(reason: str) -> None:
     """C5: no answer can follow."""
-    lines = [line for line in case("ui-v6/approved") if isinstance(line, dict)][:8]
-    state = read([*lines, {"type": "finish", "finishReason": reason}])
+    lines = [line for line in load_case("ui-v6/approved") if isinstance(line, dict)][:8]
+    state = decode_to_state([*lines, {"type": "finish", "finishReason": reason}])
     (call,) = [entry for entry in state.entries.values() if isinstance(entry, ToolCall)]
     assert call.status == {"error": "lost", "interrupted": "cancelled"}[reason]
 
@@ -319,9 +325,9 @@ def test_a_failed_stream_ends_calls_that_wait_for_approval(reason: str) -> None:
 def test_every_end_of_a_stream_ends_its_turn(last: Any, reason: str, detail: str) -> None:
     """With the reason of the ledger; an unknown reason is stored unchanged."""
     decoder = registry.decoder("ui-v6")
-    begun = [draft.event for draft in decoder.feed({"type": "start"})]
+    started = [draft.event for draft in decoder.feed({"type": "start"})]
     ended = [draft.event for draft in decoder.feed(last)]
-    assert begun == [ev.TurnStarted()]
+    assert started == [ev.TurnStarted()]
     assert ended == [ev.TurnEnded(reason=reason, detail=detail)]
     assert decoder.close("eof") == []
 
@@ -347,7 +353,7 @@ def test_texts_may_be_declared_cumulative() -> None:
     st.lists(format_cases.garbage | st.sampled_from(format_cases.messages_of("ui-v6")), max_size=8),
 )
 def test_any_value_is_accepted(format: str, messages: list[Any]) -> None:
-    """C11: also texts that are no Unicode, which only a caller in Python can bring."""
+    """C11: also strings with lone surrogates, which only a Python caller can pass."""
     decoder = registry.decoder(format)
     for message in messages:
         decoder.feed(message)

@@ -109,7 +109,7 @@ def check_pages(history: Any, state: SessionFold) -> None:
 def test_a_history_is_the_concatenation_of_its_turns(history: Any, name: str) -> None:
     """S4.7: a page of messages can be made from its own turns alone, after every event of every scenario."""
     state = SessionFold()
-    for event in scenarios.events(name):
+    for event in scenarios.load_events(name):
         state.apply(event)
         check_pages(history, state)
 
@@ -161,7 +161,7 @@ RESTARTS = {"v5": TEXTS | LATER, "v6": SINCE_V6 | {name: [CLOSED] for name in AN
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_a_stream_restarts_only_if_the_protocol_requires_it(major: str, name: str) -> None:
     """What a major can say is said on the open connection; a restart is seen by the application, and costs it."""
-    assert stream_checks.restarts(f"ui-{major}", scenarios.events(name)) == RESTARTS[major].get(name, [])
+    assert stream_checks.restarts(f"ui-{major}", scenarios.load_events(name)) == RESTARTS[major].get(name, [])
 
 
 CALLED, ASKED_FOR, TOLD = "tool-input-available", "tool-approval-request", "tool-approval-response"
@@ -186,7 +186,7 @@ def test_version_7_sends_the_answer_on_the_open_stream(
     name: str, chunks: list[list[str]], approval: dict[str, Any]
 ) -> None:
     """One stream has request, answer and end; the part keeps the request, the answer and its author."""
-    log = scenarios.events(name)
+    log = scenarios.load_events(name)
     encoder = registry.streaming("ui-v7").encoder(None, "")
     all_types = [[chunk["type"] for chunk in fed(encoder, event)] for event in log]
     chunk_types = [[name for name in types if name.startswith("tool-")] for types in all_types]
@@ -206,7 +206,7 @@ def fed(encoder: Any, event: Event) -> list[Any]:
 
 def test_every_event_requests_the_restart_until_a_replay(stream: Streaming) -> None:
     """Until the turn was replayed every event asks for it, also of an encoder that begins in the middle."""
-    log = scenarios.events("cumulative_text")
+    log = scenarios.load_events("cumulative_text")
     encoder, late = stream.encoder(None, ""), stream.encoder(folded(log[:4]), "")
     restarts = [isinstance(encoder.feed(event), Restart) for event in log]
     assert restarts.index(True) < len(log) - 1 and all(restarts[restarts.index(True) :])
@@ -217,7 +217,7 @@ def test_every_event_requests_the_restart_until_a_replay(stream: Streaming) -> N
 
 def test_the_last_chunk_before_a_restart_changes_no_message(client: Client, stream: Streaming) -> None:
     """The chunk asks the application to reconnect."""
-    log = scenarios.events("cumulative_text")
+    log = scenarios.load_events("cumulative_text")
     encoder = stream.encoder(None, "")
     answers = [encoder.feed(event) for event in log]
     chunks = [chunk for one in answers if isinstance(one, list) for chunk in one]
@@ -233,18 +233,18 @@ def test_the_last_chunk_before_a_restart_changes_no_message(client: Client, stre
 
 def test_a_stream_without_a_turn_id_takes_the_open_or_last_turn(stream: Streaming) -> None:
     """Without a turn name the stream covers the open turn, or else the last one."""
-    log = scenarios.events("two_turns")
+    log = scenarios.load_events("two_turns")
     first = {"type": "start", "messageId": "turn-first"}
     assert stream.encoder(folded(log[:11]), "").opening()[0] == {"type": "start", "messageId": "turn-second"}
     assert stream.encoder(folded(log[:7]), "").opening()[0] == first
-    waiting = stream.encoder(folded(scenarios.events("no_turns")), "")
+    waiting = stream.encoder(folded(scenarios.load_events("no_turns")), "")
     assert waiting.opening() == []
     assert next(chunk for event in log[:4] for chunk in fed(waiting, event)) == first
 
 
 def test_a_stream_finishes_after_the_last_call_of_its_turn(stream: Streaming) -> None:
     """C5: a call that outlives the end of its turn for a moment is still shown; then the stream says how it went."""
-    log = scenarios.events("two_turns")
+    log = scenarios.load_events("two_turns")
     encoder = stream.encoder(None, "")
     answers = [fed(encoder, event) for event in log[:6]]
     assert answers[4] == [] and isinstance(log[4], ev.TurnEnded)
@@ -281,7 +281,7 @@ def test_an_empty_turn_gives_no_message(law: Law) -> None:
 
 def test_a_stream_closed_by_the_server_ends_with_an_abort(client: Client, stream: Streaming, major: str) -> None:
     """Messages that the client has received stay unchanged."""
-    encoder = stream.encoder(folded(scenarios.events("parallel_calls")[:8]), "")
+    encoder = stream.encoder(folded(scenarios.load_events("parallel_calls")[:8]), "")
     seen = encoder.opening()
     last = encoder.close("the server stops")
     bare, after = client.ask([{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *last]}])
@@ -291,7 +291,7 @@ def test_a_stream_closed_by_the_server_ends_with_an_abort(client: Client, stream
 
 def body_of(stream: Streaming, name: str) -> tuple[list[Any], bytes]:
     """A scenario's stream: its chunks, and the bytes that are sent."""
-    chunks = stream.encoder(folded(scenarios.events(name)), "").opening()
+    chunks = stream.encoder(folded(scenarios.load_events(name)), "").opening()
     return chunks, b"".join(map(stream.frame, chunks)) + stream.done
 
 
@@ -328,7 +328,7 @@ def test_a_stream_can_be_read_from_a_socket(client: Client, stream: Streaming, h
         server.shutdown()
     assert good["error"] is None
     assert headers.items() <= good["headers"].items()
-    assert good["message"] == json.loads(codec.encode(history(folded(scenarios.events("hostile_strings")))[-1]))
+    assert good["message"] == json.loads(codec.encode(history(folded(scenarios.load_events("hostile_strings")))[-1]))
     assert bad["message"] is None and bad["error"].startswith("401")
 
 
@@ -536,7 +536,7 @@ QUESTION = {
 
 def test_a_request_shows_the_options_of_the_agent(history: Any, major: str) -> None:
     """S2.7: the client can offer the same options; version 5 finds them in a data part."""
-    last = history(folded(scenarios.events("approval_pending")))[-1]["parts"][-1]
+    last = history(folded(scenarios.load_events("approval_pending")))[-1]["parts"][-1]
     identity = "appr_000000000001"
     if major == "v5":
         data = {"approvalId": identity, "toolCallId": "call_1", "state": "pending", **QUESTION}
@@ -556,7 +556,7 @@ def test_version_5_replaces_the_request_by_its_answer() -> None:
 
 def test_a_detached_call_stays_queued_in_its_message(history: Any) -> None:
     """S3.1: its answer to the model is its correlation id; its result is queried separately."""
-    log = scenarios.events("detached_call")
+    log = scenarios.load_events("detached_call")
     (call,) = [entry for entry in folded(log).entries.values() if isinstance(entry, ToolCall)]
     part = history(folded(log))[1]["parts"][1]
     assert call.status == "completed"
@@ -565,16 +565,16 @@ def test_a_detached_call_stays_queued_in_its_message(history: Any) -> None:
 
 def test_late_events_do_not_change_the_message_of_an_ended_call(history: Any) -> None:
     """C4: the message that was sent when the call ended is final."""
-    log = scenarios.events("late_result")
+    log = scenarios.load_events("late_result")
     at_end, now = history(folded(log[:4])), history(folded(log))
     assert now[1]["parts"][1] == at_end[1]["parts"][1]
 
 
 def test_output_stored_as_a_blob_has_a_preview_and_its_size(history: Any, major: str) -> None:
     """S2.8: a preview, how large the whole is, and where it is kept."""
-    small = structs.replace(scenarios.QUIET, inline_limit=100, preview=10)
+    small = structs.replace(scenarios.NO_REAPER, inline_limit=100, preview=10)
     drafts = [ev.TurnStarted(), ev.CallStarted(aliases=ONE), ev.CallCompleted(aliases=ONE, output="x" * 1000)]
-    (message,) = history(folded(asyncio.run(scenarios.record(drafts, settings=small))))
+    (message,) = history(folded(asyncio.run(scenarios.record_events(drafts, settings=small))))
     part = message["parts"][-1]
     assert part["output"] == "x" * 10
     if major != "v5":
@@ -585,14 +585,14 @@ def test_output_stored_as_a_blob_has_a_preview_and_its_size(history: Any, major:
 
 def test_text_after_results_begins_a_step(history: Any) -> None:
     """A text written after results follows them for the model; one written before stays next to the call."""
-    kinds = [part["type"] for part in history(folded(scenarios.events("parallel_calls")))[-1]["parts"]]
+    kinds = [part["type"] for part in history(folded(scenarios.load_events("parallel_calls")))[-1]["parts"]]
     step, text, tool, thought = "step-start", "text", "dynamic-tool", "reasoning"
     assert kinds == [step, text, tool, tool, tool, thought, text, tool, step, text]
 
 
 def test_messages_are_one_per_turn_and_one_between_turns(history: Any) -> None:
     """S2.9: ids are those of entries and turns, so they are the same on every read."""
-    messages = history(folded(scenarios.events("two_turns")))
+    messages = history(folded(scenarios.load_events("two_turns")))
     shown = [(message["id"], message["role"]) for message in messages]
     assert shown == [
         ("msg-2", "user"),
@@ -607,7 +607,7 @@ def test_messages_are_one_per_turn_and_one_between_turns(history: Any) -> None:
 
 def test_user_attachments_are_files_or_data_parts(history: Any) -> None:
     """Files that the client can show are files; other attachments are stored and not sent to a model."""
-    assert history(folded(scenarios.events("plan_mode_commands")))[0]["parts"] == [
+    assert history(folded(scenarios.load_events("plan_mode_commands")))[0]["parts"] == [
         {"type": "text", "text": "Plan it."},
         {"type": "file", "mediaType": "image/png", "url": "data:image/png;base64,iVBORw0KGgo="},
         {"type": "data-block", "data": {"type": "resource_link", "uri": "file:///a.txt", "name": "a.txt"}},
@@ -619,8 +619,8 @@ def test_entries_from_a_checkpoint_give_the_same_messages(history: Any, name: st
     """C9: as entries that are folded from the log."""
 
     async def read() -> tuple[list[Message], list[Message]]:
-        async with await open_ledger("sqlite:///:memory:", scenarios.QUIET) as ledger:
-            for draft in scenarios.drafts(name):
+        async with await open_ledger("sqlite:///:memory:", scenarios.NO_REAPER) as ledger:
+            for draft in scenarios.load_drafts(name):
                 await ledger.log.append("s", [draft])
                 await ledger.log.project("s")
             return history(await ledger.snapshot("s")), history(await ledger.log.state_at("s"))

@@ -100,12 +100,12 @@ RESTARTS: dict[str, list[str]] = {
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_a_stream_restarts_only_if_the_protocol_requires_it(name: str) -> None:
     """What version 4 can say is said on the open connection; a restart is seen by the application, and costs it."""
-    assert stream_checks.restarts("vercel-v4", scenarios.events(name)) == RESTARTS.get(name, [])
+    assert stream_checks.restarts("vercel-v4", scenarios.load_events(name)) == RESTARTS.get(name, [])
 
 
 def test_every_event_requests_the_restart_until_a_replay() -> None:
     """Until the turn was replayed every event asks for it, also of an encoder that begins in the middle."""
-    log = scenarios.events("approval_granted")
+    log = scenarios.load_events("approval_granted")
     encoder, late = open_stream(), open_stream(folded(log[:5]))
     restarts = [isinstance(encoder.feed(event), Restart) for event in log]
     assert restarts == [False] * 5 + [True] * 5
@@ -116,7 +116,7 @@ def test_every_event_requests_the_restart_until_a_replay() -> None:
 
 def test_the_last_chunk_before_a_restart_changes_no_message(client: Client) -> None:
     """The chunk asks the application to reconnect; without a message it creates none."""
-    log = scenarios.events("approval_granted")
+    log = scenarios.load_events("approval_granted")
     encoder = open_stream()
     answers = [encoder.feed(event) for event in log[:6]]
     assert isinstance(answers[-1], Restart)
@@ -139,7 +139,7 @@ def chunks_of(log: Sequence[Event]) -> list[Any]:
 
 def test_a_stream_finishes_after_the_last_call_of_its_turn() -> None:
     """C5: a call that outlives the end of its turn for a moment is still shown; then the stream says how it went."""
-    log = scenarios.events("two_turns")
+    log = scenarios.load_events("two_turns")
     encoder = open_stream()
     answers = [encoder.feed(event) for event in log[:6]]
     assert answers[4] == [] and isinstance(log[4], ev.TurnEnded)
@@ -175,7 +175,7 @@ def test_an_empty_turn_gives_no_message(client: Client) -> None:
 
 def test_a_stream_closed_by_the_server_has_the_reason(client: Client) -> None:
     """A server that stops tells its clients, and what they saw stays."""
-    encoder = open_stream(folded(scenarios.events("parallel_calls")[:8]))
+    encoder = open_stream(folded(scenarios.load_events("parallel_calls")[:8]))
     seen = encoder.opening()
     bare, after = client.ask(
         [{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *encoder.close("the server stops")]}]
@@ -195,7 +195,7 @@ def test_no_chunk_about_a_call_follows_its_result() -> None:
     """S4.7: in any scenario."""
     for name in scenarios.NAMES:
         encoder, ended = open_stream(), set[str]()
-        for event in scenarios.events(name):
+        for event in scenarios.load_events(name):
             answer = encoder.feed(event)
             for code, value in encoder.opening() if isinstance(answer, Restart) else answer:
                 if isinstance(answer, Restart):
@@ -275,7 +275,7 @@ def served(body: bytes) -> Iterator[str]:
 @pytest.mark.parametrize("name", ["hostile_strings", "parallel_calls"])
 def test_the_client_reads_the_stream_from_a_socket(client: Client, name: str) -> None:
     """Wherever the bytes are cut, and with empty lines to keep the connection alive, the message is the history's."""
-    log = scenarios.events(name)
+    log = scenarios.load_events(name)
     body = b"\n".join(map(STREAM.frame, chunks_of(log))) + b"\n"
     with served(body) as url:
         (answer,) = client.ask([{"id": 0, "url": url}])
@@ -287,7 +287,7 @@ def test_the_client_reads_the_stream_from_a_socket(client: Client, name: str) ->
 
 def test_a_chunk_is_one_line() -> None:
     """The client splits the stream at line feeds only."""
-    chunks = chunks_of(scenarios.events("hostile_strings"))
+    chunks = chunks_of(scenarios.load_events("hostile_strings"))
     lines = lines_of(chunks).split(b"\n")
     assert lines.pop() == b""
     assert [[line[:1].decode(), json.loads(line[2:])] for line in lines] == chunks
@@ -336,7 +336,7 @@ def test_ten_thousand_chunks_stream_as_their_history(law: Law) -> None:
 
 async def through_a_ledger(rows: list[Any]) -> list[Message]:
     """What is exported of rows that were imported."""
-    async with await open_ledger("sqlite:///:memory:", scenarios.QUIET) as ledger:
+    async with await open_ledger("sqlite:///:memory:", scenarios.NO_REAPER) as ledger:
         await import_lines(ledger.log, "thread", "rows", [json.dumps(row).encode() for row in rows])
         return history(await ledger.snapshot("thread"))
 
@@ -498,7 +498,7 @@ def test_a_call_started_without_arguments_is_not_partial(went: list[Event]) -> N
 
 def test_a_detached_call_stays_queued_in_its_message() -> None:
     """S3.1: its answer to the model was its correlation id; how it went is asked for elsewhere."""
-    log = scenarios.events("detached_call")
+    log = scenarios.load_events("detached_call")
     (entry,) = [entry for entry in folded(log).entries.values() if isinstance(entry, ToolCall)]
     message = history(folded(log))[-2]
     (part,) = [part for part in message["parts"] if part["type"] == "tool-invocation"]
@@ -509,9 +509,9 @@ def test_a_detached_call_stays_queued_in_its_message() -> None:
 @pytest.mark.anyio
 async def test_output_stored_as_a_blob_has_a_preview_and_its_size() -> None:
     """The result is a preview; the annotation has the full size and the blob."""
-    small = structs.replace(scenarios.QUIET, inline_limit=100, preview=10)
+    small = structs.replace(scenarios.NO_REAPER, inline_limit=100, preview=10)
     end = ev.CallCompleted(aliases=ONE, output="x" * 1000, exit_status=3)
-    log = await scenarios.record([ev.TurnStarted(), ev.CallStarted(aliases=ONE), end], settings=small)
+    log = await scenarios.record_events([ev.TurnStarted(), ev.CallStarted(aliases=ONE), end], settings=small)
     (message,) = history(folded(log))
     note = message["annotations"][0]
     assert message["parts"][-1]["toolInvocation"]["result"] == "x" * 10
@@ -520,7 +520,7 @@ async def test_output_stored_as_a_blob_has_a_preview_and_its_size() -> None:
 
 def test_messages_are_newest_first_with_one_message_per_turn() -> None:
     """S4.1, S4.4: ids are those of entries and turns, so they are the same on every read."""
-    messages = history(folded(scenarios.events("two_turns")))
+    messages = history(folded(scenarios.load_events("two_turns")))
     assert [(message["id"], message["role"]) for message in messages] == [
         ("turn-third", "assistant"),
         ("msg-12", "user"),
@@ -536,7 +536,7 @@ def test_messages_are_newest_first_with_one_message_per_turn() -> None:
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_a_history_is_made_block_by_block(name: str) -> None:
     """The newest block is first; no message needs another block."""
-    log = scenarios.events(name)
+    log = scenarios.load_events(name)
     for count in range(len(log) + 1) if len(log) < 200 else (len(log),):
         entries = folded(log[:count]).snapshot().entries
         assert history(entries) == [message for block in split_blocks(entries)[::-1] for message in history(block)]
@@ -590,8 +590,8 @@ def test_times_are_in_javascript_iso_format(at: int, shown: str | None) -> None:
 @pytest.mark.anyio
 async def test_entries_from_a_checkpoint_give_the_same_messages(name: str) -> None:
     """C9: a history read from a checkpoint is the one that is folded from the log."""
-    async with await open_ledger("sqlite:///:memory:", scenarios.QUIET) as ledger:
-        for draft in scenarios.drafts(name):
+    async with await open_ledger("sqlite:///:memory:", scenarios.NO_REAPER) as ledger:
+        for draft in scenarios.load_drafts(name):
             await ledger.log.append("s", [draft])
             await ledger.log.project("s")
         assert history(await ledger.snapshot("s")) == history(await ledger.log.state_at("s"))

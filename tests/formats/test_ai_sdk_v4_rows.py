@@ -22,7 +22,7 @@ from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.entries import Message, PermissionRequest, ToolCall
 from tests.support import format_cases
-from tests.support.strategies import MemoryLedger, canonical
+from tests.support.strategies import MemoryLedger, canonical_json
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -619,14 +619,14 @@ def test_messages_have_every_text_call_and_result_once(plan: list[Turn], pick: r
 def test_rows_in_any_order_give_the_same_messages(plan: list[Turn], pick: random.Random, names: dict[str, str]) -> None:
     """S4.1, S4.9: rows are sorted by time, as values and as JSON, and the input is not changed."""
     rows = spelled(rows_of(plan, pick), names)
-    wanted = canonical(format_messages_to_vercel(rows, {"get_weather": True}))
+    wanted = canonical_json(format_messages_to_vercel(rows, {"get_weather": True}))
     mixed = pick.sample(rows, len(rows))
     before = copy.deepcopy(mixed)
-    assert canonical(format_messages_to_vercel(mixed, {"get_weather": True})) == wanted
+    assert canonical_json(format_messages_to_vercel(mixed, {"get_weather": True})) == wanted
     assert mixed == before
-    assert canonical(json.loads(vercel_json(json.dumps(mixed), {"get_weather": True}))) == wanted
+    assert canonical_json(json.loads(vercel_json(json.dumps(mixed), {"get_weather": True}))) == wanted
     objects = [{**row, **{k: json.loads(row[k]) for k in ("content", "msg_content") if k in row}} for row in mixed]
-    assert canonical(json.loads(vercel_json(json.dumps(objects), {"get_weather": True}))) == wanted
+    assert canonical_json(json.loads(vercel_json(json.dumps(objects), {"get_weather": True}))) == wanted
 
 
 @given(format_cases.streams("rows"))
@@ -673,7 +673,7 @@ class Reading:
 
     def shown(self) -> bytes:
         """The entries, with one name for each minted id."""
-        text = canonical(self.entries()).decode()
+        text = canonical_json(self.entries()).decode()
         for number, name in enumerate(self.memory.names.calls + self.memory.names.approvals):
             text = text.replace(name, f"#{number}")
         return text.encode()

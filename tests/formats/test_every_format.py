@@ -39,7 +39,7 @@ async def entries_of(case: str) -> Any:
     with scenarios.counted_ids():
         async with await opened() as ledger:
             await import_lines(
-                ledger.log, "s", format_cases.format_of(case), format_cases.lines_of(case), started=scenarios.NOON
+                ledger.log, "s", format_cases.format_of(case), format_cases.lines_of(case), started=scenarios.START_MS
             )
             found = {row.name: await ledger.snapshot(row.name) for row in (await ledger.sessions(limit=100)).items}
     shown = {name: codec.parse_json(codec.encode(snapshot.entries)) for name, snapshot in sorted(found.items())}
@@ -57,7 +57,7 @@ def _is_time(key: str, value: Any) -> bool:
     return (
         (key == "at" or key.endswith(("At", "Time", "timestamp")))
         and isinstance(value, int)
-        and value > scenarios.NOON + 10**9
+        and value > scenarios.START_MS + 10**9
     )
 
 

@@ -42,7 +42,7 @@ from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES
 from tests.support import scenarios, stream_checks
 from tests.support.strategies import scripts, write_script
 
-NOON = scenarios.NOON
+NOON = scenarios.START_MS
 
 # All other elements and attributes would come from foreign text.
 VOID = {"meta"}
@@ -125,7 +125,7 @@ def call(**fields: Any) -> ToolCall:
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_every_entry_of_every_scenario_is_shown(name: str) -> None:
     """Every entry shows its content, in a page of known elements without active content."""
-    state = stream_checks.folded(scenarios.events(name))
+    state = stream_checks.folded(scenarios.load_events(name))
     _check(state.snapshot().entries, document(state))
 
 
@@ -278,7 +278,7 @@ def test_times_out_of_range_are_left_out() -> None:
 
 def test_a_state_a_snapshot_and_entries_are_accepted() -> None:
     """An empty session gives a page too."""
-    state = stream_checks.folded(scenarios.events("two_turns"))
+    state = stream_checks.folded(scenarios.load_events("two_turns"))
     page = document(state)
     assert document(state.snapshot()) == page
     main = page[page.index(b"<main>") : page.index(b"</main>")]
@@ -365,7 +365,7 @@ def test_right_to_left_text_does_not_affect_its_line() -> None:
 
 def test_the_csp_allows_only_the_files_own_script_and_styles() -> None:
     """By their hashes; modules only from blob URLs, and no requests."""
-    page = Page(document(stream_checks.folded(scenarios.events("hostile_strings"))))
+    page = Page(document(stream_checks.folded(scenarios.load_events("hostile_strings"))))
     policy = next(value for value in page.attributes["content"] if value and "default-src" in value)
     directives = dict(part.split(" ", 1) for part in policy.split("; "))
     assert directives["default-src"] == directives["connect-src"] == "'none'" and directives["img-src"] == "data:"

@@ -133,7 +133,7 @@ def checked(state: SessionFold) -> None:
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_scenarios_give_a_span_for_every_ended_call(name: str) -> None:
     """In a document that a collector accepts."""
-    log = scenarios.events(name)
+    log = scenarios.load_events(name)
     for state in states(log):
         if name != "long" or state.seq % 25 == 0 or state.seq == len(log):
             checked(state)
@@ -173,7 +173,7 @@ def test_an_exported_span_does_not_change(script: list[Event]) -> None:
 
 def test_the_checker_reports_invalid_documents() -> None:
     """One case for each rule."""
-    *_, state = states(scenarios.events("parallel_calls"))
+    *_, state = states(scenarios.load_events("parallel_calls"))
     good = document(state)
     assert not refused(good) and len(listed(good)) > 2
     for field, value in (
@@ -344,7 +344,7 @@ def test_a_session_without_calls_is_an_empty_document() -> None:
 
 def test_the_sdk_exports_the_same_spans() -> None:
     """The objects for an exporter equal the spans of the document."""
-    *_, state = states(scenarios.events("call_fails"), "thread-1")
+    *_, state = states(scenarios.load_events("call_fails"), "thread-1")
     exporter = InMemorySpanExporter()
     assert exporter.export(otel.spans(state, content=True)) is SpanExportResult.SUCCESS
     found, expected = exporter.get_finished_spans(), listed(document(state, content=True))

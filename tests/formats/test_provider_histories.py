@@ -28,14 +28,14 @@ from callslip.rules.fold import SessionFold
 from callslip.rules.lifecycle import TRANSITIONS
 from tests.support import format_cases, scenarios
 from tests.support.provider_rules import (
+    anthropic_type_errors,
     check_anthropic,
     check_openai,
     check_responses,
     decode_messages,
     list_calls,
-    typed_anthropic,
-    typed_openai,
-    typed_responses,
+    openai_type_errors,
+    responses_type_errors,
 )
 from tests.support.strategies import MemoryLedger, scripts, write_script
 
@@ -45,9 +45,9 @@ STATES = sorted(set(TRANSITIONS) - {"none"})
 
 # Each API's history, the checker of its rules, and the types of its SDK.
 APIS: dict[str, tuple[Callable[[Any], list[Any]], Callable[[Any], list[str]], Callable[[list[Any]], list[str]]]] = {
-    "openai": (chat_history, check_openai, typed_openai),
-    "responses": (responses_history, check_responses, typed_responses),
-    "anthropic": (anthropic_history, check_anthropic, typed_anthropic),
+    "openai": (chat_history, check_openai, openai_type_errors),
+    "responses": (responses_history, check_responses, responses_type_errors),
+    "anthropic": (anthropic_history, check_anthropic, anthropic_type_errors),
 }
 HISTORIES = [history for history, _, _ in APIS.values()]
 
@@ -94,7 +94,7 @@ def result(entry: ToolCall) -> dict[str, Any]:
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_scenario_histories_are_accepted_after_every_event(name: str) -> None:
     """By the rules of the APIs and the types of their SDKs."""
-    for state in states(scenarios.events(name)):
+    for state in states(scenarios.load_events(name)):
         assert not broken(state), state.seq
 
 
@@ -103,7 +103,7 @@ def imported(format: str, path: Path) -> list[list[Event]]:
     """The logs of all sessions that a file makes."""
 
     async def logs() -> list[list[Event]]:
-        async with await open_ledger("sqlite:///:memory:", scenarios.QUIET) as ledger:
+        async with await open_ledger("sqlite:///:memory:", scenarios.NO_REAPER) as ledger:
             report = await import_lines(ledger.log, "s", format, path.read_bytes().splitlines())
             return [[event async for event in ledger.events(session)] for session in report.sessions]
 
@@ -121,7 +121,7 @@ def test_capture_histories_are_accepted_after_every_event(path: Path) -> None:
 @pytest.mark.parametrize("case", [case for case in format_cases.CASES if format_cases.format_of(case) in OWN])
 def test_provider_case_histories_are_accepted_after_every_event(case: str) -> None:
     """Also with malformed arguments, missing or repeated ids, or results without a call."""
-    for state in states_of(imported(format_cases.format_of(case), format_cases.path_of(case))):
+    for state in states_of(imported(format_cases.format_of(case), format_cases.input_path(case))):
         assert not broken(state), state.seq
 
 
@@ -206,9 +206,9 @@ def changed(messages: list[Any], *path: Any, to: Any = ...) -> list[Any]:
 
 def test_the_checker_accepts_valid_histories() -> None:
     """By its own rules and by the SDKs' types."""
-    assert not check_openai(GOOD_OPENAI) + typed_openai(GOOD_OPENAI)
-    assert not check_anthropic(GOOD_ANTHROPIC) + typed_anthropic(GOOD_ANTHROPIC)
-    assert not check_responses(GOOD_RESPONSES) + typed_responses(GOOD_RESPONSES)
+    assert not check_openai(GOOD_OPENAI) + openai_type_errors(GOOD_OPENAI)
+    assert not check_anthropic(GOOD_ANTHROPIC) + anthropic_type_errors(GOOD_ANTHROPIC)
+    assert not check_responses(GOOD_RESPONSES) + responses_type_errors(GOOD_RESPONSES)
     assert not check_openai([]) + check_responses([]) + check_anthropic([])
 
 
@@ -318,17 +318,17 @@ def test_the_checker_reports_invalid_anthropic_histories(messages: list[Any], co
 @pytest.mark.parametrize(
     ("typed", "messages"),
     [
-        (typed_openai, changed(GOOD_OPENAI, *CALLED, "function")),
-        (typed_openai, changed(GOOD_OPENAI, 2, "tool_call_id")),
-        (typed_openai, changed(GOOD_OPENAI, 4, "content", to=1)),
-        (typed_responses, changed(GOOD_RESPONSES, 2, "arguments")),
-        (typed_responses, changed(GOOD_RESPONSES, 2, "name", to=None)),
-        (typed_responses, changed(GOOD_RESPONSES, 4, "output")),
-        (typed_responses, changed(GOOD_RESPONSES, 4, "call_id", to=1)),
-        (typed_responses, changed(GOOD_RESPONSES, 0, "content", to=[{"type": "input_text"}])),
-        (typed_responses, changed(GOOD_RESPONSES, 0, "role", to="nobody")),
-        (typed_anthropic, changed(GOOD_ANTHROPIC, 1, "content", 1, "input", to=[])),
-        (typed_anthropic, changed(GOOD_ANTHROPIC, 2, "content", 0, "tool_use_id")),
+        (openai_type_errors, changed(GOOD_OPENAI, *CALLED, "function")),
+        (openai_type_errors, changed(GOOD_OPENAI, 2, "tool_call_id")),
+        (openai_type_errors, changed(GOOD_OPENAI, 4, "content", to=1)),
+        (responses_type_errors, changed(GOOD_RESPONSES, 2, "arguments")),
+        (responses_type_errors, changed(GOOD_RESPONSES, 2, "name", to=None)),
+        (responses_type_errors, changed(GOOD_RESPONSES, 4, "output")),
+        (responses_type_errors, changed(GOOD_RESPONSES, 4, "call_id", to=1)),
+        (responses_type_errors, changed(GOOD_RESPONSES, 0, "content", to=[{"type": "input_text"}])),
+        (responses_type_errors, changed(GOOD_RESPONSES, 0, "role", to="nobody")),
+        (anthropic_type_errors, changed(GOOD_ANTHROPIC, 1, "content", 1, "input", to=[])),
+        (anthropic_type_errors, changed(GOOD_ANTHROPIC, 2, "content", 0, "tool_use_id")),
     ],
 )
 def test_nested_types_are_checked(typed: Callable[[list[Any]], list[str]], messages: list[Any]) -> None:
@@ -354,7 +354,7 @@ def call_places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, .
 def test_the_checker_reports_missing_and_repeated_calls_and_results(format: str, name: str) -> None:
     """At any position of a real history."""
     history, check, _ = APIS[format]
-    *_, state = states(scenarios.events(name))
+    *_, state = states(scenarios.load_events(name))
     good = history(state)
     places = list(call_places(good))
     assert len(places) == 2 * len([entry for entry in state.entries.values() if isinstance(entry, ToolCall)]) > 0
@@ -652,7 +652,7 @@ def test_decoding_a_history_gives_the_same_history(script: list[Event], whole: b
 @pytest.mark.parametrize("format", list(APIS))
 def test_decoding_a_history_restores_the_calls(format: str, name: str) -> None:
     """In order, with tool and arguments, and each has ended."""
-    *_, state = states(scenarios.events(name))
+    *_, state = states(scenarios.load_events(name))
     calls = [entry for entry in state.snapshot().entries if isinstance(entry, ToolCall)]
     history = registry.encoder(format)(state)
     found = list_calls(back(format, history, whole=True))

@@ -23,7 +23,7 @@ from callslip.formats import registry
 from callslip.http.lists import TOPICS
 from callslip.model import events as ev
 from callslip.model.records import SessionRecord, TokenRecord
-from tests.support.live_server import Answer, ask, asking, running
+from tests.support.live_server import HttpResponse, fetch, requesting, running
 
 pytestmark = pytest.mark.anyio
 
@@ -138,11 +138,11 @@ def large(text: str) -> str:
     return f"{text} " * 20_000
 
 
-async def send_request(url: str, method: str, headers: dict[str, str], body: Any) -> Answer:
+async def send_request(url: str, method: str, headers: dict[str, str], body: Any) -> HttpResponse:
     """An answer; of a stream that begins and has no end, what it begins with."""
     sent = None if body is None else json.dumps(body).encode()
     value = {**headers, **({"content-type": "application/json"} if sent else {})}
-    async with asking(url, method, headers=value, body=sent) as reply:
+    async with requesting(url, method, headers=value, body=sent) as reply:
         if reply.status == 200 and "/v1/stream" in url:
             await reply.until(b"id: ")
         else:
@@ -288,7 +288,7 @@ async def world(ledger: LocalLedger, host: str) -> World:
     shared = large("the same for both")
     created = dict[str, Things]()
     for user, headers in (("alma", ANN), ("bob", BOB)):
-        response = await ask(f"{host}/v1/sessions/{user}-s/events", "POST", value=_word_bodies(user), headers=headers)
+        response = await fetch(f"{host}/v1/sessions/{user}-s/events", "POST", value=_word_bodies(user), headers=headers)
         assert response.status == 201, response.text
         created[user] = await filled(ledger, f"{user}-s", alias=f"call_{user}", large=large(f"{user}'s own"))
         async with ledger.session(f"{user}-s").call("print", {}, alias=("openai", "call_1")) as call:
@@ -393,7 +393,7 @@ def _call_names(world: World) -> list[tuple[str, str]]:
     return [(world.ann.alias, world.never.alias), (world.ann.call[:-3], world.never.call[:-3])]
 
 
-def _alike(response: Answer, names: Things) -> tuple[int, dict[str, str], str]:
+def _alike(response: HttpResponse, names: Things) -> tuple[int, dict[str, str], str]:
     """An answer without the names that were asked for."""
     text = response.text
     for name in msgspec.structs.asdict(names).values():
@@ -442,7 +442,7 @@ async def test_a_user_can_access_their_own_data(
 async def test_a_call_id_shared_by_two_users_resolves_to_the_callers_own_call(host: str, world: World) -> None:
     """Each user has one of the two calls with this id, so it is ambiguous for neither."""
     for user, headers in (("alma", ANN), ("bob", BOB)):
-        response = (await ask(f"{host}/v1/calls/call_1", headers=headers)).json()
+        response = (await fetch(f"{host}/v1/calls/call_1", headers=headers)).json()
         assert (response["session"], response["toolCallId"]) == (f"{user}-s", "call_1")
 
 
@@ -451,15 +451,15 @@ async def test_a_shared_blob_is_readable_while_the_users_session_references_it(
 ) -> None:
     """Bob loses access when his session is deleted; Ann keeps it."""
     for headers in (ANN, BOB):
-        assert (await ask(f"{host}/v1/blobs/{world.shared}", headers=headers)).text == large("the same for both")
+        assert (await fetch(f"{host}/v1/blobs/{world.shared}", headers=headers)).text == large("the same for both")
     await ledger.log.store.delete("bob-s")
-    assert (await ask(f"{host}/v1/blobs/{world.shared}", headers=ANN)).status == 200
-    assert (await ask(f"{host}/v1/blobs/{world.shared}", headers=BOB)).status == 404
+    assert (await fetch(f"{host}/v1/blobs/{world.shared}", headers=ANN)).status == 200
+    assert (await fetch(f"{host}/v1/blobs/{world.shared}", headers=BOB)).status == 404
 
 
 async def test_an_id_prefix_matches_only_the_callers_own_calls(ledger: LocalLedger, host: str, world: World) -> None:
     """A short prefix matches and lists only the caller's own records."""
-    response = await ask(f"{host}/v1/calls/exec_", headers=BOB)
+    response = await fetch(f"{host}/v1/calls/exec_", headers=BOB)
     assert response.status == 409 and {row["session"] for row in response.json()["current"]} == {"bob-s"}
     assert not [name for name in world.hidden() if name in response.text]
 
@@ -472,16 +472,16 @@ async def test_the_first_writer_owns_a_session_and_other_users_get_404(
         row = await ledger.log.store.session(f"{user}-s")
         assert row is not None and row.owner == user
     before = await ledger.log.store.session("alma-s")
-    never = (await ask(f"{host}/v1/sessions/nil-s", headers=BOB)).text.replace("nil-s", "alma-s")
+    never = (await fetch(f"{host}/v1/sessions/nil-s", headers=BOB)).text.replace("nil-s", "alma-s")
     for query in ("", *(f"?format={name}" for name in registry.readable()), "?end=true", "?nonsense=1"):
         for key in ({}, {"idempotency-key": "k"}):
-            response = await ask(
+            response = await fetch(
                 f"{host}/v1/sessions/alma-s/events{query}", "POST", value=_word_bodies("bob"), headers=BOB | key
             )
             assert (response.status, response.text) == (404, never)
     body = [{"type": "session.info", "owner": "bob"}]
-    assert (await ask(f"{host}/v1/sessions/alma-s/events", "POST", value=body, headers=BOB)).status == 404
-    assert (await ask(f"{host}/v1/sessions/alma-s/events", "POST", value=body, headers=ANN)).status == 400
+    assert (await fetch(f"{host}/v1/sessions/alma-s/events", "POST", value=body, headers=BOB)).status == 404
+    assert (await fetch(f"{host}/v1/sessions/alma-s/events", "POST", value=body, headers=ANN)).status == 400
     assert await ledger.log.store.session("alma-s") == before
 
 
@@ -492,31 +492,31 @@ async def test_submitting_or_claiming_in_a_session_of_another_user_is_refused(
     before = await ledger.log.store.session("alma-s")
     for path in ("/v1/calls", "/v1/calls/claim"):
         body = {"action": "look"} if path == "/v1/calls" else {}
-        response = await ask(f"{host}{path}", "POST", value={**body, "session": "alma-s"}, headers=BOB)
+        response = await fetch(f"{host}{path}", "POST", value={**body, "session": "alma-s"}, headers=BOB)
         assert response.status == 404 and "alma" not in response.text.replace("alma-s", "")
-    assert (await ask(f"{host}/v1/calls/claim", "POST", value={"session": "nil-s"}, headers=BOB)).status == 404
-    assert (await ask(f"{host}/v1/calls/claim", "POST", value={}, headers=BOB)).json()["session"] == "bob-s"
-    assert (await ask(f"{host}/v1/calls/claim", "POST", value={}, headers=BOB)).status == 204
-    assert (await ask(f"{host}/pending-queries", headers=BOB)).json() == {"queries": []}
+    assert (await fetch(f"{host}/v1/calls/claim", "POST", value={"session": "nil-s"}, headers=BOB)).status == 404
+    assert (await fetch(f"{host}/v1/calls/claim", "POST", value={}, headers=BOB)).json()["session"] == "bob-s"
+    assert (await fetch(f"{host}/v1/calls/claim", "POST", value={}, headers=BOB)).status == 204
+    assert (await fetch(f"{host}/pending-queries", headers=BOB)).json() == {"queries": []}
     assert await ledger.log.store.session("alma-s") == before
-    assert (await ask(f"{host}/v1/calls/claim", "POST", value={}, headers=ANN)).json()["session"] == "alma-s"
+    assert (await fetch(f"{host}/v1/calls/claim", "POST", value={}, headers=ANN)).json()["session"] == "alma-s"
 
 
 async def test_a_session_created_by_a_command_belongs_to_the_submitter(ledger: LocalLedger, host: str) -> None:
     """For other users the session does not exist."""
-    first = await ask(f"{host}/v1/calls", "POST", value={"action": "look", "session": "new"}, headers=BOB)
+    first = await fetch(f"{host}/v1/calls", "POST", value={"action": "look", "session": "new"}, headers=BOB)
     assert first.status == 202
     row = await ledger.log.store.session("new")
     assert row is not None and row.owner == "bob"
-    response = await ask(f"{host}/v1/calls", "POST", value={"action": "look", "session": "new"}, headers=ANN)
+    response = await fetch(f"{host}/v1/calls", "POST", value={"action": "look", "session": "new"}, headers=ANN)
     assert response.status == 404
 
 
 async def test_an_approval_decision_records_the_authenticated_user(host: str, world: World) -> None:
     """`by` is the user that the host returned, not a value of the body or a header."""
     place = f"{host}/v1/approvals/{world.bob.approval}"
-    assert (await ask(place, "POST", value={"decision": "deny", "by": "alma"}, headers=BOB)).status == 400
-    response = await ask(place, "POST", value={"decision": "deny"}, headers=BOB)
+    assert (await fetch(place, "POST", value={"decision": "deny", "by": "alma"}, headers=BOB)).status == 400
+    response = await fetch(place, "POST", value={"decision": "deny"}, headers=BOB)
     assert (response.status, response.json()["by"]) == (200, "bob")
 
 
@@ -527,7 +527,7 @@ async def every(place: str, name: str, key: str, limit: int) -> list[Any]:
     """All pages of a list, each of which is full but the last."""
     found, cursor = list[Any](), ""
     while True:
-        page = (await ask(f"{place}&limit={limit}&cursor={cursor}", headers=BOB)).json()
+        page = (await fetch(f"{place}&limit={limit}&cursor={cursor}", headers=BOB)).json()
         found += [row[key] for row in page[name]]
         cursor = page["cursor"]
         if not cursor:
@@ -552,7 +552,7 @@ async def test_pages_are_full_and_contain_only_the_callers_own_records(
     theirs = [row.id for row in (await ledger.log.store.calls(limit=1000)).items if row.session in names]
     assert await every(f"{host}/v1/calls?tool=", "calls", "call", limit) == theirs
     assert await every(f"{host}/v1/calls?q=alma", "calls", "call", limit) == []
-    waiting = (await ask(f"{host}/v1/approvals?limit=1000", headers=BOB)).json()["approvals"]
+    waiting = (await fetch(f"{host}/v1/approvals?limit=1000", headers=BOB)).json()["approvals"]
     assert len(waiting) == 5 and {row["session"] for row in waiting} == names
 
 
@@ -560,7 +560,7 @@ async def test_the_last_page_has_no_cursor_if_only_other_users_records_follow(le
     """A cursor to an empty page would reveal that other users have older calls."""
     for user in ("alma", "bob"):
         await ledger.log.append(f"{user}-s", [ev.SessionInfo(owner=user), ev.CallStarted(call="new:1", tool_name="t")])
-    response = await ask(f"{host}/v1/calls?limit=1", headers=BOB)
+    response = await fetch(f"{host}/v1/calls?limit=1", headers=BOB)
     assert [row["session"] for row in response.json()["calls"]] == ["bob-s"] and response.json()["cursor"] == ""
 
 
@@ -569,7 +569,7 @@ async def test_a_topic_stream_contains_only_the_callers_own_changes(
 ) -> None:
     """Changes of other users appear neither in the snapshot nor in later frames."""
     topics = "&".join(f"topic={name}" for name in TOPICS)
-    async with asking(f"{host}/v1/stream?session=bob-s&{topics}", headers=BOB) as reply:
+    async with requesting(f"{host}/v1/stream?session=bob-s&{topics}", headers=BOB) as reply:
         await reply.until(b"id: ")
         await filled(ledger, "alma-s", alias="call_3", large=large("more"))
         await ledger.log.append("bob-s", [ev.SessionInfo(title="and so on")])
@@ -579,11 +579,11 @@ async def test_a_topic_stream_contains_only_the_callers_own_changes(
 
 async def test_metrics_require_read_access_to_all_sessions(ledger: LocalLedger, host: str) -> None:
     """A count of all calls would reveal the activity of other users."""
-    assert (await ask(f"{host}/metrics")).status == 401
-    assert (await ask(f"{host}/metrics", headers=BOB)).status == 403
+    assert (await fetch(f"{host}/metrics")).status == 401
+    assert (await fetch(f"{host}/metrics", headers=BOB)).status == 403
 
     async def root(request: HTTPConnection, session: SessionRecord | None, verb: str) -> str:
         return "root"
 
     async with running(callslip.asgi(ledger, authorize=root)) as url:
-        assert (await ask(f"{url}/metrics")).status == 200
+        assert (await fetch(f"{url}/metrics")).status == 200

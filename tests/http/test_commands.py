@@ -22,7 +22,7 @@ from callslip.model.records import TokenRecord
 from callslip.settings import Limits, Settings
 from tests.support import asgi_client
 from tests.support import cli_process as processes
-from tests.support.live_server import Answer, ask, asking, running, served
+from tests.support.live_server import HttpResponse, fetch, requesting, running, serving_ledger
 from tests.support.paths import TESTS
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +31,7 @@ EXTENSION = "chrome-extension://abcdefghijklmnopabcdefghijklmnop"
 TOKEN = "the-main-token-of-this-server"
 SECRET = "sk-ant-api03-" + "A" * 40
 PROGRAM = str(TESTS / "programs" / "claim_one.py")
-LOOK = {"action": "execute_js", "params": {"script": "document.title"}}
+COMMAND = {"action": "execute_js", "params": {"script": "document.title"}}
 
 
 @pytest.fixture
@@ -42,33 +42,37 @@ async def ledger(tmp_path: Path) -> AsyncIterator[LocalLedger]:
 
 @pytest.fixture
 async def url(ledger: LocalLedger) -> AsyncIterator[str]:
-    async with served(ledger, limits=Limits(wait=60)) as url:
+    async with serving_ledger(ledger, limits=Limits(wait=60)) as url:
         yield url
 
 
-async def post(url: str, path: str, value: Any, **headers: str) -> Answer:
-    return await ask(url + path, "POST", value=value, headers=headers)
+async def post(url: str, path: str, value: Any, **headers: str) -> HttpResponse:
+    return await fetch(url + path, "POST", value=value, headers=headers)
 
 
-async def submitted(url: str, **response: Any) -> str:
-    answer = await post(url, "/v1/calls", LOOK | response)
-    assert answer.status == 202, answer.text
-    return answer.json()["correlation_id"]
+async def submit(url: str, **fields: Any) -> str:
+    response = await post(url, "/v1/calls", COMMAND | fields)
+    assert response.status == 202, response.text
+    return response.json()["correlation_id"]
 
 
 async def poll(url: str, command: str, query: str = "") -> Any:
-    return (await ask(f"{url}/v1/calls/{command}?format=command{query}")).json()
+    return (await fetch(f"{url}/v1/calls/{command}?format=command{query}")).json()
 
 
-async def verdicts(ledger: LocalLedger, command: str) -> list[tuple[str, str]]:
+async def list_verdicts(ledger: LocalLedger, command: str) -> list[tuple[str, str]]:
     row = await ledger.find_call(command)
-    found = [event async for event in ledger.events(row.session)]
-    return [(ev.type_of(one), one.verdict) for one in found if isinstance(one, ev.CallEvent) and one.call == row.id]
+    events = [event async for event in ledger.events(row.session)]
+    return [
+        (ev.type_of(event), event.verdict)
+        for event in events
+        if isinstance(event, ev.CallEvent) and event.call == row.id
+    ]
 
 
 async def test_a_command_is_submitted_claimed_and_completed(ledger: LocalLedger, url: str) -> None:
     """S3.1, S3.2: the submission returns at once, and polls return the current status."""
-    response = await post(url, "/v1/calls", LOOK)
+    response = await post(url, "/v1/calls", COMMAND)
     assert response.status == 202
     command = response.json()["correlation_id"]
     assert response.json() == {"status": "queued", "correlation_id": command} and command.startswith("exec_")
@@ -80,7 +84,7 @@ async def test_a_command_is_submitted_claimed_and_completed(ledger: LocalLedger,
     }
     assert "completed_at" not in pending and "result" not in pending and pending["created_at"].endswith("Z")
     claim = (await post(url, "/v1/calls/claim", {"worker": "tab 1"})).json()
-    assert (claim["action"], claim["params"], claim["fence"]) == (LOOK["action"], LOOK["params"], 1)
+    assert (claim["action"], claim["params"], claim["fence"]) == (COMMAND["action"], COMMAND["params"], 1)
     done = await post(url, f"/v1/calls/{command}/result", {"result": {"title": "x"}, "fence": 1})
     assert done.status == 200 and done.json() == await poll(url, command)
     assert done.json()["status"] == "complete" and done.json()["final"] and done.json()["result"] == {"title": "x"}
@@ -89,39 +93,39 @@ async def test_a_command_is_submitted_claimed_and_completed(ledger: LocalLedger,
 
 async def test_a_command_names_its_client(ledger: LocalLedger, url: str) -> None:
     """In lists, by id and in the commands topic; an ordinary call has no client."""
-    command = await submitted(url, client="browser", session="a")
+    command = await submit(url, client="browser", session="a")
     async with ledger.session("a").call("look") as call:
         call.complete("seen")
-    listed = (await ask(f"{url}/v1/calls?session=a")).json()["calls"]
-    assert [row.get("client", "nobody") for row in listed] == ["nobody", "browser"]
-    shown = (await ask(f"{url}/v1/calls/{command}")).json()
-    assert shown["client"] == "browser" and shown["toolCall"]["callId"] == command
-    assert "client" not in (await ask(f"{url}/v1/calls/{listed[0]['call']}")).json()
-    async with asking(f"{url}/v1/stream?topic=commands") as reply:
-        response = await anext(frame async for frame in reply.frames() if frame.get("event") == "topic")
-    assert [row["client"] for row in json.loads(response["data"])["rows"]] == ["browser"]
+    calls = (await fetch(f"{url}/v1/calls?session=a")).json()["calls"]
+    assert [row.get("client", "nobody") for row in calls] == ["nobody", "browser"]
+    detail = (await fetch(f"{url}/v1/calls/{command}")).json()
+    assert detail["client"] == "browser" and detail["toolCall"]["callId"] == command
+    assert "client" not in (await fetch(f"{url}/v1/calls/{calls[0]['call']}")).json()
+    async with requesting(f"{url}/v1/stream?topic=commands") as reply:
+        topic = await anext(frame async for frame in reply.frames() if frame.get("event") == "topic")
+    assert [row["client"] for row in json.loads(topic["data"])["rows"]] == ["browser"]
 
 
 async def test_the_default_format_of_a_command_is_its_call_entry(url: str) -> None:
     """Without `format` the response is the call as other clients see it."""
-    response = (await ask(f"{url}/v1/calls/{await submitted(url)}")).json()
+    response = (await fetch(f"{url}/v1/calls/{await submit(url)}")).json()
     assert response["state"] == "queued" and response["toolCall"]["toolName"] == "execute_js"
 
 
 async def test_a_submission_can_wait_for_the_result(url: str) -> None:
     """200 with the outcome if the command ends in time, otherwise 202 with its status."""
-    waiting = asyncio.create_task(post(url, "/v1/calls?wait=5", LOOK))
+    submission = asyncio.create_task(post(url, "/v1/calls?wait=5", COMMAND))
     claim = (await post(url, "/v1/calls/claim", {"wait": 5})).json()
     await post(url, f"/v1/calls/{claim['call']}/result", {"error": "no page", "fence": claim["fence"]})
-    response = await waiting
+    response = await submission
     assert response.status == 200 and (response.json()["status"], response.json()["error"]) == ("error", "no page")
-    later = await post(url, "/v1/calls?wait=0.01", LOOK)
-    assert later.status == 202 and later.json()["status"] == "pending"
+    second = await post(url, "/v1/calls?wait=0.01", COMMAND)
+    assert second.status == 202 and second.json()["status"] == "pending"
 
 
 async def test_an_unknown_command_is_a_final_404(url: str) -> None:
     """S3.2: the problem is structured and has `final: true`."""
-    response = await ask(f"{url}/v1/calls/exec_000000000000?format=command&wait=5")
+    response = await fetch(f"{url}/v1/calls/exec_000000000000?format=command&wait=5")
     assert response.status == 404 and response.headers["content-type"] == "application/problem+json"
     assert response.json()["correlation_id"] == "exec_000000000000" and response.json()["final"] is True
     for path in ("result", "heartbeat"):
@@ -132,36 +136,38 @@ async def test_an_unknown_command_is_a_final_404(url: str) -> None:
 @pytest.mark.parametrize("ending", ["result", "error", "cancel", "expiry"])
 async def test_a_waiting_poll_returns_when_the_command_ends(url: str, ending: str) -> None:
     """S3.3: long before its timeout."""
-    command = await submitted(url, timeout=0.2 if ending == "expiry" else 30)
-    waiting = asyncio.create_task(poll(url, command, "&wait=60"))
+    command = await submit(url, timeout=0.2 if ending == "expiry" else 30)
+    poll_task = asyncio.create_task(poll(url, command, "&wait=60"))
     if ending == "cancel":
         await post(url, f"/v1/calls/{command}/cancel", {})
     elif ending != "expiry":
         await post(url, f"/v1/calls/{command}/result", {ending: "x"})
-    began = time.monotonic()
-    words = {"result": "complete", "error": "error", "cancel": "cancelled", "expiry": "expired"}
-    response = await waiting
-    assert response["status"] == words[ending] and response["final"] and time.monotonic() - began < 30
+    started_at = time.monotonic()
+    statuses = {"result": "complete", "error": "error", "cancel": "cancelled", "expiry": "expired"}
+    response = await poll_task
+    assert response["status"] == statuses[ending] and response["final"] and time.monotonic() - started_at < 30
 
 
 async def test_polling_pending_queries_does_not_claim_commands(url: str) -> None:
     """S3.6: a result without a claim ends the command, once."""
-    command = await submitted(url)
-    await submitted(url, client="other")
+    command = await submit(url)
+    await submit(url, client="other")
     for _ in range(2):
-        found = (await ask(f"{url}/pending-queries")).json()["queries"]
-        assert [one["correlation_id"] for one in found] == [command] and found[0]["params"] == LOOK["params"]
-    assert [one["client"] for one in (await ask(f"{url}/pending-queries?client=other")).json()["queries"]] == ["other"]
-    done = [await post(url, f"/v1/calls/{command}/result", {"result": 1}) for _ in range(2)]
-    assert [one.status for one in done] == [200, 200] and done[0].json() == done[1].json()
+        queries = (await fetch(f"{url}/pending-queries")).json()["queries"]
+        assert [query["correlation_id"] for query in queries] == [command] and queries[0]["params"] == COMMAND["params"]
+    assert [query["client"] for query in (await fetch(f"{url}/pending-queries?client=other")).json()["queries"]] == [
+        "other"
+    ]
+    responses = [await post(url, f"/v1/calls/{command}/result", {"result": 1}) for _ in range(2)]
+    assert [one.status for one in responses] == [200, 200] and responses[0].json() == responses[1].json()
     other = await post(url, f"/v1/calls/{command}/result", {"result": 2})
     assert other.status == 409 and other.json()["current"]["state"] == "completed"
-    assert (await ask(f"{url}/pending-queries")).json() == {"queries": []}
+    assert (await fetch(f"{url}/pending-queries")).json() == {"queries": []}
 
 
 async def test_a_result_with_a_stale_fence_is_refused_and_logged(ledger: LocalLedger, url: str) -> None:
     """S3.6: 412; the log has the result as late, and it is never the outcome."""
-    command = await submitted(url, idempotent=True)
+    command = await submit(url, idempotent=True)
     first = (await post(url, "/v1/calls/claim", {"worker": "stalled"})).json()
     row = await ledger.find_call(command)
     await ledger.log.append(row.session, [ev.CallRequeued(call=row.id, reason="silence")])
@@ -176,7 +182,7 @@ async def test_a_result_with_a_stale_fence_is_refused_and_logged(ledger: LocalLe
     assert (await post(url, f"/v1/calls/{command}/result", {"result": "ours", "fence": 2})).json()["result"] == "ours"
     assert (await post(url, f"/v1/calls/{command}/result", {"result": "zombie", "fence": 1})).status == 412
     assert (await poll(url, command))["result"] == "ours"
-    late = [kind for kind, verdict in await verdicts(ledger, command) if verdict == "late"]
+    late = [kind for kind, verdict in await list_verdicts(ledger, command) if verdict == "late"]
     assert late == ["call.completed", "call.progress", "call.completed", "call.completed"]
 
 
@@ -191,21 +197,21 @@ async def test_a_disconnected_worker_gets_no_command(ledger: LocalLedger, url: s
             await asyncio.sleep(0.01)
         writer.close()
         await reader.read()
-        command = await submitted(url)
+        command = await submit(url)
         claim = (await post(url, "/v1/calls/claim", {"wait": 5, "worker": "here"})).json()
     assert claim["correlation_id"] == command and (await ledger.find_call(command)).worker == "here"
 
 
 async def test_a_command_claimed_during_a_disconnect_is_requeued(ledger: LocalLedger, url: str) -> None:
     """The connection is lost after the claim and before the response."""
-    name = await submitted(url)
+    name = await submit(url)
     requests = 0
 
     async def receive() -> dict[str, Any]:
         nonlocal requests
         requests += 1
         if requests == 2:
-            await asyncio.Event().wait()  # Nothing is heard of it while the claim is made.
+            await asyncio.Event().wait()  # The disconnect is not received before the claim.
         return {"type": "http.request", "body": b'{"wait": 5}'} if requests == 1 else {"type": "http.disconnect"}
 
     statuses: list[int] = []
@@ -214,7 +220,7 @@ async def test_a_command_claimed_during_a_disconnect_is_requeued(ledger: LocalLe
         statuses.append(message.get("status", 0))
 
     app = callslip.asgi(ledger, authorize=lambda *_: "ann")
-    await app(asgi_client.scope_of("/v1/calls/claim", method="POST"), receive, send)
+    await app(asgi_client.make_scope("/v1/calls/claim", method="POST"), receive, send)
     assert (statuses[0], requests) == (204, 3)
     row = await ledger.find_call(name)
     assert row.state == "queued"
@@ -224,7 +230,7 @@ async def test_a_command_claimed_during_a_disconnect_is_requeued(ledger: LocalLe
 
 async def test_a_worker_can_release_its_claimed_command(ledger: LocalLedger, url: str) -> None:
     """The next worker claims it with a new fence; another worker cannot release it."""
-    command = await submitted(url)
+    command = await submit(url)
     await post(url, "/v1/calls/claim", {"worker": "first"})
     assert (await post(url, f"/v1/calls/{command}/release", {"fence": 2})).status == 412
     assert (await post(url, f"/v1/calls/{command}/release", {"fence": 1, "reason": "I stop"})).status == 204
@@ -238,43 +244,43 @@ async def test_a_worker_can_release_its_claimed_command(ledger: LocalLedger, url
 async def test_a_submission_to_a_full_queue_is_refused(url: str) -> None:
     """S3.7: `queue_full` with the limit; each client has a queue of its own."""
     for _ in range(3):
-        await submitted(url)
-    response = await post(url, "/v1/calls", LOOK)
+        await submit(url)
+    response = await post(url, "/v1/calls", COMMAND)
     assert (
         response.status == 429
         and response.json()["type"] == "urn:callslip:queue_full"
         and response.json()["limit"] == 3
     )
-    await submitted(url, client="other")
+    await submit(url, client="other")
 
 
 async def test_a_repeated_submission_creates_no_second_command(ledger: LocalLedger, url: str) -> None:
     """By `Idempotency-Key` or correlation id; another body with the same key is a conflict."""
-    one = [(await post(url, "/v1/calls", LOOK, **{"idempotency-key": "k"})).json() for _ in range(2)]
+    one = [(await post(url, "/v1/calls", COMMAND, **{"idempotency-key": "k"})).json() for _ in range(2)]
     assert one[0] == one[1]
-    two = [(await post(url, "/v1/calls", LOOK | {"correlation_id": "mine-1"})).json() for _ in range(2)]
+    two = [(await post(url, "/v1/calls", COMMAND | {"correlation_id": "mine-1"})).json() for _ in range(2)]
     assert two == [{"status": "queued", "correlation_id": "mine-1"}] * 2
     assert (await poll(url, "mine-1"))["status"] == "pending"
-    assert (await post(url, "/v1/calls", LOOK | {"correlation_id": "mine-1", "client": "x"})).status == 409
+    assert (await post(url, "/v1/calls", COMMAND | {"correlation_id": "mine-1", "client": "x"})).status == 409
     assert (await post(url, "/v1/calls", {"action": "other"}, **{"idempotency-key": "k"})).status == 409
     assert len((await ledger.calls()).items) == 2
 
 
 async def test_commands_are_listed_as_pending_and_recently_ended(url: str) -> None:
     """The lists are pending, recently completed and recently failed."""
-    ids = [await submitted(url) for _ in range(3)]
+    ids = [await submit(url) for _ in range(3)]
     await post(url, f"/v1/calls/{ids[0]}/result", {"result": 1})
     await post(url, f"/v1/calls/{ids[1]}/result", {"error": "no"})
-    response = (await ask(f"{url}/v1/commands")).json()
+    response = (await fetch(f"{url}/v1/commands")).json()
     assert {name: [one["correlation_id"] for one in response[name]] for name in response} == {
         "pending": [ids[2]],
         "completed": [ids[0]],
         "failed": [ids[1]],
     }
-    assert (await ask(f"{url}/v1/commands?client=nobody")).json() == {"pending": [], "completed": [], "failed": []}
+    assert (await fetch(f"{url}/v1/commands?client=nobody")).json() == {"pending": [], "completed": [], "failed": []}
 
 
-async def token_for(ledger: LocalLedger, verb: str, session: str = "") -> dict[str, str]:
+async def create_token_header(ledger: LocalLedger, verb: str, session: str = "") -> dict[str, str]:
     """Return the header of a caller who has only this right."""
     token = f"{verb}-only-{session}-and-long-enough"
     await ledger.log.store.put_token(TokenRecord(f"tok_{verb}", hash_token(token), verb, session, (verb,), 0))
@@ -283,36 +289,36 @@ async def token_for(ledger: LocalLedger, verb: str, session: str = "") -> dict[s
 
 async def test_command_lists_skip_commands_that_the_caller_may_not_read(ledger: LocalLedger) -> None:
     """S3.5: commands of other sessions are not shown and do not count toward the limit."""
-    async with served(ledger, gate=TokenAuthorizer(ledger.log, TOKEN)) as url:
+    async with serving_ledger(ledger, gate=TokenAuthorizer(ledger.log, TOKEN)) as url:
         everybody = {"authorization": f"Bearer {TOKEN}"}
         await ledger.log.append("mine", [ev.SessionInfo(title="t")])
-        reader = await token_for(ledger, "read", session="mine")
+        reader = await create_token_header(ledger, "read", session="mine")
         for session in ("theirs", "theirs", "mine"):
-            assert (await post(url, "/v1/calls", LOOK | {"session": session}, **everybody)).status == 202
-        response = (await ask(f"{url}/v1/commands?limit=1", headers=reader)).json()
+            assert (await post(url, "/v1/calls", COMMAND | {"session": session}, **everybody)).status == 202
+        response = (await fetch(f"{url}/v1/commands?limit=1", headers=reader)).json()
         assert [one["session"] for one in response["pending"]] == ["mine"]
 
 
 async def test_a_waiting_worker_with_a_revoked_token_gets_no_command(ledger: LocalLedger) -> None:
     """The submitter does not notice; the worker becomes unknown."""
-    async with served(ledger, gate=TokenAuthorizer(ledger.log, TOKEN), limits=Limits(wait=20)) as url:
+    async with serving_ledger(ledger, gate=TokenAuthorizer(ledger.log, TOKEN), limits=Limits(wait=20)) as url:
         everybody = {"authorization": f"Bearer {TOKEN}"}
-        worker = await token_for(ledger, "execute")
-        assert (await post(url, "/v1/calls", LOOK, **everybody)).status == 202
+        worker = await create_token_header(ledger, "execute")
+        assert (await post(url, "/v1/calls", COMMAND, **everybody)).status == 202
         assert (await post(url, "/v1/calls/claim", {}, **worker)).status == 200
         waiting = asyncio.create_task(post(url, "/v1/calls/claim", {"wait": 15}, **worker))
         await asyncio.sleep(0.1)
         for row in await ledger.log.store.tokens():
             await ledger.log.store.drop_token(row.id)
-        assert (await post(url, "/v1/calls", LOOK, **everybody)).status == 202
+        assert (await post(url, "/v1/calls", COMMAND, **everybody)).status == 202
         assert (await waiting).status == 401
         assert (await post(url, "/v1/calls/claim", {}, **everybody)).status == 200
 
 
 async def test_a_poll_for_a_deleted_command_gets_a_final_404(ledger: LocalLedger, url: str) -> None:
     """S3.2: the response is that for an unknown command."""
-    command = await submitted(url)
-    waiting = asyncio.create_task(ask(f"{url}/v1/calls/{command}?format=command&wait=5"))
+    command = await submit(url)
+    waiting = asyncio.create_task(fetch(f"{url}/v1/calls/{command}?format=command&wait=5"))
     await asyncio.sleep(0.1)
     await ledger.delete("commands")
     answer = await waiting
@@ -321,16 +327,16 @@ async def test_a_poll_for_a_deleted_command_gets_a_final_404(ledger: LocalLedger
 
 async def test_secrets_are_shown_only_to_the_executor(ledger: LocalLedger, url: str) -> None:
     """Executors get the full arguments; every other response has them redacted."""
-    command = await submitted(url, params={"key": SECRET})
-    assert (await ask(f"{url}/pending-queries")).json()["queries"][0]["params"] == {"key": SECRET}
+    command = await submit(url, params={"key": SECRET})
+    assert (await fetch(f"{url}/pending-queries")).json()["queries"][0]["params"] == {"key": SECRET}
     row = await ledger.find_call(command)
     log = b"".join([encode_event(event) async for event in ledger.events(row.session)]).decode()
     places = [f"/v1/calls/{command}", f"/v1/calls/{command}?format=command", "/v1/commands", "/v1/sessions/commands"]
-    assert SECRET not in log + "".join([(await ask(url + place)).text for place in places])
+    assert SECRET not in log + "".join([(await fetch(url + place)).text for place in places])
     claim = (await post(url, "/v1/calls/claim", {})).json()
     assert claim["params"] == {"key": SECRET} and await ledger.log.store.sealed(row.id)
     await post(url, f"/v1/calls/{command}/result", {"result": f"used {SECRET}", "fence": 1})
-    assert SECRET not in (await ask(f"{url}/v1/calls/{command}?format=command")).text
+    assert SECRET not in (await fetch(f"{url}/v1/calls/{command}?format=command")).text
     assert await ledger.log.store.sealed(row.id) is None
 
 
@@ -342,17 +348,17 @@ async def test_secrets_are_shown_only_to_the_executor(ledger: LocalLedger, url: 
         ("/v1/calls", {"action": "a" * 201}),
         ("/v1/calls", {"action": "a\u0000b"}),
         ("/v1/calls", {"action": 1}),
-        ("/v1/calls", LOOK | {"timeout": 0}),
-        ("/v1/calls", LOOK | {"timeout": -1}),
-        ("/v1/calls", LOOK | {"timeout": 1e300}),
-        ("/v1/calls", LOOK | {"timeout": "soon"}),
-        ("/v1/calls", LOOK | {"client": ""}),
-        ("/v1/calls", LOOK | {"session": "a/b"}),
-        ("/v1/calls", LOOK | {"approve": "maybe"}),
-        ("/v1/calls", LOOK | {"correlation_id": "exec_0123456789ab"}),
-        ("/v1/calls", LOOK | {"script": "flat"}),
-        ("/v1/calls?wait=61", LOOK),
-        ("/v1/calls?nonsense=1", LOOK),
+        ("/v1/calls", COMMAND | {"timeout": 0}),
+        ("/v1/calls", COMMAND | {"timeout": -1}),
+        ("/v1/calls", COMMAND | {"timeout": 1e300}),
+        ("/v1/calls", COMMAND | {"timeout": "soon"}),
+        ("/v1/calls", COMMAND | {"client": ""}),
+        ("/v1/calls", COMMAND | {"session": "a/b"}),
+        ("/v1/calls", COMMAND | {"approve": "maybe"}),
+        ("/v1/calls", COMMAND | {"correlation_id": "exec_0123456789ab"}),
+        ("/v1/calls", COMMAND | {"script": "flat"}),
+        ("/v1/calls?wait=61", COMMAND),
+        ("/v1/calls?nonsense=1", COMMAND),
         ("/v1/calls/claim", {"wait": 61}),
         ("/v1/calls/claim", {"lease": 0}),
         ("/v1/calls/claim", {"client": "\n"}),
@@ -371,7 +377,7 @@ async def test_an_invalid_command_request_is_refused_and_changes_nothing(
     ledger: LocalLedger, url: str, path: str, body: Any
 ) -> None:
     """400, with the field that is wrong."""
-    command = await submitted(url)
+    command = await submit(url)
     before = await ledger.log.store.session("commands")
     response = await post(url, path.format(command=command), body)
     assert response.status == 400 and response.json()["field"], response.text
@@ -392,29 +398,29 @@ async def test_a_browser_extension_with_an_allowed_origin_can_run_commands(ledge
     async with running(app) as url:
         host = {"host": url.removeprefix("http://")}
         own = bearer | {"origin": EXTENSION} | host
-        command = (await ask(f"{url}/v1/calls", "POST", value=LOOK, headers=bearer)).json()["correlation_id"]
-        response = await ask(f"{url}/pending-queries", headers=own)
+        command = (await fetch(f"{url}/v1/calls", "POST", value=COMMAND, headers=bearer)).json()["correlation_id"]
+        response = await fetch(f"{url}/pending-queries", headers=own)
         assert response.status == 200 and response.headers["access-control-allow-origin"] == EXTENSION
         assert [one["correlation_id"] for one in response.json()["queries"]] == [command]
         asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
         place = f"{url}/v1/calls/{command}/result"
-        before = await ask(place, "OPTIONS", headers={"origin": EXTENSION} | asks | host)
+        before = await fetch(place, "OPTIONS", headers={"origin": EXTENSION} | asks | host)
         assert before.status < 300 and "authorization" in before.headers["access-control-allow-headers"].lower()
-        assert (await ask(place, "POST", value={"result": 1}, headers=own)).status == 200
+        assert (await fetch(place, "POST", value={"result": 1}, headers=own)).status == 200
         evil = own | {"origin": "chrome-extension://ponmlkjihgfedcbaponmlkjihgfedcba"}
-        assert (await ask(f"{url}/pending-queries", headers=evil)).status == 403
-        assert (await ask(f"{url}/pending-queries", headers={"origin": EXTENSION} | host)).status == 401
+        assert (await fetch(f"{url}/pending-queries", headers=evil)).status == 403
+        assert (await fetch(f"{url}/pending-queries", headers={"origin": EXTENSION} | host)).status == 401
 
 
 async def test_a_waiting_submission_gets_the_result_of_another_process(tmp_path: Path) -> None:
     """S3.3: another process claims and completes the command over HTTP."""
     with (
         processes.serving(tmp_path / "ledger.db") as server,
-        processes.process(server.url, server.token, program=PROGRAM) as worker,
+        processes.running_process(server.url, server.token, program=PROGRAM) as worker,
     ):
         worker.until("ready")
         bearer = {"authorization": f"Bearer {server.token}"}
-        response = (await ask(f"{server.url}/v1/calls?wait=30", "POST", value=LOOK, headers=bearer)).json()
-        assert response["status"] == "complete" and response["result"] == LOOK["params"]
+        response = (await fetch(f"{server.url}/v1/calls?wait=30", "POST", value=COMMAND, headers=bearer)).json()
+        assert response["status"] == "complete" and response["result"] == COMMAND["params"]
         assert await asyncio.to_thread(worker.end) == 0
         assert json.loads(worker.out[-1])["correlation_id"] == response["correlation_id"]

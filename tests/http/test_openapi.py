@@ -23,7 +23,7 @@ from callslip.http.openapi import document
 from callslip.model import events as ev
 from callslip.settings import Limits
 from tests.conftest import LONG
-from tests.support.live_server import TIMEOUT_S, ask, served
+from tests.support.live_server import TIMEOUT_S, fetch, serving_ledger
 
 TOKEN = "a-token-that-is-long-enough-for-the-main-one"
 LIMITS = Limits(wait=0.05, body_bytes=200_000, max_page_rows=50)
@@ -88,7 +88,7 @@ class Apart:
         self._loop = asyncio.get_running_loop()
         async with await callslip.open("sqlite:///:memory:") as ledger:
             await filled(ledger)
-            async with served(ledger, gate=TokenAuthorizer(ledger.log, TOKEN), limits=LIMITS) as self.url:
+            async with serving_ledger(ledger, gate=TokenAuthorizer(ledger.log, TOKEN), limits=LIMITS) as self.url:
                 self._ready.set()
                 await self._over.wait()
 
@@ -138,9 +138,9 @@ async def test_the_openapi_document_needs_no_token_and_lists_every_route() -> No
     """Its operations are exactly the routes of the server."""
     async with (
         await callslip.open("sqlite:///:memory:") as ledger,
-        served(ledger, gate=TokenAuthorizer(ledger.log, TOKEN)) as base,
+        serving_ledger(ledger, gate=TokenAuthorizer(ledger.log, TOKEN)) as base,
     ):
-        answer = await ask(f"{base}/openapi.json")
+        answer = await fetch(f"{base}/openapi.json")
     assert answer.status == 200 and answer.headers["content-type"] == "application/json"
     response = answer.json()
     assert response["openapi"] == "3.1.0" and response["info"]["version"] == callslip.__version__

@@ -1,4 +1,4 @@
-"""What a remote client needs beyond the page: the appended events, leases of its calls, and answers in its own name."""
+"""Requests of a remote client: returned events, leases of its calls, and approval decisions under its own name."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from callslip.client.token_file import hash_token
 from callslip.http.access import TokenAuthorizer
 from callslip.model import events as ev
 from callslip.model.records import CallRecord, TokenRecord
-from tests.support.live_server import Answer, ask, served
+from tests.support.live_server import HttpResponse, fetch, serving_ledger
 
 pytestmark = pytest.mark.anyio
-MAIN = "the-main-token-of-this-test"
+MAIN_TOKEN = "the-main-token-of-this-test"
 
 
 @pytest.fixture
@@ -27,13 +27,13 @@ async def ledger() -> AsyncIterator[LocalLedger]:
 
 @pytest.fixture
 async def url(ledger: LocalLedger) -> AsyncIterator[str]:
-    async with served(ledger, gate=TokenAuthorizer(ledger.log, MAIN)) as url:
+    async with serving_ledger(ledger, gate=TokenAuthorizer(ledger.log, MAIN_TOKEN)) as url:
         yield url
 
 
-async def post(url: str, value: Any = None, *, token: str = MAIN, **headers: str) -> Answer:
-    named = {name.replace("_", "-"): text for name, text in headers.items()}
-    return await ask(url, "POST", value=value, headers={"authorization": f"Bearer {token}", **named})
+async def post(url: str, value: Any = None, *, token: str = MAIN_TOKEN, **headers: str) -> HttpResponse:
+    extra_headers = {name.replace("_", "-"): text for name, text in headers.items()}
+    return await fetch(url, "POST", value=value, headers={"authorization": f"Bearer {token}", **extra_headers})
 
 
 async def create_token(ledger: LocalLedger, *verbs: str) -> str:
@@ -50,7 +50,7 @@ async def start_call(ledger: LocalLedger, owner: str = "") -> CallRecord:
 
 # Events
 
-BODY = [
+EVENTS = [
     {"type": "turn.started"},
     {"type": "message.user", "text": "hi"},
     {"type": "call.started", "call": "new:1", "tool_name": "ls"},
@@ -59,7 +59,7 @@ BODY = [
 
 async def test_a_post_returns_the_appended_events(ledger: LocalLedger, url: str) -> None:
     """They have what the ledger set: seq, ids, verdicts. The owner of a new session is not among them."""
-    first = (await post(f"{url}/v1/sessions/s/events?return=events", BODY)).json()
+    first = (await post(f"{url}/v1/sessions/s/events?return=events", EVENTS)).json()
     stored = [event async for event in ledger.events("s")]
     assert isinstance(stored[0], ev.SessionInfo)
     assert [event["seq"] for event in first["events"]] == [2, 3, 4] and first["appended"] == 3
@@ -70,21 +70,21 @@ async def test_a_post_returns_the_appended_events(ledger: LocalLedger, url: str)
 
 @pytest.mark.parametrize("query", ["", "?return=summary"])
 async def test_a_summary_response_contains_no_events(url: str, query: str) -> None:
-    """Unless they are asked for."""
-    assert "events" not in (await post(f"{url}/v1/sessions/s/events{query}", BODY)).json()
+    """They are returned only with `return=events`."""
+    assert "events" not in (await post(f"{url}/v1/sessions/s/events{query}", EVENTS)).json()
 
 
 async def test_a_repeated_post_returns_the_same_events(ledger: LocalLedger, url: str) -> None:
-    """By its idempotency key, also if other events were written in between, and whether or not they were asked for."""
-    first = (await post(f"{url}/v1/sessions/s/events?return=events", BODY, idempotency_key="k")).json()
+    """By its idempotency key, also if other events were written in between, and with or without `return=events`."""
+    first = (await post(f"{url}/v1/sessions/s/events?return=events", EVENTS, idempotency_key="k")).json()
     await ledger.log.append("s", [ev.MessageDelta(text="between")])
-    second = (await post(f"{url}/v1/sessions/s/events?return=events", BODY[:2], idempotency_key="k2")).json()
+    second = (await post(f"{url}/v1/sessions/s/events?return=events", EVENTS[:2], idempotency_key="k2")).json()
     await ledger.log.append("s", [ev.MessageDelta(text="after")])
-    again = (await post(f"{url}/v1/sessions/s/events?return=events", BODY, idempotency_key="k")).json()
+    again = (await post(f"{url}/v1/sessions/s/events?return=events", EVENTS, idempotency_key="k")).json()
     assert again["events"] == first["events"] and again["seq"] == first["seq"]
-    summary = (await post(f"{url}/v1/sessions/s/events", BODY, idempotency_key="k")).json()
+    summary = (await post(f"{url}/v1/sessions/s/events", EVENTS, idempotency_key="k")).json()
     assert "events" not in summary and summary["seq"] == first["seq"]
-    again = (await post(f"{url}/v1/sessions/s/events?return=events", BODY[:2], idempotency_key="k2")).json()
+    again = (await post(f"{url}/v1/sessions/s/events?return=events", EVENTS[:2], idempotency_key="k2")).json()
     assert again["events"] == second["events"]
 
 
@@ -97,7 +97,7 @@ async def test_a_duplicate_event_is_returned_with_its_verdict(url: str) -> None:
 
 async def test_an_unknown_return_parameter_is_refused(url: str) -> None:
     """With the parameter as its field."""
-    problem = (await post(f"{url}/v1/sessions/s/events?return=all", BODY)).json()
+    problem = (await post(f"{url}/v1/sessions/s/events?return=all", EVENTS)).json()
     assert (problem["status"], problem["field"]) == (400, "return")
 
 
@@ -108,10 +108,10 @@ async def test_a_heartbeat_renews_the_lease_of_a_call(ledger: LocalLedger, url: 
     """A call that no process owns; without a length it is the usual lease."""
     call = await start_call(ledger)
     now = await ledger.log.store.clock()
-    until = (await post(f"{url}/v1/calls/{call.id}/heartbeat", {"lease": 5000})).json()["lease_until"]
-    assert until >= now + 5_000_000 and (await ledger.find_call(call.id)).lease == until
-    usual = (await post(f"{url}/v1/calls/{call.id}/heartbeat", {})).json()["lease_until"]
-    assert now + ledger.log.settings.ingest_lease * 1000 <= usual < until
+    lease_until = (await post(f"{url}/v1/calls/{call.id}/heartbeat", {"lease": 5000})).json()["lease_until"]
+    assert lease_until >= now + 5_000_000 and (await ledger.find_call(call.id)).lease == lease_until
+    default_lease_until = (await post(f"{url}/v1/calls/{call.id}/heartbeat", {})).json()["lease_until"]
+    assert now + ledger.log.settings.ingest_lease * 1000 <= default_lease_until < lease_until
 
 
 async def test_a_heartbeat_for_an_ended_or_owned_call_is_a_conflict(ledger: LocalLedger, url: str) -> None:
@@ -146,8 +146,8 @@ async def test_a_command_heartbeat_needs_its_fence(ledger: LocalLedger, url: str
     assert claim is not None
     problem = (await post(f"{url}/v1/calls/{command.correlation_id}/heartbeat", {})).json()
     assert (problem["status"], problem["field"]) == (400, "fence")
-    held = await post(f"{url}/v1/calls/{command.correlation_id}/heartbeat", {"fence": claim.fence})
-    assert held.status == 200
+    response = await post(f"{url}/v1/calls/{command.correlation_id}/heartbeat", {"fence": claim.fence})
+    assert response.status == 200
 
 
 @pytest.mark.parametrize(("verbs", "status"), [(("write",), 200), (("read",), 403), (("execute", "read"), 403)])
@@ -170,7 +170,7 @@ async def test_a_command_heartbeat_is_refused_with_the_write_verb(ledger: LocalL
     assert refused.status == 403
 
 
-# Answers
+# Approval decisions
 
 
 @pytest.mark.parametrize("decision", ["approve", "deny", "edit"])
@@ -194,8 +194,8 @@ async def test_an_approval_decision_records_the_user_of_the_token(
 
 async def test_problems_have_plain_titles(ledger: LocalLedger, url: str) -> None:
     """The reason phrase of the status, or a more specific one."""
-    assert (await ask(f"{url}/v1/calls")).json()["title"] == "Unauthorized"
+    assert (await fetch(f"{url}/v1/calls")).json()["title"] == "Unauthorized"
     assert (await post(f"{url}/v1/calls/none/cancel")).json()["title"] == "Not Found"
     await ledger.commands.submit("ls", correlation_id="c")
-    lost = await post(f"{url}/v1/calls/c/heartbeat", {"fence": 7})
-    assert (lost.status, lost.json()["title"]) == (412, "Claim lost")
+    stale = await post(f"{url}/v1/calls/c/heartbeat", {"fence": 7})
+    assert (stale.status, stale.json()["title"]) == (412, "Claim lost")

@@ -29,7 +29,7 @@ from callslip.settings import Settings
 from tests.support import scenarios
 from tests.support.invariants import find_faults
 from tests.support.paths import TESTS
-from tests.support.strategies import MemoryLedger, canonical, logs, scripts, write_script
+from tests.support.strategies import MemoryLedger, canonical_json, logs, scripts, write_script
 
 CAPTURES = {path.stem: path for path in sorted((TESTS / "captures").glob("*.jsonl"))}
 QUIET = Settings(synchronous="NORMAL", reaper_interval=3600, checkpoint_every=10**9)
@@ -144,7 +144,7 @@ def renamed(log: list[Event]) -> bytes:
     """The entries of a log, with one name for each minted id and none of the store's own times."""
     state = SessionFold(S)
     state.fold(log)
-    text = canonical(state.snapshot().entries).decode()
+    text = canonical_json(state.snapshot().entries).decode()
     minted = [getattr(event, field) for event in log for field in ("call", "approval") if getattr(event, field, "")]
     for number, name in enumerate(dict.fromkeys(minted)):
         text = text.replace(name, f"#{number}")
@@ -331,13 +331,13 @@ def test_a_copied_log_gives_the_same_entries(log: list[Event]) -> None:
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_a_copy_of_every_scenario_has_the_same_bytes(name: str) -> None:
     """Replays, late and orphan events and failed turns, including ids and numbers."""
-    log = list(scenarios.events(name))
+    log = list(scenarios.load_events(name))
     copy = copied(log)
     assert [event.verdict for event in copy.log] == [event.verdict for event in log]
     first, second = SessionFold(S), SessionFold(S)
     first.fold(log)
     second.fold(copy.log)
-    assert canonical(second.snapshot()) == canonical(first.snapshot())
+    assert canonical_json(second.snapshot()) == canonical_json(first.snapshot())
 
 
 @given(logs)
@@ -427,7 +427,7 @@ def shown_as_before(copy: list[Event], log: list[Event]) -> bytes:
         if entry["type"] == "tool_call" and entry["toolCallId"] == entry["callId"]:
             entry["toolCallId"] = shown[entry["id"]]["toolCallId"]
             assert entry["toolCallId"] in [event.call for event in log if isinstance(event, ev.CallEvent)]
-    return canonical(entries)
+    return canonical_json(entries)
 
 
 @pytest.mark.anyio
@@ -438,7 +438,7 @@ async def test_a_copied_capture_keeps_its_ids(name: str) -> None:
         await import_file(first.log, S, "acp", CAPTURES[name])
         await import_lines(second.log, S, "events", native(await log_of(first)))
         before, after = await first.snapshot(S), await second.snapshot(S)
-        assert canonical(after) == canonical(before)
+        assert canonical_json(after) == canonical_json(before)
 
 
 @pytest.mark.anyio

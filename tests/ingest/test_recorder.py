@@ -17,11 +17,11 @@ from callslip.model import events as ev
 from callslip.model.entries import Message, ToolCall
 from tests.support import model_server
 from tests.support.invariants import read_events, sound_ledger
-from tests.support.model_server import Server, calls, says
+from tests.support.model_server import Server, text_answer, tool_call_answer
 
 pytestmark = pytest.mark.anyio
 
-CALLING = calls(("call_1", "get_weather", {"city": "Paris"}), text="Let me look.")
+CALLING = tool_call_answer(("call_1", "get_weather", {"city": "Paris"}), text="Let me look.")
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ async def call_of(ledger: LocalLedger) -> ToolCall:
 
 async def test_each_chunk_is_durable_before_the_caller_receives_it(ledger: LocalLedger) -> None:
     """C6: and the chunks are unchanged."""
-    chunks = says("Good morning.")
+    chunks = text_answer("Good morning.")
     passed: list[Any] = []
     async for chunk in ledger.session("s").record(each(chunks), format="openai"):
         passed.append(chunk)
@@ -56,7 +56,7 @@ async def test_each_chunk_is_durable_before_the_caller_receives_it(ledger: Local
 async def test_live_events_have_the_time_of_their_arrival(ledger: LocalLedger) -> None:
     """And not the creation time of the response, which every chunk repeats."""
     before = await ledger.log.store.clock()
-    async for _ in ledger.session("s").record(each(says("Now.")), format="openai"):
+    async for _ in ledger.session("s").record(each(text_answer("Now.")), format="openai"):
         pass
     assert all(before <= event.at <= before + 60_000 for event in await read_events(ledger, "s"))
 
@@ -80,7 +80,7 @@ async def test_equal_ids_in_two_rounds_are_two_calls(ledger: LocalLedger) -> Non
     session = ledger.session("s")
     await session.start_turn("Twice, please.")
     for number in range(2):
-        async for _ in session.record(each(calls(("call_0", "ls", {}), number=number)), format="openai"):
+        async for _ in session.record(each(tool_call_answer(("call_0", "ls", {}), number=number)), format="openai"):
             pass
         async with session.call("ls", {}, alias=("openai", "call_0")) as call:
             call.complete(number)
@@ -105,7 +105,7 @@ async def test_sdk_objects_are_recorded(ledger: LocalLedger) -> None:
 @pytest.mark.parametrize("as_bytes", [False, True])
 async def test_sse_lines_and_bytes_are_recorded(ledger: LocalLedger, as_bytes: bool) -> None:
     """Lines as text, or bytes in chunks of any size; comments and the end marker are ignored."""
-    frames = [f"data: {json.dumps(chunk)}\n\n" for chunk in says("Grüße!")]
+    frames = [f"data: {json.dumps(chunk)}\n\n" for chunk in text_answer("Grüße!")]
     body = ": hello\n\n" + "".join(frames) + "data: [DONE]\n\n"
     data = body.encode()
     pieces: list[Any] = [data[at : at + 7] for at in range(0, len(data), 7)] if as_bytes else body.split("\n")
@@ -166,7 +166,7 @@ async def test_a_chunk_over_the_size_limit_is_stored_as_a_blob(db: str) -> None:
     """C11: and the recording continues."""
     huge = model_server.chunk({"content": "x" * 100_000})
     async with sound_ledger(db, max_event=50_000, inline_limit=1000, preview=100) as ledger:
-        async for _ in ledger.session("s").record(each([huge, *says("Still here.")]), format="openai"):
+        async for _ in ledger.session("s").record(each([huge, *text_answer("Still here.")]), format="openai"):
             pass
         log = await read_events(ledger, "s")
         kept = [event for event in log if isinstance(event, ev.Raw)]
@@ -202,7 +202,7 @@ async def test_plain_text_is_recorded_completely(ledger: LocalLedger) -> None:
     await ledger.log.append("s", [ev.CallCancelled(call=(await call_of(ledger)).call_id)])
 
 
-TWO = calls(("call_1", "ls", {"path": "/a"}), ("call_2", "ls", {"path": "/b"}))
+TWO = tool_call_answer(("call_1", "ls", {"path": "/a"}), ("call_2", "ls", {"path": "/b"}))
 
 
 async def statuses(ledger: LocalLedger) -> list[str]:
@@ -244,7 +244,7 @@ async def test_a_partial_line_does_not_affect_the_next_stream(ledger: LocalLedge
 
 async def test_sse_frames_with_several_lines_are_recorded(ledger: LocalLedger) -> None:
     """A frame may have an event name before its data; a text may have several frames, or data on several lines."""
-    first, *others = [json.dumps(chunk) for chunk in says("Good morning.")]
+    first, *others = [json.dumps(chunk) for chunk in text_answer("Good morning.")]
     frames = [json.dumps(json.loads(first), indent=1), "".join(f"event: x\r\ndata: {one}\r\n\r\n" for one in others)]
     async for _ in ledger.session("s").record(frames, format="openai"):
         pass
@@ -257,7 +257,7 @@ async def test_an_interrupted_stream_ends_no_call_of_an_earlier_stream(ledger: L
     """A call of an earlier, complete stream continues."""
 
     async def broken() -> AsyncIterator[Any]:
-        yield says("Well")[0]
+        yield text_answer("Well")[0]
         raise ConnectionError
 
     session = ledger.session("s")
@@ -277,7 +277,10 @@ async def test_concurrent_streams_are_recorded_separately(ledger: LocalLedger) -
     """Two responses, interleaved in one session: each keeps its arguments."""
     session = ledger.session("s")
     wanted = {"call_1": {"path": "/a" * 30}, "call_2": {"path": "/b" * 30}}
-    both = [session.record(each(calls((name, "ls", command))), format="openai") for name, command in wanted.items()]
+    both = [
+        session.record(each(tool_call_answer((name, "ls", command))), format="openai")
+        for name, command in wanted.items()
+    ]
     going = list(both)
     while going:
         for stream in list(going):

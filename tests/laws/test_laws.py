@@ -26,16 +26,16 @@ from callslip.rules.redaction import Redactor
 from callslip.settings import Settings
 from tests.support.strategies import (
     SESSION,
+    KnownIds,
     MemoryLedger,
-    Names,
     any_event,
     call_events,
-    canonical,
-    interleaved,
+    canonical_json,
+    interleave,
     logs,
     pieces,
     scripts,
-    snapshot,
+    snapshot_json,
     write_script,
 )
 
@@ -73,7 +73,7 @@ class Browser:
 
     def snapshot(self) -> bytes:
         entries = [self.entries[id] for id in sorted(self.entries)]
-        return canonical({"session": SESSION, "seq": self.seq, "info": self.info, "entries": entries})
+        return canonical_json({"session": SESSION, "seq": self.seq, "info": self.info, "entries": entries})
 
 
 def folded(events: list[Event], state: SessionFold | None = None) -> SessionFold:
@@ -92,9 +92,9 @@ def test_every_prefix_gives_the_same_state_in_all_four_folds(log: list[Event]) -
     for number, event in enumerate(log, 1):
         browser.take(event.seq, live.apply(event))
         stored = folded([decode_event(encode_event(one)) for one in log[:number]])
-        want = snapshot(folded(log[:number]))
-        assert snapshot(live) == want
-        assert snapshot(stored) == want
+        want = snapshot_json(folded(log[:number]))
+        assert snapshot_json(live) == want
+        assert snapshot_json(stored) == want
         assert browser.snapshot() == want
 
 
@@ -106,7 +106,7 @@ def test_folding_in_parts_equals_folding_at_once(log: list[Event], data: st.Data
     for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(log)], strict=True):
         folded(log[start:end], state)
         state.render()
-    assert snapshot(state) == snapshot(folded(log))
+    assert snapshot_json(state) == snapshot_json(folded(log))
 
 
 @given(logs, st.data())
@@ -114,20 +114,20 @@ def test_a_snapshot_plus_later_patches_gives_the_state(log: list[Event], data: s
     """C9: a snapshot at N and the patches after N give the state."""
     cut = data.draw(st.integers(0, len(log)))
     state = folded(log[:cut])
-    seen = msgspec.json.decode(snapshot(state))
+    seen = msgspec.json.decode(snapshot_json(state))
     browser = Browser()
     browser.seq, browser.info = seen["seq"], seen["info"]
     browser.entries = {entry["id"]: entry for entry in seen["entries"]}
     for event in log[cut:]:
         browser.take(event.seq, state.apply(event))
-    assert browser.snapshot() == snapshot(folded(log))
+    assert browser.snapshot() == snapshot_json(folded(log))
 
 
 def thawed(state: SessionFold) -> tuple[dict[int, bytes], SessionFold]:
     """Return the finished entries of a state, and the state resumed from a base of it."""
     state.render()
     copy = folded([], state)
-    done = {entry.id: canonical(entry) for entry in copy.take_finished()}
+    done = {entry.id: canonical_json(entry) for entry in copy.take_finished()}
     return done, checkpoint.resume_base(SESSION, checkpoint.freeze(copy))
 
 
@@ -139,19 +139,19 @@ def test_a_stored_and_restored_state_folds_the_same(log: list[Event], data: st.D
     for start, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
         folded(log[start:end], state)
         for identity, note in state.noted.items():
-            away[identity] = canonical(msgspec.json.decode(away[identity]) | note)
+            away[identity] = canonical_json(msgspec.json.decode(away[identity]) | note)
         done, state = thawed(state)
         away |= done
     state.render()
-    away |= {entry.id: canonical(entry) for entry in state.entries.values()}
+    away |= {entry.id: canonical_json(entry) for entry in state.entries.values()}
     whole = folded(log).snapshot()
-    assert [away[id] for id in sorted(away)] == [canonical(entry) for entry in whole.entries]
-    assert canonical(state.info) == canonical(whole.info)
+    assert [away[id] for id in sorted(away)] == [canonical_json(entry) for entry in whole.entries]
+    assert canonical_json(state.info) == canonical_json(whole.info)
 
 
 async def stored(script: list[Event], projected: set[int]) -> None:
     """Write a script to a store with checkpoints at some points, and compare all ways to read it."""
-    names, log = Names(), list[Event]()
+    names, log = KnownIds(), list[Event]()
     async with await callslip.open("sqlite:///:memory:", QUIET) as ledger:
         for number, event in enumerate(script):
             await ledger.log.append(SESSION, [structs.replace(names.resolve(event), at=event.at or 1000 + number)])
@@ -160,13 +160,13 @@ async def stored(script: list[Event], projected: set[int]) -> None:
             log += fresh
             if number in projected:
                 await ledger.log.project(SESSION)
-                assert canonical(await ledger.snapshot(SESSION)) == snapshot(folded(log))
-        want = snapshot(folded(log))
-        assert canonical(await ledger.snapshot(SESSION)) == want
+                assert canonical_json(await ledger.snapshot(SESSION)) == snapshot_json(folded(log))
+        want = snapshot_json(folded(log))
+        assert canonical_json(await ledger.snapshot(SESSION)) == want
         for seq in {0, len(log) // 2, len(log)}:
-            assert snapshot(await ledger.log.state_at(SESSION, seq)) == snapshot(folded(log[:seq]))
+            assert snapshot_json(await ledger.log.state_at(SESSION, seq)) == snapshot_json(folded(log[:seq]))
         await ledger.log.project(SESSION)
-        assert canonical(await ledger.snapshot(SESSION)) == want
+        assert canonical_json(await ledger.snapshot(SESSION)) == want
         assert await verify(ledger.log) == []
 
 
@@ -193,7 +193,7 @@ def rows(memory: MemoryLedger) -> bytes:
     unit = memory.unit
     tables = (unit.sessions, unit.calls, unit.approvals)
     kept = [[row for _, row in sorted(table.items())] for table in tables]
-    return canonical([kept, sorted([*name, call] for name, call in unit.aliases.items())])
+    return canonical_json([kept, sorted([*name, call] for name, call in unit.aliases.items())])
 
 
 @given(scripts(), st.data())
@@ -237,9 +237,9 @@ def test_a_call_ends_at_most_once_and_then_does_not_change(script: list[Event]) 
         if isinstance(event, ev.CallEvent) and event.verdict == "applied" and is_terminal(event):
             entry = next(e for e in state.entries.values() if isinstance(e, ToolCall) and e.call_id == event.call)
             assert entry.id not in ended
-            ended[entry.id] = canonical(structs.replace(entry, late=0))
+            ended[entry.id] = canonical_json(structs.replace(entry, late=0))
     for identity, then in ended.items():
-        assert canonical(structs.replace(state.entries[identity], late=0)) == then
+        assert canonical_json(structs.replace(state.entries[identity], late=0)) == then
 
 
 @given(scripts())
@@ -295,14 +295,15 @@ def final(memory: MemoryLedger) -> list[bytes]:
     ]
     shown = {entry.tool_call_id for entry in found if not entry.tool_call_id.startswith("exec_")}
     return sorted(
-        canonical(structs.replace(e, tool_call_id=e.tool_call_id if e.tool_call_id in shown else "")) for e in calls
+        canonical_json(structs.replace(e, tool_call_id=e.tool_call_id if e.tool_call_id in shown else ""))
+        for e in calls
     )
 
 
 @given(about(Alias("acp", "1")), about(Alias("acp", "2")), st.lists(st.integers(0, 1), max_size=16))
 def test_events_of_different_calls_commute(one: list[Event], other: list[Event], picks: list[int]) -> None:
     """The state of each call does not depend on how the events of two calls are interleaved."""
-    assert final(write_script(interleaved([one, other], picks))) == final(write_script(one + other))
+    assert final(write_script(interleave([one, other], picks))) == final(write_script(one + other))
 
 
 @given(st.lists(call_events([ev.CallProposed], {}), min_size=2, max_size=5))

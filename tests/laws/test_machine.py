@@ -35,12 +35,12 @@ from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES, is_terminal
 from callslip.settings import Settings
 from callslip.store import sqlite, sqlite_maintenance, sqlite_rows
 from tests.support.strategies import (
-    Names,
+    KnownIds,
     any_event,
     call_events,
     call_sequences,
-    canonical,
-    interleaved,
+    canonical_json,
+    interleave,
     text_sequences,
     weighted_choice,
 )
@@ -69,7 +69,7 @@ class Seen:
     def __init__(self, name: str) -> None:
         self.log: list[Event] = []
         self.state = SessionFold(name)
-        self.names = Names()
+        self.names = KnownIds()
         self.ended: set[str] = set()
         self.low = 0
         self.kept: set[int] = set()
@@ -103,7 +103,7 @@ class Seen:
     def snapshot(self, name: str) -> bytes:
         whole = self.state.snapshot()
         kept = [entry for entry in whole.entries if self.keeps(entry)]
-        return canonical({"session": name, "seq": whole.seq, "info": whole.info, "entries": kept})
+        return canonical_json({"session": name, "seq": whole.seq, "info": whole.info, "entries": kept})
 
 
 class Machine(RuleBasedStateMachine):
@@ -177,7 +177,7 @@ class Machine(RuleBasedStateMachine):
         picks=picks,
     )
     def interleaved_one_by_one(self, session: str, threads: list[list[Event]], picks: list[int]) -> None:
-        for event in interleaved(threads, picks):
+        for event in interleave(threads, picks):
             self.append(session, event)
 
     @rule(
@@ -186,7 +186,7 @@ class Machine(RuleBasedStateMachine):
         picks=picks,
     )
     def interleaved_at_once(self, session: str, threads: list[list[Event]], picks: list[int]) -> None:
-        self.append(session, *interleaved(threads, picks))
+        self.append(session, *interleave(threads, picks))
 
     @rule(session=sessions, event=call_events(), owned=st.booleans())
     def by_our_own_process(self, session: str, event: Event, owned: bool) -> None:
@@ -341,8 +341,8 @@ class Machine(RuleBasedStateMachine):
         for name, seen in self.seen.items():
             if seen.log:
                 want = seen.snapshot(name)
-                assert canonical(self.run(self.ledger.snapshot(name))) == want
-                assert canonical(self.run(self.ledger.log.state_at(name)).snapshot()) == want
+                assert canonical_json(self.run(self.ledger.snapshot(name))) == want
+                assert canonical_json(self.run(self.ledger.log.state_at(name)).snapshot()) == want
 
     @invariant()
     def rows_follow_the_fold(self) -> None:

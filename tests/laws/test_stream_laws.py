@@ -80,7 +80,7 @@ def test_every_stream_has_the_law() -> None:
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_stream_and_history_agree_after_every_event(prove: Prove, name: str) -> None:
     """C13, S0.4, S0.8, S1.1, S1.6, S4.7: live, replayed and resumed streams show what the history has."""
-    log = scenarios.events(name)
+    log = scenarios.load_events(name)
     prove(log, stream_checks.places(log))
 
 

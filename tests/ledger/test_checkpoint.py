@@ -21,7 +21,7 @@ from callslip.model.events import Alias, Event
 from callslip.rules import fold
 from callslip.rules.fold import SessionFold
 from callslip.settings import Settings
-from tests.support.strategies import SESSION, Names, canonical, scripts
+from tests.support.strategies import SESSION, KnownIds, canonical_json, scripts
 
 pytestmark = pytest.mark.anyio
 
@@ -41,12 +41,12 @@ def delta(text: str, **fields: Any) -> ev.MessageDelta:
 
 async def whole(ledger: LocalLedger, seq: int | None = None) -> bytes:
     """The session as folding its log gives it."""
-    return canonical((await ledger.log.state_at(SESSION, seq)).snapshot())
+    return canonical_json((await ledger.log.state_at(SESSION, seq)).snapshot())
 
 
 async def stored(ledger: LocalLedger) -> bytes:
     """The session as its rows and the fold of the tail give it."""
-    return canonical(await ledger.snapshot(SESSION))
+    return canonical_json(await ledger.snapshot(SESSION))
 
 
 def traced(ledger: LocalLedger) -> list[tuple[str, Any]]:
@@ -146,7 +146,7 @@ async def test_a_checkpoint_between_two_reads_loses_no_entry(
         seen = await ledger.snapshot(SESSION)
         monkeypatch.undo()
         assert moved
-        assert canonical(seen) == await whole(ledger, seen.seq)
+        assert canonical_json(seen) == await whole(ledger, seen.seq)
 
 
 # Making
@@ -491,7 +491,7 @@ def open_entries(log: list[Event]) -> set[int]:
 
 
 async def cut_and_go_on(script: list[Event], cuts: list[int]) -> None:
-    names, log, low, kept = Names(), list[Event](), 0, set[int]()
+    names, log, low, kept = KnownIds(), list[Event](), 0, set[int]()
     async with await callslip.open("sqlite:///:memory:", SETTINGS) as ledger:
         for number, event in enumerate(script):
             await ledger.log.append(SESSION, [structs.replace(names.resolve(event), at=1000 + number)])
@@ -503,10 +503,10 @@ async def cut_and_go_on(script: list[Event], cuts: list[int]) -> None:
                 low += removed
                 kept = open_entries(log[:low])
             whole_state, seen = folded(log).snapshot(), await ledger.snapshot(SESSION)
-            want = [canonical(entry) for entry in whole_state.entries if entry.id > low or entry.id in kept]
-            assert [canonical(entry) for entry in seen.entries] == want
-            assert canonical(seen.info) == canonical(whole_state.info)
-            assert canonical(seen) == await whole(ledger)
+            want = [canonical_json(entry) for entry in whole_state.entries if entry.id > low or entry.id in kept]
+            assert [canonical_json(entry) for entry in seen.entries] == want
+            assert canonical_json(seen.info) == canonical_json(whole_state.info)
+            assert canonical_json(seen) == await whole(ledger)
         assert await verify(ledger.log) == []
 
 

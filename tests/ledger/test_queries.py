@@ -24,7 +24,7 @@ from callslip.model.events import Alias, Event
 from callslip.rules.entry_blocks import split_blocks
 from callslip.settings import Settings
 from tests.support import scenarios
-from tests.support.strategies import SESSION, Names, canonical, scripts
+from tests.support.strategies import SESSION, KnownIds, canonical_json, scripts
 
 pytestmark = pytest.mark.anyio
 
@@ -74,12 +74,12 @@ async def check_pages(script: list[Event], kept: set[int], limit: int, format: s
         whole = encode(await ledger.log.state_at(SESSION))
         pages = await all_pages(ledger, encode, limit, newest_first=newest_first)
         ordered = pages if newest_first else pages[::-1]
-        assert canonical([message for page in ordered for message in page]) == canonical(whole)
+        assert canonical_json([message for page in ordered for message in page]) == canonical_json(whole)
 
 
 async def rewritten(ledger: LocalLedger, script: Sequence[Event], kept: set[int]) -> list[Event]:
     """The log that a script makes in this ledger, with checkpoints where they are asked for."""
-    names = Names()
+    names = KnownIds()
     for number, event in enumerate(script):
         with contextlib.suppress(CallslipError):
             names.add_events(await ledger.log.append(SESSION, [names.resolve(event)]))
@@ -94,11 +94,11 @@ def test_a_history_is_made_block_by_block(name: str, format: str) -> None:
     """S4.5: no message spans two turns, so a call is never separated from its result."""
     from tests.support.stream_checks import folded
 
-    entries = folded(scenarios.events(name)).snapshot().entries
+    entries = folded(scenarios.load_events(name)).snapshot().entries
     encode, newest_first = registry.encoder(format), registry.find(format).newest_first
     encoded = [encode(block) for block in split_blocks(entries)]
     encoded = encoded[::-1] if newest_first else encoded
-    assert canonical([message for block in encoded for message in block]) == canonical(encode(entries))
+    assert canonical_json([message for block in encoded for message in block]) == canonical_json(encode(entries))
 
 
 async def turn(ledger: LocalLedger, number: int) -> None:
@@ -221,7 +221,7 @@ async def check_resumed(script: list[Event], kept: set[int], after: int) -> None
         whole = await ledger.log.state_at(SESSION, after)
         assert resumed.seq == whole.seq == after
         for event in log[after:]:
-            assert canonical(resumed.apply(event)) == canonical(whole.apply(event))
+            assert canonical_json(resumed.apply(event)) == canonical_json(whole.apply(event))
 
 
 @given(scripts(), st.sets(st.integers(0, 30)), st.booleans())
@@ -240,8 +240,8 @@ async def check_turn(script: list[Event], kept: set[int], named: bool) -> None:
             read = Turn(await queries.load_turn(ledger.log.store, SESSION, name), name)
             expected = Turn(await ledger.log.state_at(SESSION), name)
             assert read.name == expected.name
-            assert canonical(read.entries()) == canonical(expected.entries())
-            assert canonical(read.apply(late(whole.seq))) == canonical(expected.apply(late(whole.seq)))
+            assert canonical_json(read.entries()) == canonical_json(expected.entries())
+            assert canonical_json(read.apply(late(whole.seq))) == canonical_json(expected.apply(late(whole.seq)))
 
 
 def late(seq: int) -> Event:

@@ -25,8 +25,8 @@ from callslip.model import ids
 from callslip.model.records import SessionRecord
 from callslip.settings import Settings
 from tests.support.cli_process import run
-from tests.support.live_server import ask, asking
-from tests.support.mcp_client import MODES, call, create_token, over_http, over_stdio, served
+from tests.support.live_server import fetch, requesting
+from tests.support.mcp_client import MODES, call_tool, create_token, over_http, over_stdio, serving_mcp
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +55,7 @@ async def connected(transport: str, mode: str, path: Path) -> AsyncGenerator[Con
         if transport == "stdio":
             client = await stack.enter_async_context(over_stdio(path, mode))
         else:
-            url = await stack.enter_async_context(served(ledger))
+            url = await stack.enter_async_context(serving_mcp(ledger))
             client = await stack.enter_async_context(over_http(url, mode))
         yield Connection(client, commands)
 
@@ -78,16 +78,16 @@ async def http_connection(tmp_path: Path) -> AsyncIterator[Connection]:
 
 async def test_a_command_is_submitted_polled_for_and_its_result_read(connection: Connection) -> None:
     """S3.9: the first dialogue, with an executor that takes some time."""
-    queued = await call(connection.client, "interact", action="execute_js", script="document.title")
+    queued = await call_tool(connection.client, "interact", action="execute_js", script="document.title")
     assert queued == {"status": "queued", "correlation_id": queued["correlation_id"]}
     assert ids.CALL.match(queued["correlation_id"])
     which = {"what": "command_result", "correlation_id": queued["correlation_id"]}
-    pending = await call(connection.client, "observe", **which)
+    pending = await call_tool(connection.client, "observe", **which)
     assert (pending["status"], pending["final"], pending["position"]) == ("pending", False, 1)
 
     claim = await connection.commands.claim(wait=20)
     assert claim is not None and (claim.action, claim.params) == ("execute_js", {"script": "document.title"})
-    waiting = asyncio.ensure_future(call(connection.client, "observe", **which, wait=20))
+    waiting = asyncio.ensure_future(call_tool(connection.client, "observe", **which, wait=20))
     await connection.commands.complete(claim.call, {"title": "Callslip"}, fence=claim.fence)
     complete = await waiting
     assert (complete["status"], complete["final"]) == ("complete", True)
@@ -97,33 +97,37 @@ async def test_a_command_is_submitted_polled_for_and_its_result_read(connection:
 async def test_all_commands_are_listed_and_the_failed_ones_looked_at(connection: Connection) -> None:
     """S3.9: the second dialogue."""
     done, failed, waits = [
-        (await call(connection.client, "interact", action=action))["correlation_id"]
+        (await call_tool(connection.client, "interact", action=action))["correlation_id"]
         for action in ("one", "two", "three")
     ]
     await connection.commands.complete(done, "well")
     await connection.commands.fail(failed, "the tab is gone")
-    commands = await call(connection.client, "observe", what="pending_commands")
+    commands = await call_tool(connection.client, "observe", what="pending_commands")
     assert [command["correlation_id"] for command in commands["pending"]] == [waits]
     assert [command["correlation_id"] for command in commands["completed"]] == [done]
     assert [command["correlation_id"] for command in commands["failed"]] == [failed]
-    inspected = await call(connection.client, "observe", what="failed_commands")
+    inspected = await call_tool(connection.client, "observe", what="failed_commands")
     assert [(one["correlation_id"], one["error"]) for one in inspected["commands"]] == [(failed, "the tab is gone")]
 
 
 async def test_an_unknown_command_has_the_final_status_not_found(http_connection: Connection) -> None:
     """S3.2: a model that polls learns at once that there is nothing to wait for, even with `wait`."""
     for unknown in ("exec_000000000000", "no such thing", "@last", "\x00"):
-        result = await call(http_connection.client, "observe", what="command_result", correlation_id=unknown, wait=30)
+        result = await call_tool(
+            http_connection.client, "observe", what="command_result", correlation_id=unknown, wait=30
+        )
         assert (result["correlation_id"], result["status"], result["final"]) == (unknown, "not_found", True)
 
 
 async def test_arguments_of_an_action_are_flat_unless_interact_has_the_name(http_connection: Connection) -> None:
     """Unknown arguments go to the action, at any depth; those with names of `interact` go into `params`."""
     flat = {"selector": "#go", "deep": {"list": [1, None, {"a": "ü"}]}, "none": None, "what": "text"}
-    await call(http_connection.client, "interact", action="click", client="tab 7", params={"timeout": 5}, **flat)
+    await call_tool(http_connection.client, "interact", action="click", client="tab 7", params={"timeout": 5}, **flat)
     claim = await http_connection.commands.claim("tab 7")
     assert claim is not None and claim.params == {**flat, "timeout": 5}
-    twice = await call(http_connection.client, "interact", action="click", selector="#a", params={"selector": "#b"})
+    twice = await call_tool(
+        http_connection.client, "interact", action="click", selector="#a", params={"selector": "#b"}
+    )
     assert (twice["kind"], twice["field"]) == ("refused", "selector")
     (tool,) = [tool for tool in (await http_connection.client.list_tools()).tools if tool.name == "interact"]
     assert set(tool.input_schema["properties"]) == CONTROL and tool.input_schema["additionalProperties"] is True
@@ -131,19 +135,19 @@ async def test_arguments_of_an_action_are_flat_unless_interact_has_the_name(http
 
 async def test_the_same_correlation_id_is_the_same_command(http_connection: Connection) -> None:
     """A client may repeat a request that may be lost; another command with the same id is a conflict."""
-    one = await call(http_connection.client, "interact", action="go", correlation_id="mine", step=1)
-    again = await call(http_connection.client, "interact", action="go", correlation_id="mine", step=1)
+    one = await call_tool(http_connection.client, "interact", action="go", correlation_id="mine", step=1)
+    again = await call_tool(http_connection.client, "interact", action="go", correlation_id="mine", step=1)
     assert one == again == {"status": "queued", "correlation_id": "mine"}
-    other = await call(http_connection.client, "interact", action="go", correlation_id="mine", step=2)
+    other = await call_tool(http_connection.client, "interact", action="go", correlation_id="mine", step=2)
     assert other["kind"] == "conflict"
-    assert len((await call(http_connection.client, "observe", what="pending_commands"))["pending"]) == 1
+    assert len((await call_tool(http_connection.client, "observe", what="pending_commands"))["pending"]) == 1
 
 
 async def test_a_full_queue_is_reported_to_the_model(http_connection: Connection) -> None:
     """S3.7"""
     for _ in range(SETTINGS.queue_limit):
-        await call(http_connection.client, "interact", action="go")
-    refused = await call(http_connection.client, "interact", action="go")
+        await call_tool(http_connection.client, "interact", action="go")
+    refused = await call_tool(http_connection.client, "interact", action="go")
     assert "queue" in refused["kind"] and str(SETTINGS.queue_limit) in refused["error"]
 
 
@@ -153,7 +157,7 @@ async def test_a_full_queue_is_reported_to_the_model(http_connection: Connection
 async def test_a_waiting_client_receives_progress(http_connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     """Progress comes while the command is pending, in growing numbers; the result comes as soon as there is one."""
     monkeypatch.setattr("callslip.mcp.tool.PROGRESS_INTERVAL_S", 0.01)
-    identity = (await call(http_connection.client, "interact", action="go"))["correlation_id"]
+    identity = (await call_tool(http_connection.client, "interact", action="go"))["correlation_id"]
     reports: list[tuple[float, float | None, str | None]] = []
     enough = asyncio.Event()
 
@@ -184,7 +188,7 @@ async def test_a_waiting_client_receives_progress(http_connection: Connection, m
 async def test_a_cancelled_wait_does_not_end_the_call(tmp_path: Path, mode: str) -> None:
     """A client that cancels its request ends the wait on the server; the command stays queued."""
     async with connected("http", mode, tmp_path / "ledger.db") as (client, commands):
-        identity = (await call(client, "interact", action="go"))["correlation_id"]
+        identity = (await call_tool(client, "interact", action="go"))["correlation_id"]
         started = asyncio.Event()
 
         async def progress(*_: Any) -> None:
@@ -197,9 +201,9 @@ async def test_a_cancelled_wait_does_not_end_the_call(tmp_path: Path, mode: str)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert (await call(client, "read_call", call=identity))["state"] == "queued"
+        assert (await call_tool(client, "read_call", call=identity))["state"] == "queued"
         await commands.complete(identity, "done")
-        assert (await call(client, "read_call", call=identity))["state"] == "completed"
+        assert (await call_tool(client, "read_call", call=identity))["state"] == "completed"
 
 
 # Calls
@@ -207,30 +211,32 @@ async def test_a_cancelled_wait_does_not_end_the_call(tmp_path: Path, mode: str)
 
 async def test_calls_are_listed_read_and_cancelled(http_connection: Connection) -> None:
     """Pages are newest first; cancelling again changes nothing, cancelling a completed call is a conflict."""
-    calls = [(await call(http_connection.client, "interact", action=f"act {n}"))["correlation_id"] for n in range(3)]
+    calls = [
+        (await call_tool(http_connection.client, "interact", action=f"act {n}"))["correlation_id"] for n in range(3)
+    ]
     seen: list[str] = []
     cursor = ""
     while True:
-        page = await call(http_connection.client, "list_calls", session="commands", limit=2, cursor=cursor)
+        page = await call_tool(http_connection.client, "list_calls", session="commands", limit=2, cursor=cursor)
         seen += [one["call"] for one in page["calls"]]
         cursor = page["cursor"]
         if not cursor:
             break
     assert seen == calls[::-1]
-    assert (await call(http_connection.client, "list_calls", states=["running"]))["calls"] == []
-    stopped = await call(http_connection.client, "cancel_call", call=calls[0], reason="not needed")
+    assert (await call_tool(http_connection.client, "list_calls", states=["running"]))["calls"] == []
+    stopped = await call_tool(http_connection.client, "cancel_call", call=calls[0], reason="not needed")
     assert (stopped["state"], stopped["final"]) == ("cancelled", True) and "not needed" in stopped["reason"]
-    assert (await call(http_connection.client, "cancel_call", call=calls[0]))["reason"] == stopped["reason"]
+    assert (await call_tool(http_connection.client, "cancel_call", call=calls[0]))["reason"] == stopped["reason"]
     await http_connection.commands.complete(calls[1], {"n": 1})
-    refused = await call(http_connection.client, "cancel_call", call=calls[1])
+    refused = await call_tool(http_connection.client, "cancel_call", call=calls[1])
     assert refused["kind"] == "conflict" and refused["current"]["state"] == "completed"
-    read = await call(http_connection.client, "read_call", call=calls[1])
+    read = await call_tool(http_connection.client, "read_call", call=calls[1])
     assert read["final"] and read["toolCall"]["output"] == {"n": 1}
 
 
 async def test_calls_and_sessions_are_resources(connection: Connection) -> None:
     """They are listed, described by templates and read as JSON; an unknown one is an error of the protocol."""
-    identity = (await call(connection.client, "interact", action="go", session="a:b ü"))["correlation_id"]
+    identity = (await call_tool(connection.client, "interact", action="go", session="a:b ü"))["correlation_id"]
     (listed,) = (await connection.client.list_resources()).resources
     assert listed.uri == f"callslip://calls/{identity}" and listed.mime_type == "application/json"
     templates = (await connection.client.list_resource_templates()).resource_templates
@@ -254,7 +260,7 @@ async def _read(client: Client, uri: str) -> Any:
 
 async def test_no_tool_approves(http_connection: Connection) -> None:
     """Only people approve: no tool call changes a call that waits for approval."""
-    identity = (await call(http_connection.client, "interact", action="rm", approve="ask"))["correlation_id"]
+    identity = (await call_tool(http_connection.client, "interact", action="rm", approve="ask"))["correlation_id"]
     tools = (await http_connection.client.list_tools()).tools
     assert [tool.name for tool in tools] == [
         "interact",
@@ -268,9 +274,9 @@ async def test_no_tool_approves(http_connection: Connection) -> None:
         assert not {"approve", "decision", "option", "approval"} & set(tool.input_schema["properties"]) - {"approve"}
         assert tool.name == "interact" or "approve" not in tool.input_schema["properties"]
     for approve in ("approve", "allow", True, "yes"):
-        refused = await call(http_connection.client, "interact", action="rm", approve=approve)
+        refused = await call_tool(http_connection.client, "interact", action="rm", approve=approve)
         assert refused["kind"] == "refused"
-    assert (await call(http_connection.client, "read_call", call=identity))["state"] == "awaiting_approval"
+    assert (await call_tool(http_connection.client, "read_call", call=identity))["state"] == "awaiting_approval"
 
 
 async def test_tools_are_described_completely(http_connection: Connection) -> None:
@@ -319,7 +325,7 @@ async def test_bad_arguments_are_refused_and_change_nothing(http_connection: Con
         assert "Traceback" not in result.structured_content["error"]
     with pytest.raises(MCPError, match="no tool"):
         await http_connection.client.call_tool("approve_call", {"call": "x"})
-    assert await call(http_connection.client, "observe", what="pending_commands") == {
+    assert await call_tool(http_connection.client, "observe", what="pending_commands") == {
         "pending": [],
         "completed": [],
         "failed": [],
@@ -334,7 +340,7 @@ async def test_deep_and_large_arguments_do_not_break_the_server(http_connection:
     result = await http_connection.client.call_tool("interact", {"action": "go", "deep": deep})
     assert result.is_error or result.structured_content["status"] == "queued"
     large = "x" * 2**20
-    await call(http_connection.client, "interact", action="go", client="big", text=large)
+    await call_tool(http_connection.client, "interact", action="go", client="big", text=large)
     claim = await http_connection.commands.claim("big")
     assert claim is not None and claim.params["text"] == large
 
@@ -345,22 +351,22 @@ ENVELOPE = (
 
 
 async def test_bodies_that_are_not_messages_are_refused(tmp_path: Path) -> None:
-    async with open_commands(tmp_path / "ledger.db") as (ledger, _), served(ledger) as url:
+    async with open_commands(tmp_path / "ledger.db") as (ledger, _), serving_mcp(ledger) as url:
         accept = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
         for body in (b"", b"{", b"[]", b"null", b'{"jsonrpc":"2.0"}', b"\xff\xfe", b"[" * 100_000):
             for version in ({}, {"mcp-protocol-version": "2026-07-28"}):
-                answered = await ask(url, "POST", headers={**accept, **version}, body=body)
+                answered = await fetch(url, "POST", headers={**accept, **version}, body=body)
                 assert 400 <= answered.status < 500, (body[:20], answered.status)
-        assert (await ask(url, "POST", headers={"content-type": "text/plain"}, body=b"x")).status >= 400
+        assert (await fetch(url, "POST", headers={"content-type": "text/plain"}, body=b"x")).status >= 400
         for odd in (rb'"\ud800"', b"NaN", b"1e999", b"[" * 5000 + b"]" * 5000):
             params = b'{"name":"interact","arguments":{"action":"go","odd":' + odd + b"},%s}" % ENVELOPE
             body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":' + params + b"}"
             headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "interact"}
-            answered = await ask(url, "POST", headers={**accept, **headers}, body=body)
+            answered = await fetch(url, "POST", headers={**accept, **headers}, body=body)
             is_accepted = answered.status == 200 and not answered.json()["result"]["isError"]
             assert is_accepted == (odd == rb'"\ud800"') and answered.status in (200, 400), (odd[:20], answered.text)
         async with over_http(url) as client:
-            assert (await call(client, "interact", action="go"))["status"] == "queued"
+            assert (await call_tool(client, "interact", action="go"))["status"] == "queued"
 
 
 # Access
@@ -372,29 +378,29 @@ async def test_tokens_give_the_same_rights_as_over_http(tmp_path: Path) -> None:
         gate = TokenAuthorizer(ledger.log, MAIN)
         reads, writes = await create_token(ledger, "read"), await create_token(ledger, "write")
         one = await create_token(ledger, "read", "write", session="one")
-        async with served(ledger, gate) as url:
+        async with serving_mcp(ledger, gate) as url:
             async with over_http(url, token=MAIN) as main:
-                hidden = (await call(main, "interact", action="go", session="two"))["correlation_id"]
+                hidden = (await call_tool(main, "interact", action="go", session="two"))["correlation_id"]
             async with over_http(url, token=reads) as client:
-                assert (await call(client, "interact", action="go"))["kind"] == "forbidden"
-                assert (await call(client, "cancel_call", call=hidden))["kind"] == "forbidden"
-                assert (await call(client, "read_call", call=hidden))["state"] == "queued"
+                assert (await call_tool(client, "interact", action="go"))["kind"] == "forbidden"
+                assert (await call_tool(client, "cancel_call", call=hidden))["kind"] == "forbidden"
+                assert (await call_tool(client, "read_call", call=hidden))["state"] == "queued"
             async with over_http(url, token=writes) as client:
-                assert (await call(client, "interact", action="go"))["status"] == "queued"
-                assert (await call(client, "observe", what="pending_commands"))["kind"] == "forbidden"
+                assert (await call_tool(client, "interact", action="go"))["status"] == "queued"
+                assert (await call_tool(client, "observe", what="pending_commands"))["kind"] == "forbidden"
             async with over_http(url, token=one) as client:
                 await _sees_only_its_own(client, hidden)
         assert await ledger.log.store.session("three") is None
 
 
 async def _sees_only_its_own(client: Client, hidden: str) -> None:
-    own = (await call(client, "interact", action="go", session="one"))["correlation_id"]
-    assert (await call(client, "interact", action="go", session="three"))["kind"] == "not-found"
-    assert (await call(client, "read_call", call=hidden))["kind"] == "not-found"
-    assert (await call(client, "cancel_call", call=hidden))["kind"] == "not-found"
-    assert (await call(client, "observe", what="command_result", correlation_id=hidden))["status"] == "not_found"
-    listed = await call(client, "list_calls")
-    pending = await call(client, "observe", what="pending_commands")
+    own = (await call_tool(client, "interact", action="go", session="one"))["correlation_id"]
+    assert (await call_tool(client, "interact", action="go", session="three"))["kind"] == "not-found"
+    assert (await call_tool(client, "read_call", call=hidden))["kind"] == "not-found"
+    assert (await call_tool(client, "cancel_call", call=hidden))["kind"] == "not-found"
+    assert (await call_tool(client, "observe", what="command_result", correlation_id=hidden))["status"] == "not_found"
+    listed = await call_tool(client, "list_calls")
+    pending = await call_tool(client, "observe", what="pending_commands")
     assert [one["call"] for one in listed["calls"]] == [own]
     assert [one["correlation_id"] for one in pending["pending"]] == [own]
     assert [one.name for one in (await client.list_resources()).resources] == [own]
@@ -407,8 +413,8 @@ async def test_hidden_commands_do_not_fill_the_lists(tmp_path: Path) -> None:
         own = await create_token(ledger, "read", session="own")
         await asyncio.gather(*(commands.submit("go", session="others") for _ in range(1001)))
         mine = (await commands.submit("go", session="own")).correlation_id
-        async with served(ledger, TokenAuthorizer(ledger.log, MAIN)) as url, over_http(url, token=own) as client:
-            listed = await call(client, "observe", what="pending_commands")
+        async with serving_mcp(ledger, TokenAuthorizer(ledger.log, MAIN)) as url, over_http(url, token=own) as client:
+            listed = await call_tool(client, "observe", what="pending_commands")
         assert [one["correlation_id"] for one in listed["pending"]] == [mine]
         await commands.close()
 
@@ -417,19 +423,19 @@ async def test_a_token_is_required_and_an_mcp_session_belongs_to_its_token(tmp_p
     """Every request is checked; another token does not find the session."""
     async with open_commands(tmp_path / "ledger.db") as (ledger, _):
         other = await create_token(ledger, "read", "write")
-        async with served(ledger, TokenAuthorizer(ledger.log, MAIN)) as url:
+        async with serving_mcp(ledger, TokenAuthorizer(ledger.log, MAIN)) as url:
             begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
             body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
             accept = {"accept": "application/json, text/event-stream"}
-            refused = await ask(url, "POST", headers=accept, value=body)
+            refused = await fetch(url, "POST", headers=accept, value=body)
             assert refused.status == 401 and "Bearer" in refused.headers["www-authenticate"]
-            admitted = await ask(url, "POST", headers={**accept, "authorization": f"Bearer {MAIN}"}, value=body)
+            admitted = await fetch(url, "POST", headers={**accept, "authorization": f"Bearer {MAIN}"}, value=body)
             assert admitted.status == 200
             session = {**accept, "mcp-session-id": admitted.headers["mcp-session-id"]}
             listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
             for token, status in ((MAIN, 200), (other, 404), ("wrong", 401)):
                 headers = {**session, "authorization": f"Bearer {token}"}
-                assert (await ask(url, "POST", headers=headers, value=listing)).status == status
+                assert (await fetch(url, "POST", headers=headers, value=listing)).status == status
 
 
 async def test_one_user_cannot_use_up_all_mcp_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,12 +444,12 @@ async def test_one_user_cannot_use_up_all_mcp_sessions(tmp_path: Path, monkeypat
     monkeypatch.setattr("callslip.mcp.http_transport.MAX_SESSIONS", 5)
     async with open_commands(tmp_path / "ledger.db") as (ledger, _):
         other = await create_token(ledger, "read")
-        async with served(ledger, TokenAuthorizer(ledger.log, MAIN)) as url:
+        async with serving_mcp(ledger, TokenAuthorizer(ledger.log, MAIN)) as url:
 
             async def post(token: str, value: Any, session: str = "") -> tuple[int, str]:
                 headers = {"accept": "application/json, text/event-stream", "authorization": f"Bearer {token}"}
                 more = {"mcp-session-id": session} if session else {}
-                answered = await ask(url, "POST", headers={**headers, **more}, value=value)
+                answered = await fetch(url, "POST", headers={**headers, **more}, value=value)
                 return answered.status, answered.headers.get("mcp-session-id", "")
 
             async def is_open(session: str) -> bool:
@@ -467,14 +473,14 @@ async def test_an_address_can_name_the_session_for_commands(tmp_path: Path) -> N
             await create_token(ledger, "read", "write", session="one"),
             await create_token(ledger, "write", session="two"),
         )
-        async with served(ledger, TokenAuthorizer(ledger.log, MAIN)) as url:
+        async with serving_mcp(ledger, TokenAuthorizer(ledger.log, MAIN)) as url:
             async with over_http(f"{url}?session=one", token=one) as client:
-                assert (await call(client, "interact", action="go"))["status"] == "queued"
+                assert (await call_tool(client, "interact", action="go"))["status"] == "queued"
             async with over_http(f"{url}?session=two", token=writes) as client:
-                assert (await call(client, "interact", action="go"))["status"] == "queued"
-                assert (await call(client, "list_calls"))["kind"] == "forbidden"
+                assert (await call_tool(client, "interact", action="go"))["status"] == "queued"
+                assert (await call_tool(client, "list_calls"))["kind"] == "forbidden"
             async with over_http(f"{url}?session=two", token=one) as client:
-                assert (await call(client, "interact", action="go"))["kind"] == "not-found"
+                assert (await call_tool(client, "interact", action="go"))["kind"] == "not-found"
         assert sorted(command.session for command in await commands.pending()) == ["one", "two"]
 
 
@@ -488,37 +494,37 @@ async def test_a_function_of_the_host_decides_about_access(tmp_path: Path) -> No
     async with open_commands(tmp_path / "ledger.db") as (ledger, commands):
         await ledger.log.append("his", [ev.SessionInfo(owner="bob")])
         hidden = (await commands.submit("go", session="his")).correlation_id
-        async with served(ledger, CallbackAuthorizer(authorize)) as url:
-            assert (await ask(url, "POST", headers={"authorization": "Bearer bob"}, value={})).status == 403
+        async with serving_mcp(ledger, CallbackAuthorizer(authorize)) as url:
+            assert (await fetch(url, "POST", headers={"authorization": "Bearer bob"}, value={})).status == 403
             async with over_http(url, token="ada") as client:
-                assert (await call(client, "interact", action="go", session="hers"))["status"] == "queued"
-                assert (await call(client, "interact", action="go", session="his"))["kind"] == "not-found"
-                assert (await call(client, "read_call", call=hidden))["kind"] == "not-found"
+                assert (await call_tool(client, "interact", action="go", session="hers"))["status"] == "queued"
+                assert (await call_tool(client, "interact", action="go", session="his"))["kind"] == "not-found"
+                assert (await call_tool(client, "read_call", call=hidden))["kind"] == "not-found"
 
 
 async def test_a_session_that_a_command_creates_belongs_to_the_submitter(tmp_path: Path) -> None:
     """As with posted events: hosts that check owners would otherwise have sessions without one."""
     async with open_commands(tmp_path / "ledger.db") as (ledger, _):
         gate = TokenAuthorizer(ledger.log, MAIN, "ada")
-        async with served(ledger, gate) as url, over_http(url, token=MAIN) as client:
-            await call(client, "interact", action="go", session="hers")
+        async with serving_mcp(ledger, gate) as url, over_http(url, token=MAIN) as client:
+            await call_tool(client, "interact", action="go", session="hers")
         row = await ledger.log.store.session("hers")
         assert isinstance(row, SessionRecord) and row.owner == "ada"
 
 
 async def test_a_closing_ledger_ends_open_streams(tmp_path: Path) -> None:
     """A server that stops does not wait for streams that never end; later requests get 503."""
-    async with open_commands(tmp_path / "ledger.db") as (ledger, _), served(ledger) as url:
+    async with open_commands(tmp_path / "ledger.db") as (ledger, _), serving_mcp(ledger) as url:
         begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
         body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
         accept = {"accept": "application/json, text/event-stream"}
-        session = (await ask(url, "POST", headers=accept, value=body)).headers["mcp-session-id"]
-        async with asking(url, headers={"accept": "text/event-stream", "mcp-session-id": session}) as listening:
+        session = (await fetch(url, "POST", headers=accept, value=body)).headers["mcp-session-id"]
+        async with requesting(url, headers={"accept": "text/event-stream", "mcp-session-id": session}) as listening:
             assert listening.status == 200
             await ledger.log.feed.close()
             async with asyncio.timeout(20):
                 assert not [piece async for piece in listening.pieces() if b"data:" in piece]
-        assert (await ask(url, "POST", headers=accept, value=body)).status == 503
+        assert (await fetch(url, "POST", headers=accept, value=body)).status == 503
 
 
 # The command

@@ -33,7 +33,7 @@ from tests.support.mcp_client import (
     over_http,
     over_stdio,
     request_task,
-    served,
+    serving_mcp,
     wait_for_status,
     wait_for_task,
 )
@@ -378,7 +378,7 @@ async def test_a_command_is_a_task_for_a_client_that_knows_tasks(tmp_path: Path)
 async def test_command_ends_map_to_task_states(ledger: LocalLedger) -> None:
     """C13: errors and timeouts are `completed` with isError, a cancelled command is `cancelled`, none is `failed`."""
     commands = CommandQueue(ledger.log)
-    async with served(ledger) as url, over_http(url, extensions=[ClientTasks()]) as client:
+    async with serving_mcp(ledger) as url, over_http(url, extensions=[ClientTasks()]) as client:
         names = ("works", "breaks", "times out", "stops", "asks")
         tasks = {
             name: await begin_task(client, "interact", action=name, **({"approve": "ask"} if name == "asks" else {}))
@@ -409,7 +409,7 @@ async def test_command_ends_map_to_task_states(ledger: LocalLedger) -> None:
 async def test_progress_of_a_command_is_not_an_input_request(ledger: LocalLedger) -> None:
     """A client would ask its user, but the response would reach no tool."""
     commands = CommandQueue(ledger.log)
-    async with served(ledger) as url, over_http(url, extensions=[ClientTasks()]) as client:
+    async with serving_mcp(ledger) as url, over_http(url, extensions=[ClientTasks()]) as client:
         task = await begin_task(client, "interact", action="go")
         claim = await commands.claim()
         assert claim is not None
@@ -423,7 +423,7 @@ async def test_progress_of_a_command_is_not_an_input_request(ledger: LocalLedger
 async def test_a_refused_command_begins_no_task(ledger: LocalLedger) -> None:
     """The model gets the reason, as without tasks."""
     commands = CommandQueue(ledger.log)
-    async with served(ledger) as url, over_http(url, extensions=[advertise(EXTENSION)]) as client:
+    async with serving_mcp(ledger) as url, over_http(url, extensions=[advertise(EXTENSION)]) as client:
         for arguments in ({}, {"action": "go", "timeout": -1}, {"action": "go", "approve": "yes"}):
             result = await client.call_tool("interact", arguments)
             assert result.is_error and result.structured_content["kind"] == "refused"
@@ -435,7 +435,7 @@ async def test_tasks_of_hidden_sessions_are_not_found(ledger: LocalLedger) -> No
     commands = CommandQueue(ledger.log)
     gate = TokenAuthorizer(ledger.log, MAIN)
     reads, elsewhere = await create_token(ledger, "read"), await create_token(ledger, "read", "write", session="other")
-    async with served(ledger, gate) as url:
+    async with serving_mcp(ledger, gate) as url:
         async with over_http(url, token=MAIN, extensions=[ClientTasks()]) as client:
             task = await begin_task(client, "interact", action="go")
         async with over_http(url, token=reads, extensions=[ClientTasks()]) as client:

@@ -13,7 +13,7 @@ from callslip.model import events as ev
 from callslip.model.entries import Append, Entry, Patch, Put, Set
 from callslip.model.events import Alias, Event
 from callslip.rules.fold import RULES, SessionFold
-from tests.support.strategies import call_events, canonical, json_values, maybe, write_script
+from tests.support.strategies import call_events, canonical_json, json_values, maybe, write_script
 
 ID = (Alias("acp", "1"),)
 
@@ -241,7 +241,7 @@ def test_an_update_replaces_present_fields_and_keeps_absent_ones(updates: list[d
     session.take(*(ev.CallProgress(call="exec_1", **one) for one in updates))
     for name, field in TELLABLE.items():
         values = [one[name] for one in updates if one[name] is not UNSET]
-        assert canonical(getattr(session.last, field)) == canonical(values[-1] if values else None)
+        assert canonical_json(getattr(session.last, field)) == canonical_json(values[-1] if values else None)
 
 
 @pytest.mark.parametrize("value", [-1, 0, False, "", [], {}, 1.0, "text"])
@@ -249,7 +249,7 @@ def test_an_update_replaces_present_fields_and_keeps_absent_ones(updates: list[d
 def test_any_output_value_is_shown(session: Session, name: str, value: Any) -> None:
     """C10: including -1, false and null."""
     session.take(ev.CallStarted(call="exec_1"), ev.CallCompleted(call="exec_1", **{name: value}))
-    assert canonical(getattr(session.last, ENDED[name])) == canonical(value)
+    assert canonical_json(getattr(session.last, ENDED[name])) == canonical_json(value)
 
 
 @pytest.mark.parametrize(
@@ -259,10 +259,10 @@ def test_any_output_value_is_shown(session: Session, name: str, value: Any) -> N
 def test_a_change_from_1_to_true_is_a_change(session: Session, first: Any, second: Any) -> None:
     """C9, C10: entries are compared as JSON, live and in edited arguments of an approval."""
     session.take(ev.CallProposed(call="exec_1", input=first), ev.CallProgress(call="exec_1", input=second))
-    assert canonical(session.last.raw_input) == canonical(second)
+    assert canonical_json(session.last.raw_input) == canonical_json(second)
     session.take(ev.ApprovalRequested(call="exec_1", approval="a1"))
     session.take(ev.ApprovalGranted(call="exec_1", approval="a1", input=first))
-    assert canonical(session.entries[0].raw_input) == canonical(first)
+    assert canonical_json(session.entries[0].raw_input) == canonical_json(first)
 
 
 def test_a_later_proposal_clears_no_field(session: Session) -> None:
@@ -384,10 +384,10 @@ def test_the_end_of_a_call_makes_its_request_moot(session: Session) -> None:
     """RULE 6: a later answer changes nothing."""
     request_approval(session)
     session.take(ev.CallCancelled(call="exec_1"))
-    before = canonical(session.entries)
+    before = canonical_json(session.entries)
     assert session.entries[1].state == "moot" and not session.state.requests
     assert session.take(ev.ApprovalGranted(call="exec_1", approval="a1")) == []
-    assert canonical(session.entries) == before
+    assert canonical_json(session.entries) == before
 
 
 def test_a_second_request_supersedes_the_first(session: Session) -> None:
@@ -458,9 +458,9 @@ def test_only_applied_events_change_entries(verdict: str, event: Event) -> None:
     """C4: all other events stay in the log and do not change entries."""
     session = Session()
     session.take(ev.CallStarted(call="exec_1"))
-    before = canonical(session.entries)
+    before = canonical_json(session.entries)
     assert session.take(structs.replace(event, call="exec_1", verdict=verdict)) == []
-    assert canonical(session.entries) == before
+    assert canonical_json(session.entries) == before
 
 
 def test_every_event_type_except_raw_has_a_rule() -> None:

@@ -33,7 +33,7 @@ from callslip.rules.lifecycle import (
     strip_mcp_prefix,
 )
 from callslip.rules.projection import apply_event
-from tests.support.strategies import SESSION, MemoryLedger, canonical, scripts, write_script
+from tests.support.strategies import SESSION, MemoryLedger, canonical_json, scripts, write_script
 
 MATRIX = Path(__file__).with_name("lifecycle_matrix.json")
 UPDATE = bool(os.environ.get("CALLSLIP_UPDATE"))  # read before the tests get an environment of their own
@@ -164,10 +164,10 @@ def test_call_records_make_no_transition_outside_the_table(state: str, name: str
     memory = write_script(STATES[state])
     (row,) = memory.unit.calls.values()
     assert row.state == state
-    before = canonical([memory.unit.calls, memory.unit.approvals])
+    before = canonical_json([memory.unit.calls, memory.unit.approvals])
     step = structs.replace(an_event(name), call=row.id, seq=len(memory.log) + 1, at=memory.time + 1)
     apply_event(memory.unit, memory.unit.sessions[SESSION], step)
-    assert canonical([memory.unit.calls, memory.unit.approvals]) == before
+    assert canonical_json([memory.unit.calls, memory.unit.approvals]) == before
 
 
 @given(scripts())

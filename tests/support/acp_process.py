@@ -25,7 +25,7 @@ AGENT = [sys.executable, str(PROGRAMS / "acp_agent.py")]
 TIMEOUT_S = 30.0
 
 
-def wrapping(db: str, *options: str) -> list[str]:
+def wrap_command(db: str, *options: str) -> list[str]:
     """Return the start of a command that wraps an agent; the agent's command follows."""
     return [sys.executable, "-m", "callslip", "wrap", "--db", db, *options, "--"]
 
@@ -72,14 +72,14 @@ class Client:
     def until(self, is_wanted: Callable[[Any], bool]) -> Any:
         """Read messages until one is wanted, and return it."""
         while True:
-            message = json.loads(self.line())
+            message = json.loads(self.read_line())
             self.received.append(message)
             if "id" in message and "method" in message:
                 self.requests.append(message)
             if is_wanted(message):
                 return message
 
-    def line(self) -> bytes:
+    def read_line(self) -> bytes:
         """Return the next line."""
         assert self.process.stdout is not None
         while b"\n" not in self._buffer:
@@ -91,7 +91,7 @@ class Client:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def begin(self) -> str:
+    def open_session(self) -> str:
         """Open a session and return its id."""
         self.ask("initialize", protocolVersion=1)
         return self.ask("session/new", cwd="/", mcpServers=[])["result"]["sessionId"]
@@ -144,7 +144,7 @@ def with_ledger(db: str, work: Callable[[LocalLedger], Awaitable[Any]]) -> Any:
     return asyncio.run(run())
 
 
-def log(db: str, session: str) -> list[Any]:
+def read_log(db: str, session: str) -> list[Any]:
     """Return the events of a session."""
 
     async def read(ledger: LocalLedger) -> list[Any]:
@@ -153,23 +153,23 @@ def log(db: str, session: str) -> list[Any]:
     return with_ledger(db, read)
 
 
-def sessions(db: str) -> list[str]:
+def read_sessions(db: str) -> list[str]:
     async def read(ledger: LocalLedger) -> list[str]:
         return sorted(row.name for row in (await ledger.sessions(limit=1000)).items)
 
     return with_ledger(db, read)
 
 
-def entries(db: str, session: str) -> list[Any]:
+def read_entries(db: str, session: str) -> list[Any]:
     async def read(ledger: LocalLedger) -> list[Any]:
         return (await ledger.snapshot(session)).entries
 
     return with_ledger(db, read)
 
 
-def calls(db: str, session: str) -> dict[str, ToolCall]:
+def read_calls(db: str, session: str) -> dict[str, ToolCall]:
     """Return the calls of a session by the agent's ids."""
-    return {entry.tool_call_id: entry for entry in entries(db, session) if isinstance(entry, ToolCall)}
+    return {entry.tool_call_id: entry for entry in read_entries(db, session) if isinstance(entry, ToolCall)}
 
 
 def is_alive(process: int) -> bool:
@@ -180,7 +180,7 @@ def is_alive(process: int) -> bool:
         return False
 
 
-def eventually(condition: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
+def wait_until(condition: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
     """Wait until a condition is true, and return its value."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -189,7 +189,7 @@ def eventually(condition: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> An
     return value
 
 
-def children(process: int) -> list[int]:
+def child_ids(process: int) -> list[int]:
     """Return the ids of the child processes of a process."""
     return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 

@@ -8,10 +8,10 @@ from urllib.parse import unquote
 
 from starlette.datastructures import Headers
 
-Given = Mapping[str, str] | Sequence[tuple[str, str]]
+HeaderValues = Mapping[str, str] | Sequence[tuple[str, str]]
 
 
-class Answer(NamedTuple):
+class AsgiResponse(NamedTuple):
     """What came back. It unpacks as `status, headers, body`."""
 
     status: int
@@ -19,9 +19,9 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def scope_of(
+def make_scope(
     path: str,
-    headers: Given | None = None,
+    headers: HeaderValues | None = None,
     method: str = "GET",
     *,
     scheme: str = "http",
@@ -50,7 +50,7 @@ def scope_of(
     }
 
 
-async def call(app: Any, scope: dict[str, Any], body: bytes = b"") -> Answer:
+async def send_scope(app: Any, scope: dict[str, Any], body: bytes = b"") -> AsgiResponse:
     """The answer to one request, read to its end; the body is sent in one piece, then the client is gone."""
     waiting: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
     sent: list[dict[str, Any]] = []
@@ -64,11 +64,11 @@ async def call(app: Any, scope: dict[str, Any], body: bytes = b"") -> Answer:
     await app(scope, receive, send)
     (start,) = [message for message in sent if message["type"] == "http.response.start"]
     pieces = [message.get("body", b"") for message in sent if message["type"] == "http.response.body"]
-    return Answer(start["status"], Headers(raw=list(start.get("headers", []))), b"".join(pieces))
+    return AsgiResponse(start["status"], Headers(raw=list(start.get("headers", []))), b"".join(pieces))
 
 
 async def get(
-    app: Any, path: str, headers: Given | None = None, method: str = "GET", body: bytes = b"", **more: Any
-) -> Answer:
+    app: Any, path: str, headers: HeaderValues | None = None, method: str = "GET", body: bytes = b"", **more: Any
+) -> AsgiResponse:
     """One request; `more` goes to `scope_of`."""
-    return await call(app, scope_of(path, headers, method, **more), body)
+    return await send_scope(app, make_scope(path, headers, method, **more), body)

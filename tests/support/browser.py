@@ -23,7 +23,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Request, Route, expect, sync_playwright
 
 from tests.chromium.install import ADVICE, environment, find
-from tests.support.cli_process import process
+from tests.support.cli_process import running_process
 from tests.support.paths import ROOT
 
 TIMEOUT_S = 40.0
@@ -162,7 +162,7 @@ def serving(folder: Path, *arguments: str) -> Iterator[Server]:
     """Run `callslip serve` on a ledger in a folder, with that folder as its home."""
     home = {name: str(folder) for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")}
     options = ("--db", str(folder / "ledger.db"), "--token", TOKEN, *(arguments or ("--port", "0")))
-    with process("serve", "--json", *options, env=home) as running:
+    with running_process("serve", "--json", *options, env=home) as running:
         running.until('"url"')
         yield Server(json.loads(running.out[0])["url"], TOKEN)
 
@@ -197,7 +197,7 @@ class Row(NamedTuple):
     text: str
 
 
-_ROWS = """() => [...document.querySelectorAll(".row[data-id]")].map((one) => ({
+_READ_ROWS = """() => [...document.querySelectorAll(".row[data-id]")].map((one) => ({
     id: Number(one.dataset.id),
     state: [...one.querySelectorAll("[class*='is-']"), one].flatMap((part) => [...part.classList])
         .find((name) => name.startsWith("is-"))?.slice(3) ?? "",
@@ -206,7 +206,7 @@ _ROWS = """() => [...document.querySelectorAll(".row[data-id]")].map((one) => ({
 }))"""
 
 
-_OPEN = """() => {
+_OPEN_ALL = """() => {
     const closed = [...document.querySelectorAll("main [aria-expanded=false], main details:not([open]) > summary")];
     closed.forEach((one) => one.click());
     return closed.length;
@@ -274,7 +274,7 @@ class Tab:
 
     def rows(self) -> list[Row]:
         """Return the displayed entries, from top to bottom."""
-        return [Row(**fields) for fields in self.page.evaluate(_ROWS)]
+        return [Row(**fields) for fields in self.page.evaluate(_READ_ROWS)]
 
     def row(self, entry: int) -> Row | None:
         return next((row for row in self.rows() if row.id == entry), None)
@@ -293,7 +293,7 @@ class Tab:
 
     def open_all(self) -> None:
         """Open every closed card and section, including nested ones."""
-        while self.page.evaluate(_OPEN):
+        while self.page.evaluate(_OPEN_ALL):
             self.page.wait_for_timeout(50)
 
     def text(self) -> str:
@@ -311,10 +311,10 @@ class Tab:
     def _violations(self) -> list[str]:
         return list(self.page.evaluate("globalThis.__violations ?? []"))
 
-    def axe(self) -> list[str]:
+    def axe_violations(self) -> list[str]:
         """Return the axe violations of WCAG 2.2 AA and best practices, one line each."""
         before = self._violations()
-        self.page.evaluate(_axe())
+        self.page.evaluate(_axe_source())
         found = self.page.evaluate("""async () => (await axe.run(document, {
             runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
             resultTypes: ["violations"],
@@ -324,7 +324,7 @@ class Tab:
         assert self._violations() == before, "axe itself violated the CSP"
         return list(found)
 
-    def overflows(self) -> list[str]:
+    def find_overflow(self) -> list[str]:
         """Return the elements that make the page wider than its window."""
         return list(
             self.page.evaluate("""() => {
@@ -347,7 +347,7 @@ class Tab:
 
 
 @functools.cache
-def _axe() -> str:
+def _axe_source() -> str:
     path = Path(os.environ["CALLSLIP_NODE_MODULES"]) / "axe-core" / "axe.min.js"
     assert path.is_file(), f"{path} is missing; run `make test`"
     return path.read_text()

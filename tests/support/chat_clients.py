@@ -22,7 +22,7 @@ HARNESSES: dict[str, tuple[str, ...]] = {
     "ag-ui": ("chat_ag_ui.mjs",),
 }
 FORMATS = tuple(HARNESSES)
-REPLACING = ("ui-v6", "ui-v7")
+RESUMING_CLIENTS = ("ui-v6", "ui-v7")
 """Clients that come back by themselves, and put the replay in the place of what they have."""
 
 _numbers = count(1)
@@ -61,31 +61,31 @@ class Page:
         (answer,) = await asyncio.to_thread(self._client.ask, [response])
         return answer
 
-    async def say(self, text: str, **job: Any) -> Fields:
+    async def send(self, text: str, **job: Any) -> Fields:
         return await self.do("send", text=text, **job)
 
     async def history(self) -> list[Any]:
-        return (await live_server.ask(f"{self.url}/{self.id}")).json()
+        return (await live_server.fetch(f"{self.url}/{self.id}")).json()
 
-    async def again(self, **job: Any) -> Fields:
+    async def reopen(self, **job: Any) -> Fields:
         """Open the page again: the messages of the server, and the answer in progress, which they omit.
 
         Version 4 cannot say which answer it comes back for: if nothing comes, it has ended in between and stands.
         """
-        response = await live_server.ask(f"{self.url}/{self.id}")
+        response = await live_server.fetch(f"{self.url}/{self.id}")
         shown = await self.do("new", messages=response.json(), **job)
         turn = response.headers.get(OMITTED_TURN, "")
         if not turn and self.format in ("vercel-v4", "ag-ui"):
             return shown
         shown = await self.do("resume", **({"turn": turn} if turn else {}))
         ended = self.format == "vercel-v4" and turn and shown["chunks"] == 0
-        return await self.again(**job) if ended else shown
+        return await self.reopen(**job) if ended else shown
 
-    async def back(self) -> Fields:
+    async def reconnect(self) -> Fields:
         """Come back after the connection was lost, as this client does."""
-        if self.format in REPLACING:
+        if self.format in RESUMING_CLIENTS:
             return await self.do("resume")
-        return await self.again()
+        return await self.reopen()
 
 
 class Server:
@@ -97,17 +97,17 @@ class Server:
         self.format = format
         self._clients = clients
 
-    async def page(self, id: str = "", **job: Any) -> Page:
+    async def open_page(self, id: str = "", **job: Any) -> Page:
         page = Page(self._clients[self.format], self.format, self.url, id or f"chat-{next(_numbers)}")
         await page.do("new", **job)
         return page
 
-    async def post(self, value: Any, path: str = "/", **more: Any) -> live_server.Answer:
-        return await live_server.ask(self.url + path, "POST", value=value, **more)
+    async def post(self, value: Any, path: str = "/", **more: Any) -> live_server.HttpResponse:
+        return await live_server.fetch(self.url + path, "POST", value=value, **more)
 
 
 @contextlib.asynccontextmanager
-async def chatting(
+async def serving_chat(
     clients: Clients, db: str, handler: Callable[..., Any], format: str, **options: Any
 ) -> AsyncGenerator[Server]:
     """The route of one format, answered by a handler, over a ledger of its own."""
@@ -118,7 +118,7 @@ async def chatting(
         yield Server(clients, ledger, url, format)
 
 
-def answers(messages: list[Any]) -> list[Any]:
+def agent_messages(messages: list[Any]) -> list[Any]:
     """What the agent said and did: all but what people said, whose ids are the client's own until it reads them.
 
     Version 4 takes the time of a message from its own clock.
@@ -130,7 +130,7 @@ def answers(messages: list[Any]) -> list[Any]:
     ]
 
 
-def prompts(messages: list[Any]) -> Iterator[str]:
+def user_texts(messages: list[Any]) -> Iterator[str]:
     """What people said."""
     for message in messages:
         if message["role"] == "user":

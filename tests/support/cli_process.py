@@ -27,14 +27,14 @@ TIMEOUT_S = 60.0
 """Nothing takes this long unless it hangs."""
 
 
-def command(*arguments: str) -> list[str]:
+def callslip_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "callslip", *arguments]
 
 
 def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command as a script does."""
     return subprocess.run(
-        command(*arguments),
+        callslip_command(*arguments),
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
@@ -43,7 +43,7 @@ def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Comple
     )
 
 
-class Done(NamedTuple):
+class CommandResult(NamedTuple):
     """What a command gave."""
 
     returncode: int
@@ -51,12 +51,12 @@ class Done(NamedTuple):
     stderr: str
 
 
-def run_here(*arguments: str, env: dict[str, str] | None = None) -> Done:
+def run_in_process(*arguments: str, env: dict[str, str] | None = None) -> CommandResult:
     """Run a command in this process, which is faster than `run` and gives the same."""
     result = CliRunner().invoke(main, arguments, env=env)
     if not isinstance(result.exception, SystemExit | None):
         raise result.exception
-    return Done(result.exit_code, result.stdout, result.stderr)
+    return CommandResult(result.exit_code, result.stdout, result.stderr)
 
 
 def with_ledger(path: Path, work: Callable[[LocalLedger], Awaitable[Any]]) -> Any:
@@ -74,7 +74,7 @@ class Process:
         self.out: list[str] = []
         self.err: list[str] = []
         self._popen = subprocess.Popen(
-            [sys.executable, program, *arguments] if program else command(*arguments),
+            [sys.executable, program, *arguments] if program else callslip_command(*arguments),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -125,7 +125,7 @@ def _read(pipe: Any, lines: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def process(*arguments: str, env: dict[str, str] | None = None, program: str = "") -> Generator[Process]:
+def running_process(*arguments: str, env: dict[str, str] | None = None, program: str = "") -> Generator[Process]:
     """Run a command, or another program, and kill it when the block ends."""
     running = Process(*arguments, env=env, program=program)
     try:
@@ -134,7 +134,7 @@ def process(*arguments: str, env: dict[str, str] | None = None, program: str = "
         running.kill()
 
 
-class Serving(Process):
+class ServeProcess(Process):
     """A running `callslip serve` that listens."""
 
     def __init__(self, path: Path, *arguments: str) -> None:
@@ -146,8 +146,8 @@ class Serving(Process):
 
 
 @contextlib.contextmanager
-def serving(path: Path, *arguments: str) -> Generator[Serving]:
-    server = Serving(path, *arguments)
+def serving(path: Path, *arguments: str) -> Generator[ServeProcess]:
+    server = ServeProcess(path, *arguments)
     try:
         yield server
     finally:
@@ -163,17 +163,17 @@ class Terminal:
     """A command on a terminal without colours: its output, and keys for it."""
 
     def __init__(self, *arguments: str) -> None:
-        self.shown = ""
+        self.screen_text = ""
         self._raw = b""
         self.pid, self._end = pty.fork()
         if self.pid == 0:
             os.environ.update({"TERM": "dumb"})
-            os.execv(sys.executable, command(*arguments))
+            os.execv(sys.executable, callslip_command(*arguments))
 
     def until(self, text: str) -> None:
         end = time.monotonic() + TIMEOUT_S
-        while text not in self.shown:
-            assert time.monotonic() < end and self._read(1.0), f"never shown: {text}\n{self.shown}"
+        while text not in self.screen_text:
+            assert time.monotonic() < end and self._read(1.0), f"never shown: {text}\n{self.screen_text}"
 
     def _read(self, wait: float) -> bool:
         """Read output, and return whether there may be more."""
@@ -184,7 +184,7 @@ class Terminal:
         except OSError:
             return False
         self._raw += data
-        self.shown = self._raw.decode("utf-8", "replace").replace("\r\n", "\n")
+        self.screen_text = self._raw.decode("utf-8", "replace").replace("\r\n", "\n")
         return bool(data)
 
     def press(self, keys: str) -> None:
@@ -194,6 +194,6 @@ class Terminal:
         """Wait for the end, and return the exit status."""
         end = time.monotonic() + TIMEOUT_S
         while self._read(1.0):
-            assert time.monotonic() < end, self.shown
+            assert time.monotonic() < end, self.screen_text
         os.close(self._end)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])

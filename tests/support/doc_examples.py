@@ -25,7 +25,7 @@ from tests.docs.test_http_walk import curl, free_port, steps
 from tests.support.paths import ROOT
 
 DOCS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-TOP = ("src", "tests", "docs", "bench", "examples", ".ci")
+TOP_FOLDERS = ("src", "tests", "docs", "bench", "examples", ".ci")
 TIMEOUT_S = 120
 PORT = "7890"
 """The port in examples, which is replaced by a free one."""
@@ -59,7 +59,7 @@ class Block(NamedTuple):
         return f"{self.info}  ".split(" ")[2]
 
 
-def blocks(text: str) -> list[Block]:
+def find_blocks(text: str) -> list[Block]:
     """Return all fenced blocks, in order."""
     fences = list(FENCE.finditer(text))
     result: list[Block] = []
@@ -70,7 +70,7 @@ def blocks(text: str) -> list[Block]:
     return result
 
 
-def prose(text: str) -> str:
+def strip_blocks(text: str) -> str:
     """Return the text without its fenced blocks."""
     return FENCE.sub("", text)
 
@@ -78,22 +78,22 @@ def prose(text: str) -> str:
 def link_exists(path: Path, link: str, heading: str) -> bool:
     """Return whether the file that a link names exists, with the heading in the link."""
     target = path.parent / link if link else path
-    return target.exists() and (not heading or heading in headings(target.read_text("utf-8")))
+    return target.exists() and (not heading or heading in heading_anchors(target.read_text("utf-8")))
 
 
-def headings(text: str) -> set[str]:
+def heading_anchors(text: str) -> set[str]:
     """Return the headings of a document as links name them."""
-    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in HEADING.findall(prose(text))}
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in HEADING.findall(strip_blocks(text))}
 
 
-def named_paths(text: str) -> set[str]:
+def find_paths(text: str) -> set[str]:
     """Return repository paths in backticks: `src/...`, `tests/...::test`, `docs/*.md`, `bench/x.py:12`."""
-    fragments = [block.name for block in blocks(text) if block.role == "fragment"]
-    spans = [span.replace("::", "\0").split(":")[0].replace("\0", "::") for span in SPAN.findall(prose(text))]
+    fragments = [block.name for block in find_blocks(text) if block.role == "fragment"]
+    spans = [span.replace("::", "\0").split(":")[0].replace("\0", "::") for span in SPAN.findall(strip_blocks(text))]
     return {
         span
         for span in [*spans, *fragments]
-        if not re.search("[ <{]", span) and "/" in span and span.split("/")[0] in TOP
+        if not re.search("[ <{]", span) and "/" in span and span.split("/")[0] in TOP_FOLDERS
     }
 
 
@@ -101,10 +101,10 @@ def path_exists(named: str) -> bool:
     """Return whether a path or pattern matches a file, which has the test that the path names."""
     path, _, test = named.partition("::")
     matches = list(ROOT.glob(path.rstrip("/")))
-    return bool(matches) and (not test or test.rpartition("::")[2] in _functions(matches[0]))
+    return bool(matches) and (not test or test.rpartition("::")[2] in _function_names(matches[0]))
 
 
-def _functions(path: Path) -> set[str]:
+def _function_names(path: Path) -> set[str]:
     tree = ast.parse(path.read_text("utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
@@ -112,11 +112,11 @@ def _functions(path: Path) -> set[str]:
 # Commands
 
 
-def commands(text: str) -> Iterator[list[str]]:
+def find_commands(text: str) -> Iterator[list[str]]:
     """Yield the words after `callslip` for each command in backticks or in a shell block."""
-    shell = [block.body for block in blocks(text) if block.language in ("", "sh", "bash", "console", "shell")]
+    shell = [block.body for block in find_blocks(text) if block.language in ("", "sh", "bash", "console", "shell")]
     lines = "\n".join(shell).replace("\\\n", " ").splitlines()
-    for line in [*lines, *SPAN.findall(prose(text))]:
+    for line in [*lines, *SPAN.findall(strip_blocks(text))]:
         for part in re.split(r"\|\||&&|[|;&]|\$\(", line.partition(" # ")[0]):
             words = part.replace("'", "").replace('"', "").strip().removeprefix("$ ").split()
             while words and (re.match(r"[A-Z_]+=", words[0]) or words[0] in ("uvx", "uv", "run", "exec", "time")):
@@ -125,7 +125,7 @@ def commands(text: str) -> Iterator[list[str]]:
                 yield words[1:]
 
 
-def unknown_command(group: click.Group, words: list[str]) -> str | None:
+def find_unknown_command(group: click.Group, words: list[str]) -> str | None:
     """Return the first word that is not a command of the group or of a group below it."""
     context = click.Context(group)
     with_value = {
@@ -142,7 +142,7 @@ def unknown_command(group: click.Group, words: list[str]) -> str | None:
             command = group.get_command(context, word)
             if command is None:
                 return word
-            return unknown_command(command, list(rest)) if isinstance(command, click.Group) else None
+            return find_unknown_command(command, list(rest)) if isinstance(command, click.Group) else None
         elif not word.startswith("-"):
             return None  # a placeholder such as COMMAND or ...
     return None
@@ -159,10 +159,10 @@ class Step(NamedTuple):
     expected: str | None
 
 
-def prepare(text: str, folder: Path, port: str) -> list[Step]:
+def write_files(text: str, folder: Path, port: str) -> list[Step]:
     """Write the files of a document, and return the commands to run, in order."""
     todo: list[Step] = []
-    for block in blocks(text):
+    for block in find_blocks(text):
         body = block.body.replace(PORT, port)
         if block.role == "file":
             (folder / block.name).write_text(body, "utf-8")
@@ -173,11 +173,11 @@ def prepare(text: str, folder: Path, port: str) -> list[Step]:
             todo.append(Step(f"line {block.line}", command, block.output))
         elif block.info == "console example":
             for command, expected in steps(body):
-                todo.append(Step(f"line {block.line}: {command}", _in_shell(command, port), expected))
+                todo.append(Step(f"line {block.line}: {command}", _shell_text(command, port), expected))
     return todo
 
 
-def _in_shell(command: str, port: str) -> str:
+def _shell_text(command: str, port: str) -> str:
     """Return a command with stderr in its output. For a server, wait until it answers or has ended."""
     if not command.endswith("&"):
         return f"{{ {command}\n}} 2>&1"
@@ -190,10 +190,10 @@ def _in_shell(command: str, port: str) -> str:
 MARK = re.compile(r"\n?-- status (\d+) --\n")
 
 
-def run(text: str, folder: Path) -> list[str]:
+def run_document(text: str, folder: Path) -> list[str]:
     """Run the examples of a document in order, in one folder. Return those that do not print what it says."""
     port = str(free_port())
-    todo = prepare(text, folder, port)
+    todo = write_files(text, folder, port)
     if not todo:
         return []
     curl(folder)
@@ -205,7 +205,9 @@ def run(text: str, folder: Path) -> list[str]:
     known: dict[str, str] = {}
     for step, printed, status in zip_longest(todo, pieces[:-1:2], pieces[1::2]):
         printed = f"{printed or ''}\n".replace(port, PORT)
-        if status != "0" or not (step.expected is None or agrees(printed, step.expected.replace(port, PORT), known)):
+        if status != "0" or not (
+            step.expected is None or matches_output(printed, step.expected.replace(port, PORT), known)
+        ):
             wrong.append(f"{step.place}\nstatus {status}, printed:\n{printed}")
     return wrong
 
@@ -240,7 +242,7 @@ def _run_in_shell(lines: list[str], folder: Path) -> str:
 ID = re.compile(r"\b(exec|appr|tok)_[0-9a-f]{12}")
 
 # What differs between runs, and its replacement on both sides.
-DIFFERS = (
+RUN_DEPENDENT = (
     (r"\bdemo-[0-9a-f]{4}\b", "demo-ID"),
     (r"\b1[0-9]{12}\b", "MOMENT"),
     (r"20[0-9]{2}-[0-9]{2}-[0-9]{2}(T[0-9:.]+Z)?|20[0-9]{6}-[0-9]{6}", "DAY"),
@@ -254,12 +256,12 @@ DIFFERS = (
 
 def normalize(text: str) -> str:
     """Replace what differs between runs, and strip spaces at the ends of lines."""
-    for pattern, replacement in DIFFERS:
+    for pattern, replacement in RUN_DEPENDENT:
         text = re.sub(pattern, replacement, text)
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
-def agrees(printed: str, expected: str, known: dict[str, str]) -> bool:
+def matches_output(printed: str, expected: str, known: dict[str, str]) -> bool:
     """Return whether a program printed what a document shows. Times may differ; `...` matches any number of lines.
 
     Ids may differ too, but must be equal exactly where those in the document are. `known` has the printed id for each

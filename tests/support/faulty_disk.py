@@ -46,7 +46,7 @@ class Delete(NamedTuple):
 class Acknowledged(NamedTuple):
     """Not an operation of the disk: what was acknowledged as stored at this point."""
 
-    what: Any
+    value: Any
 
 
 class Disk(apsw.VFS):
@@ -75,7 +75,7 @@ class Disk(apsw.VFS):
         self.log.append(Delete(filename, bool(syncdir)))
         self.sizes.pop(filename, None)
 
-    def take(self, path: str, end: int) -> None:
+    def reserve(self, path: str, end: int) -> None:
         """Raise FullError if a file may not reach this size."""
         if self.room is not None and path.endswith(("-wal", "-journal")) and end > self.room:
             raise apsw.FullError("disk full")
@@ -94,7 +94,7 @@ class File(apsw.VFSFile):
         super().__init__(disk.below, name, flags)
 
     def xWrite(self, data: bytes, offset: int) -> None:
-        self.disk.take(self.path, offset + len(data))
+        self.disk.reserve(self.path, offset + len(data))
         super().xWrite(data, offset)
         self.disk.log.append(Write(self.path, offset, bytes(data)))
 
@@ -151,30 +151,30 @@ def _sectors(change: Write | Truncate) -> Iterator[Write | Truncate]:
         yield Write(change.path, change.at + start, change.data[start : start + SECTOR_BYTES])
 
 
-def _none(pending: Changes, rng: random.Random) -> Changes:
+def _lose_all(pending: Changes, rng: random.Random) -> Changes:
     return []
 
 
-def _all(pending: Changes, rng: random.Random) -> Changes:
+def _keep_all(pending: Changes, rng: random.Random) -> Changes:
     return pending
 
 
-def _prefix(pending: Changes, rng: random.Random) -> Changes:
+def _keep_prefix(pending: Changes, rng: random.Random) -> Changes:
     """Return the first sectors, as if the disk stopped in the middle of a write."""
     sectors = [sector for change in pending for sector in _sectors(change)]
     return sectors[: rng.randrange(len(sectors) + 1)]
 
 
-def _any_writes(pending: Changes, rng: random.Random) -> Changes:
+def _keep_any_writes(pending: Changes, rng: random.Random) -> Changes:
     return [change for change in pending if rng.random() < 0.5]
 
 
-def _any_sectors(pending: Changes, rng: random.Random) -> Changes:
+def _keep_any_sectors(pending: Changes, rng: random.Random) -> Changes:
     probability = rng.choice((0.1, 0.5, 0.9))
     return [sector for change in pending for sector in _sectors(change) if rng.random() < probability]
 
 
-CUT_OUTCOMES = (_none, _all, _prefix, _any_writes, _any_sectors)
+CUT_OUTCOMES = (_lose_all, _keep_all, _keep_prefix, _keep_any_writes, _keep_any_sectors)
 
 
 class Image(NamedTuple):
@@ -184,14 +184,14 @@ class Image(NamedTuple):
     files: dict[str, bytes]
     unsynced: int
 
-    def lay_out(self, folder: Path) -> None:
+    def write_files(self, folder: Path) -> None:
         """Write the files into a folder."""
         folder.mkdir(parents=True)
         for path, data in self.files.items():
             (folder / os.path.basename(path)).write_bytes(data)
 
 
-def images(log: Iterable[Any], cuts: Iterable[int], rng: random.Random) -> Iterator[Image]:
+def cut_images(log: Iterable[Any], cuts: Iterable[int], rng: random.Random) -> Iterator[Image]:
     """Yield the disk after a power cut at each of these positions in the log."""
     remaining = sorted(cuts, reverse=True)
     files: dict[str, SimulatedFile] = {}
@@ -199,7 +199,7 @@ def images(log: Iterable[Any], cuts: Iterable[int], rng: random.Random) -> Itera
     acknowledged: list[Any] = []
     for number, operation in enumerate(log, 1):
         if isinstance(operation, Acknowledged):
-            acknowledged.append(operation.what)
+            acknowledged.append(operation.value)
         else:
             _apply_operation(operation, files, undeleted)
         while remaining and remaining[-1] <= number:

@@ -21,7 +21,7 @@ CAPTURES = TESTS / "captures"
 CASES = [f"{path.parent.name}/{path.stem}" for path in sorted(FOLDER.glob("*/*.jsonl"))]
 
 
-def path_of(case: str) -> Path:
+def input_path(case: str) -> Path:
     return FOLDER / f"{case}.jsonl"
 
 
@@ -34,7 +34,7 @@ def format_of(case: str) -> str:
 
 
 def lines_of(case: str) -> list[bytes]:
-    return path_of(case).read_bytes().splitlines(keepends=True)
+    return input_path(case).read_bytes().splitlines(keepends=True)
 
 
 @cache

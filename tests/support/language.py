@@ -87,40 +87,40 @@ def find_avoided(path: Path) -> list[Finding]:
     """Return the avoided words in the prose of a file, and the avoided names that it binds."""
     text = path.read_text("utf-8")
     if path.suffix != ".py":
-        places = [(number, match.group()) for number, match in _words(enumerate(text.splitlines(), 1))]
+        places = [(number, match.group()) for number, match in _find_words(enumerate(text.splitlines(), 1))]
     else:
-        places = _avoided_in_python(text, with_strings=not path.is_relative_to(ROOT / "tests"))
+        places = _find_in_python(text, with_strings=not path.is_relative_to(ROOT / "tests"))
     return [Finding(path.relative_to(ROOT), number, found) for number, found in places]
 
 
-def _words(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, re.Match[str]]]:
+def _find_words(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, re.Match[str]]]:
     for number, line in lines:
         for match in _WORDS.finditer(line):
             yield number, match
 
 
-def _avoided_in_python(text: str, *, with_strings: bool) -> Iterator[tuple[int, str]]:
+def _find_in_python(text: str, *, with_strings: bool) -> Iterator[tuple[int, str]]:
     # Parsing takes longer than everything else, so it is left out for files in which a search finds nothing.
     has_words = _WORDS.search(_SEAMS.sub("", text)) is not None
     if not has_words and not _BINDINGS.search(text):
         return
     nodes = list(ast.walk(ast.parse(text)))
     if has_words:
-        lines = [*_comments(text), *_strings(nodes, with_strings=with_strings)]
-        yield from ((number, match.group()) for number, match in _words(lines))
+        lines = [*_find_comments(text), *_find_strings(nodes, with_strings=with_strings)]
+        yield from ((number, match.group()) for number, match in _find_words(lines))
     for node in nodes:
         for name in _bound_names(node):
             if name.strip("_") in AVOIDED_NAMES | AVOIDED_CONSTANTS:
                 yield getattr(node, "lineno", 0), name
 
 
-def _comments(text: str) -> Iterator[tuple[int, str]]:
+def _find_comments(text: str) -> Iterator[tuple[int, str]]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
 
 
-def _strings(nodes: list[ast.AST], *, with_strings: bool) -> Iterator[tuple[int, str]]:
+def _find_strings(nodes: list[ast.AST], *, with_strings: bool) -> Iterator[tuple[int, str]]:
     docstrings = {
         id(node.body[0].value)
         for node in nodes

@@ -26,7 +26,7 @@ TIMEOUT_S = 20.0
 """How long anything may take before a test gives up; nothing takes so long unless it hangs."""
 
 
-class Uvicorn(uvicorn.Server):
+class UvicornServer(uvicorn.Server):
     """Uvicorn without signals, which belong to pytest, and without its ticking, so that it stops at once."""
 
     def __init__(self, app: Any) -> None:
@@ -64,7 +64,7 @@ class Uvicorn(uvicorn.Server):
                 connection.transport.abort()
 
 
-def _listening(port: int) -> socket.socket:
+def _listen(port: int) -> socket.socket:
     """As an event loop makes it: only of one that says TCP does asyncio turn off the waiting for more to send."""
     created = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     created.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -76,8 +76,8 @@ def _listening(port: int) -> socket.socket:
 @contextlib.asynccontextmanager
 async def running(app: Any, port: int = 0) -> AsyncGenerator[str]:
     """Any ASGI app, served: the URL it stands at, without a slash at its end."""
-    with _listening(port) as listening:
-        server = Uvicorn(app)
+    with _listen(port) as listening:
+        server = UvicornServer(app)
         serving = asyncio.ensure_future(server.serve(sockets=[listening]))
         while not server.started and not serving.done():
             await asyncio.sleep(0.001)
@@ -88,7 +88,7 @@ async def running(app: Any, port: int = 0) -> AsyncGenerator[str]:
 
 
 @contextlib.asynccontextmanager
-async def served(
+async def serving_ledger(
     ledger: LocalLedger, *, gate: Authorizer | None = None, limits: Limits | None = None, port: int = 0
 ) -> AsyncGenerator[str]:
     """Serve a ledger over HTTP; without `gate` every caller may do everything."""
@@ -96,7 +96,7 @@ async def served(
         yield url
 
 
-class Answer:
+class HttpResponse:
     """What came back. Header names are in lower case."""
 
     def __init__(self, status: int, headers: list[tuple[str, str]]) -> None:
@@ -112,7 +112,7 @@ class Answer:
         return json.loads(self.body)
 
 
-class Reply(Answer):
+class StreamedResponse(HttpResponse):
     """An answer that is still coming."""
 
     def __init__(self, status: int, headers: list[tuple[str, str]], pieces: AsyncGenerator[bytes]) -> None:
@@ -150,9 +150,9 @@ class Reply(Answer):
 
 
 @contextlib.asynccontextmanager
-async def asking(
+async def requesting(
     url: str, method: str = "GET", *, headers: Mapping[str, str] | None = None, body: bytes | None = None
-) -> AsyncGenerator[Reply]:
+) -> AsyncGenerator[StreamedResponse]:
     """One request on a connection of its own; its answer as soon as its headers are there."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
@@ -178,7 +178,7 @@ async def asking(
             assert isinstance(start, h11.Response)
         response = [(name.decode(), text.decode("latin-1")) for name, text in start.headers]
         async with contextlib.aclosing(_body(connection, reader)) as coming:
-            yield Reply(start.status_code, response, coming)
+            yield StreamedResponse(start.status_code, response, coming)
     finally:
         writer.close()
         with contextlib.suppress(OSError):
@@ -201,20 +201,20 @@ async def _body(connection: h11.Connection, reader: asyncio.StreamReader) -> Asy
         yield bytes(event.data)
 
 
-async def ask(
+async def fetch(
     url: str,
     method: str = "GET",
     *,
     headers: Mapping[str, str] | None = None,
     body: bytes | None = None,
     value: Any = None,
-) -> Answer:
+) -> HttpResponse:
     """One request and its whole answer. `value` is sent as JSON."""
     values = dict(headers or {})
     if value is not None:
         body = json.dumps(value).encode()
         values.setdefault("content-type", "application/json")
-    async with asyncio.timeout(TIMEOUT_S + 60), asking(url, method, headers=values, body=body) as reply:
+    async with asyncio.timeout(TIMEOUT_S + 60), requesting(url, method, headers=values, body=body) as reply:
         async for _ in reply.pieces():
             pass
         return reply

@@ -40,7 +40,7 @@ async def over_stdio(path: Path, mode: str = "auto", **options: Any) -> AsyncGen
 
 
 @contextlib.asynccontextmanager
-async def served(ledger: LocalLedger, gate: Authorizer | None = None) -> AsyncGenerator[str]:
+async def serving_mcp(ledger: LocalLedger, gate: Authorizer | None = None) -> AsyncGenerator[str]:
     """Serve a ledger over HTTP, and return the address of its MCP server."""
     async with running(http.app(http.Server(ledger, gate or AllowAll()), mcp_app=http_app)) as url:
         yield f"{url}/mcp"
@@ -64,7 +64,7 @@ async def create_token(ledger: LocalLedger, *verbs: str, session: str = "") -> s
     return token
 
 
-async def call(client: Client, name: str, /, **arguments: Any) -> dict[str, Any]:
+async def call_tool(client: Client, name: str, /, **arguments: Any) -> dict[str, Any]:
     """Call a tool and return its structured result, which must equal its text."""
     result = await client.call_tool(name, arguments)
     (block,) = result.content

@@ -25,7 +25,7 @@ def chunk(delta: dict[str, Any], finish: str | None = None, number: int = 0) -> 
     return {**envelope, "choices": [choice]}
 
 
-def says(text: str, number: int = 0) -> list[Chunk]:
+def text_answer(text: str, number: int = 0) -> list[Chunk]:
     """Return an answer with text, three characters per chunk."""
     pieces = [text[at : at + 3] for at in range(0, len(text), 3)]
     return [
@@ -35,7 +35,7 @@ def says(text: str, number: int = 0) -> list[Chunk]:
     ]
 
 
-def calls(*proposed: tuple[str, str, Any], text: str = "", number: int = 0) -> list[Chunk]:
+def tool_call_answer(*proposed: tuple[str, str, Any], text: str = "", number: int = 0) -> list[Chunk]:
     """Return an answer that calls tools, (id, name, arguments); chunks of their arguments alternate."""
     parts = [arguments if isinstance(arguments, str) else json.dumps(arguments) for _, _, arguments in proposed]
     chunks = [chunk({"role": "assistant", "content": text or None}, number=number)]
@@ -66,13 +66,13 @@ class Server:
 
     async def _complete(self, request: Request) -> Response:
         self.requests.append(await request.json())
-        answer = next(self._answers, says("I have nothing more to say."))
+        answer = next(self._answers, text_answer("I have nothing more to say."))
         if isinstance(answer, Exception):
             return JSONResponse({"error": {"message": str(answer), "type": "invalid_request_error"}}, 400)
         return StreamingResponse(self._stream(answer), media_type="text/event-stream")
 
     async def _stream(self, answer: list[Chunk] | None) -> AsyncIterator[bytes]:
-        for item in says("Let me think")[:3] if answer is None else answer:
+        for item in text_answer("Let me think")[:3] if answer is None else answer:
             yield b"data: " + json.dumps(item).encode() + b"\n\n"
             await asyncio.sleep(0)
         if answer is None:

@@ -42,13 +42,13 @@ def check_openai(messages: Any) -> list[str]:
     for number, message in enumerate(messages):
         role = message.get("role")
         if role == "tool":
-            problems += [f"{number}: {problem}" for problem in _openai_result(message, unanswered)]
+            problems += [f"{number}: {problem}" for problem in _check_openai_result(message, unanswered)]
             continue
         if unanswered:
             problems.append(f"{number}: {role} comes before the results of {unanswered}")
             unanswered = []
         if role == "assistant":
-            problems += [f"{number}: {problem}" for problem in _openai_answer(message, used)]
+            problems += [f"{number}: {problem}" for problem in _check_openai_answer(message, used)]
             unanswered = [call.get("id") for call in message.get("tool_calls") or []]
         elif role in ("user", "system", "developer"):
             found = [*_check_names(message, {"role", "content"}), *_check_text(message.get("content"), "content")]
@@ -58,7 +58,7 @@ def check_openai(messages: Any) -> list[str]:
     return problems + ([f"the results of {unanswered} are missing"] if unanswered else []) + _check_json(messages)
 
 
-def _openai_result(message: dict[str, Any], unanswered: list[str]) -> Iterator[str]:
+def _check_openai_result(message: dict[str, Any], unanswered: list[str]) -> Iterator[str]:
     identity = message.get("tool_call_id")
     yield from _check_names(message, {"role", "tool_call_id", "content"})
     if identity in unanswered:
@@ -68,7 +68,7 @@ def _openai_result(message: dict[str, Any], unanswered: list[str]) -> Iterator[s
     yield from _check_text(message.get("content"), "result")
 
 
-def _openai_answer(message: dict[str, Any], used: set[str]) -> Iterator[str]:
+def _check_openai_answer(message: dict[str, Any], used: set[str]) -> Iterator[str]:
     calls, content = message.get("tool_calls"), message.get("content")
     yield from _check_names(message, {"role", "content", "tool_calls"})
     if "tool_calls" in message and not calls:
@@ -89,7 +89,7 @@ def _openai_answer(message: dict[str, Any], used: set[str]) -> Iterator[str]:
 
 def _check_arguments(text: Any) -> Iterator[str]:
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=_reject_constant)
     except (TypeError, ValueError):
         yield f"arguments that are no JSON text: {text!r}"
         return
@@ -97,7 +97,7 @@ def _check_arguments(text: Any) -> Iterator[str]:
         yield f"arguments that are no object: {text}"
 
 
-def _no_constant(word: str) -> Any:
+def _reject_constant(word: str) -> Any:
     raise ValueError(f"{word} is not JSON")
 
 
@@ -114,7 +114,7 @@ def check_responses(items: Any) -> list[str]:
     answered = False
     for number, item in enumerate(items):
         kind = item.get("type", "message")
-        rule = _ITEMS.get(kind)
+        rule = _ITEM_CHECKS.get(kind)
         if unanswered and (
             kind not in ("function_call", "function_call_output") or (kind == "function_call" and answered)
         ):
@@ -126,7 +126,7 @@ def check_responses(items: Any) -> list[str]:
     return problems + ([f"the results of {unanswered} are missing"] if unanswered else []) + _check_json(items)
 
 
-def _item_message(item: dict[str, Any], unanswered: list[str], used: set[str]) -> Iterator[str]:
+def _check_message_item(item: dict[str, Any], unanswered: list[str], used: set[str]) -> Iterator[str]:
     role, content = item.get("role"), item.get("content")
     if role not in ("user", "assistant", "system", "developer"):
         yield f"unknown role {role!r}"
@@ -134,7 +134,7 @@ def _item_message(item: dict[str, Any], unanswered: list[str], used: set[str]) -
     yield from _check_text(content, "content")
 
 
-def _item_call(item: dict[str, Any], unanswered: list[str], used: set[str]) -> Iterator[str]:
+def _check_call_item(item: dict[str, Any], unanswered: list[str], used: set[str]) -> Iterator[str]:
     yield from _check_names(item, {"type", "call_id", "name", "arguments"})
     yield from _check_id(item.get("call_id"), used, RESPONSES_ID_CHARS)
     yield from _check_name(item.get("name"))
@@ -142,7 +142,7 @@ def _item_call(item: dict[str, Any], unanswered: list[str], used: set[str]) -> I
     unanswered.append(item.get("call_id", ""))
 
 
-def _item_result(item: dict[str, Any], unanswered: list[str], used: set[str]) -> Iterator[str]:
+def _check_result_item(item: dict[str, Any], unanswered: list[str], used: set[str]) -> Iterator[str]:
     identity = item.get("call_id")
     yield from _check_names(item, {"type", "call_id", "output"})
     if identity in unanswered:
@@ -152,7 +152,11 @@ def _item_result(item: dict[str, Any], unanswered: list[str], used: set[str]) ->
     yield from _check_text(item.get("output"), "result")
 
 
-_ITEMS = {"message": _item_message, "function_call": _item_call, "function_call_output": _item_result}
+_ITEM_CHECKS = {
+    "message": _check_message_item,
+    "function_call": _check_call_item,
+    "function_call_output": _check_result_item,
+}
 
 
 # Messages
@@ -176,7 +180,7 @@ def check_anthropic(messages: Any) -> list[str]:
             blocks = []
         elif not blocks:
             problems.append(f"{number}: no content")
-        problems += [f"{number}: {problem}" for problem in _results_first(blocks, unanswered)]
+        problems += [f"{number}: {problem}" for problem in _check_results_first(blocks, unanswered)]
         problems += [f"{number}: {problem}" for block in blocks for problem in _check_block(block, role, used)]
         unanswered = [block.get("id") for block in blocks if block.get("type") == "tool_use"]
     if unanswered:
@@ -184,7 +188,7 @@ def check_anthropic(messages: Any) -> list[str]:
     return problems + _check_last(messages) + _check_json(messages)
 
 
-def _results_first(blocks: list[Any], unanswered: list[str]) -> Iterator[str]:
+def _check_results_first(blocks: list[Any], unanswered: list[str]) -> Iterator[str]:
     """Check that the results of all calls of the previous message come first, each once."""
     kinds = [block.get("type") for block in blocks]
     result_ids = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
@@ -281,37 +285,37 @@ def _anthropic_types() -> TypeAdapter[Any]:
     return TypeAdapter(list[MessageParam])
 
 
-def typed_openai(messages: list[Any]) -> list[str]:
+def openai_type_errors(messages: list[Any]) -> list[str]:
     """Return the errors of the types of the SDK `openai` for these messages."""
     return _validate(_openai_types(), messages)
 
 
-def typed_responses(items: list[Any]) -> list[str]:
+def responses_type_errors(items: list[Any]) -> list[str]:
     """Return the errors of the types of the SDK `openai` for these input items."""
     return _validate(_responses_types(), items)
 
 
-def typed_anthropic(messages: list[Any]) -> list[str]:
+def anthropic_type_errors(messages: list[Any]) -> list[str]:
     """Return the errors of the types of the SDK `anthropic` for these messages."""
     return _validate(_anthropic_types(), messages)
 
 
 def _validate(types: TypeAdapter[Any], messages: list[Any]) -> list[str]:
     try:
-        _walk(types.validate_python(messages))
+        _visit_all(types.validate_python(messages))
     except ValidationError as error:
         return [str(problem) for problem in error.errors()]
     return []
 
 
-def _walk(value: Any) -> None:
+def _visit_all(value: Any) -> None:
     """Visit every value, since pydantic checks iterables only while they are iterated."""
     if isinstance(value, dict):
         for member in value.values():
-            _walk(member)
+            _visit_all(member)
     elif not isinstance(value, str | bytes | int | float | None):
         for item in value:
-            _walk(item)
+            _visit_all(item)
 
 
 # Decoding without a store

@@ -32,7 +32,7 @@ DIFF = {
 }
 
 
-def _sky() -> str:
+def _sky_png() -> str:
     """Return a small PNG in base64: a gradient from blue to white."""
     rows = b"".join(b"\0" + bytes((100 + line * 4, 160 + line * 2, 250)) * 120 for line in range(36))
     parts = ((b"IHDR", struct.pack(">IIBBBBB", 120, 36, 8, 2, 0, 0, 0)), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
@@ -42,7 +42,7 @@ def _sky() -> str:
     return base64.b64encode(png).decode()
 
 
-SKY = {"type": "content", "content": {"type": "image", "mimeType": "image/png", "data": _sky()}}
+SKY = {"type": "content", "content": {"type": "image", "mimeType": "image/png", "data": _sky_png()}}
 
 HOSTILE = (
     '<img src=x onerror="alert(1)"><script>alert(2)</script>"\'><svg onload=alert(3)>',
@@ -77,11 +77,11 @@ def every_state() -> list[EventDict]:
         ),
     ]
     for state in STATES:
-        events += in_state(state)
+        events += call_in_state(state)
     events += [
-        *ran("late", "cargo test", output="ok. 12 passed", title="A result that arrived twice"),
+        *completed_call("late", "cargo test", output="ok. 12 passed", title="A result that arrived twice"),
         event("call.failed", "late", error="a second opinion"),
-        *ran("truncated", "cat long.log", text="a line of the log\n" * 6000, title="A truncated output"),
+        *completed_call("truncated", "cat long.log", text="a line of the log\n" * 6000, title="A truncated output"),
         event(
             "call.proposed",
             "diff",
@@ -92,7 +92,7 @@ def every_state() -> list[EventDict]:
         ),
         event("call.started", "diff"),
         event("call.completed", "diff", content=[DIFF], locations=[{"path": "src/main.rs", "line": 2}]),
-        *ran("colours", "ls --color", text=COLOURS, title="ls --color"),
+        *completed_call("colours", "ls --color", text=COLOURS, title="ls --color"),
         event("call.completed", "json", toolName="get_weather", input={"city": "Paris"}, output=WEATHER),
         event("call.completed", "image", toolName="draw", title="Draw the sky", content=[SKY]),
         event("message.delta", text=MARKDOWN, chunks="delta"),
@@ -100,7 +100,7 @@ def every_state() -> list[EventDict]:
     return events
 
 
-def in_state(state: str, alias: str = "") -> list[EventDict]:
+def call_in_state(state: str, alias: str = "") -> list[EventDict]:
     """Return a call in this state."""
     one = alias or state
     start = [
@@ -134,7 +134,7 @@ def in_state(state: str, alias: str = "") -> list[EventDict]:
     return [*start, event(f"call.{state}", one, **end)]
 
 
-def ran(alias: str, command: str, *, output: Any = None, text: str = "", title: str = "") -> list[EventDict]:
+def completed_call(alias: str, command: str, *, output: Any = None, text: str = "", title: str = "") -> list[EventDict]:
     """Return a completed call."""
     events = [
         event("call.proposed", alias, toolName="bash", title=title or command, input={"command": command}),
@@ -144,7 +144,7 @@ def ran(alias: str, command: str, *, output: Any = None, text: str = "", title: 
     return [*events, end]
 
 
-def hostile() -> list[EventDict]:
+def hostile_session() -> list[EventDict]:
     """Return a session with hostile text in every place that displays text."""
     events = [event("turn.started"), event("session.info", title=HOSTILE[0])]
     for number, text in enumerate(HOSTILE):
@@ -185,7 +185,7 @@ def hostile() -> list[EventDict]:
 
 
 WORD = "w" * 300
-LEFTWARD = "שלום עולם (abc) 123. مرحبا"
+RIGHT_TO_LEFT = "שלום עולם (abc) 123. مرحبا"
 
 
 def long_texts() -> list[EventDict]:
@@ -196,16 +196,16 @@ def long_texts() -> list[EventDict]:
         event("turn.started"),
         event("session.info", title=WORD),
         event("message.user", text="a line\n" * 150_000),
-        event("message.user", text=f"{WORD} {LEFTWARD}"),
+        event("message.user", text=f"{WORD} {RIGHT_TO_LEFT}"),
         event("thought.delta", text=WORD * 9, chunks="delta"),
-        *ran("bytes", WORD, text="b" * 1_000_000, title=LEFTWARD),
-        *ran("lines", LEFTWARD, text=lines, title=WORD),
-        *ran("object", "get", output={WORD: LEFTWARD, "list": list(range(5000)), "text": WORD * 9}),
+        *completed_call("bytes", WORD, text="b" * 1_000_000, title=RIGHT_TO_LEFT),
+        *completed_call("lines", RIGHT_TO_LEFT, text=lines, title=WORD),
+        *completed_call("object", "get", output={WORD: RIGHT_TO_LEFT, "list": list(range(5000)), "text": WORD * 9}),
         event("call.proposed", "grows", toolName=WORD, input={"path": WORD, "text": "c" * 1_000_000}),
         event("call.started", "grows"),
         event("call.progress", "grows", text=lines),
         event("call.completed", "diff", content=[{"type": "diff", "path": WORD, "oldText": old, "newText": new}]),
-        event("call.failed", "fails", error=WORD * 9, reason=LEFTWARD),
+        event("call.failed", "fails", error=WORD * 9, reason=RIGHT_TO_LEFT),
         event("plan.updated", entries=[{"content": WORD, "priority": "high", "status": "in_progress"}]),
     ]
 
@@ -248,7 +248,7 @@ def live_run(seed: int, rounds: int) -> Iterator[list[EventDict]]:
     yield [event("message.delta", text="Done.", chunks="delta")]
 
 
-def many(rows: int) -> Iterator[list[EventDict]]:
+def long_session(rows: int) -> Iterator[list[EventDict]]:
     """Yield a long session in batches, mostly of completed calls."""
     batch: list[EventDict] = [event("turn.started"), event("session.info", title=f"{rows} rows")]
     for number in range(rows):
@@ -266,7 +266,7 @@ def many(rows: int) -> Iterator[list[EventDict]]:
     yield [*batch, event("message.delta", text="The end.", chunks="delta"), event("turn.ended")]
 
 
-TESTS = """\x1b[1m============ test session starts ============\x1b[0m
+PYTEST_OUTPUT = """\x1b[1m============ test session starts ============\x1b[0m
 collected 4 items
 
 test_prices.py \x1b[32m.\x1b[0m\x1b[32m.\x1b[0m\x1b[31mF\x1b[0m\x1b[32m.\x1b[0m                       [100%]
@@ -279,7 +279,7 @@ AFTER = "def total(prices):\n    return round(sum(prices), 2)\n"
 STEPS = ("Run the tests", "Find the rounding error", "Fix it", "Release")
 
 
-def story(now: int) -> list[EventDict]:
+def example_session(now: int) -> list[EventDict]:
     """Return the last minute and a half of an agent's work, with times."""
 
     def plan(done: int) -> EventDict:
@@ -309,7 +309,7 @@ def story(now: int) -> list[EventDict]:
         (3, plan(0)),
         *shell("ls", "ls", 4, 4.5, 9, output="prices.py\ntest_prices.py\n", exitStatus=0),
         *shell("ls again", "ls", 4, 6, 7, output="prices.py\ntest_prices.py\n", exitStatus=0),
-        *shell("test", "pytest", 10, 11, 24, output=TESTS, error="1 of 4 tests failed", exitStatus=1),
+        *shell("test", "pytest", 10, 11, 24, output=PYTEST_OUTPUT, error="1 of 4 tests failed", exitStatus=1),
         (26, event("message.delta", text="`total` rounds to **one** digit, but prices have two.", chunks="delta")),
         (27, plan(2)),
         (28, event("call.proposed", "edit", **edit)),

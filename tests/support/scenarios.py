@@ -26,27 +26,27 @@ from tests.support.paths import TESTS
 FOLDER = TESTS / "scenarios"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.jsonl"))
 SESSION = "scenario"
-NOON = 1_700_000_000_000
+START_MS = 1_700_000_000_000
 STEP_MS = 250
 
 # The log depends on the file only: no reaper ends a call on a slow machine.
-QUIET = Settings(synchronous="NORMAL", reaper_interval=3600.0, checkpoint_every=10**9)
+NO_REAPER = Settings(synchronous="NORMAL", reaper_interval=3600.0, checkpoint_every=10**9)
 
 
-def drafts(name: str) -> list[Draft]:
+def load_drafts(name: str) -> list[Draft]:
     """Return the drafts of a scenario, 250 ms apart unless they have their own time."""
     with (FOLDER / f"{name}.jsonl").open(encoding="utf-8", newline="\n") as file:
-        bodies = [body for line in file if line.strip() for body in _repeated(json.loads(line))]
-    return [_draft(body, NOON + STEP_MS * number) for number, body in enumerate(bodies)]
+        bodies = [body for line in file if line.strip() for body in _repeat(json.loads(line))]
+    return [_make_draft(body, START_MS + STEP_MS * number) for number, body in enumerate(bodies)]
 
 
-def _repeated(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _repeat(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
     times = body.pop("times", 1)
     for number in range(times):
         yield body if times == 1 else {**body, "text": body["text"].replace("{n}", str(number))}
 
 
-def _draft(body: dict[str, Any], at: int) -> Draft:
+def _make_draft(body: dict[str, Any], at: int) -> Draft:
     witness = body.pop("witness", False)
     event = read_event(body)
     return Draft(event if event.at else msgspec.structs.replace(event, at=at), witness=witness)
@@ -63,7 +63,7 @@ def counted_ids() -> Iterator[None]:
         yield
 
 
-async def record(drafts_or_events: Iterable[Event | Draft], *, settings: Settings = QUIET) -> list[Event]:
+async def record_events(drafts_or_events: Iterable[Event | Draft], *, settings: Settings = NO_REAPER) -> list[Event]:
     """Append drafts to a new ledger, one at a time, and return its events."""
     async with await open_ledger("sqlite:///:memory:", settings) as ledger:
         for draft in drafts_or_events:
@@ -72,7 +72,7 @@ async def record(drafts_or_events: Iterable[Event | Draft], *, settings: Setting
 
 
 @cache
-def events(name: str) -> tuple[Event, ...]:
+def load_events(name: str) -> tuple[Event, ...]:
     """Return the events of a scenario, identical in every run."""
     with counted_ids():
-        return tuple(asyncio.run(record(drafts(name))))
+        return tuple(asyncio.run(record_events(load_drafts(name))))

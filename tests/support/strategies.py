@@ -25,18 +25,18 @@ from callslip.settings import Settings
 from callslip.store.unit_of_work import UnitOfWork
 
 SESSION = "s"
-STEP = 10
-START = 1_000_000
+STEP_MS = 10
+START_MS = 1_000_000
 
 
-def canonical(value: Any) -> bytes:
+def canonical_json(value: Any) -> bytes:
     """Return JSON with sorted keys: equal values give equal bytes, and 1, 1.0 and true differ."""
     return msgspec.json.encode(value, order="sorted")
 
 
-def snapshot(state: SessionFold) -> bytes:
+def snapshot_json(state: SessionFold) -> bytes:
     """Return the snapshot of a state as JSON."""
-    return canonical(state.snapshot())
+    return canonical_json(state.snapshot())
 
 
 def weighted_choice(*strategies: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -88,7 +88,7 @@ CALL_FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "iteration": st.sampled_from([-1, -1, 0, 1]),
     "index": st.sampled_from([-1, 0, 1]),
     "scope": st.sampled_from(["turn", "turn", "detached"]),
-    "deadline": st.sampled_from([0, 0, START]),
+    "deadline": st.sampled_from([0, 0, START_MS]),
     "idempotent": st.booleans(),
     "attempt": st.sampled_from([0, 1, 2]),
     "worker": st.sampled_from(["", "w1"]),
@@ -96,7 +96,7 @@ CALL_FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "approval": st.sampled_from(["", "#0", "#1"]),
     "description": st.sampled_from(["", "may I?"]),
     "options": st.sampled_from([[], [{"optionId": "yes", "kind": "allow_once"}]]),
-    "expires_at": st.sampled_from([0, START]),
+    "expires_at": st.sampled_from([0, START_MS]),
     "option": st.sampled_from(["", "yes", "no"]),
     "by": st.sampled_from(["", "ann"]),
 }
@@ -125,12 +125,12 @@ def call_events(
 call_references = st.one_of(
     aliases.map(lambda alias: {"aliases": (alias,)}),
     aliases.map(lambda alias: {"aliases": (alias,)}),
-    st.sets(aliases, min_size=2, max_size=2).map(lambda two: {"aliases": tuple(sorted(two, key=tuple_of))}),
+    st.sets(aliases, min_size=2, max_size=2).map(lambda two: {"aliases": tuple(sorted(two, key=alias_key))}),
     calls.map(lambda call: {"call": call}),
 )
 
 
-def tuple_of(alias: Alias) -> tuple[str, str]:
+def alias_key(alias: Alias) -> tuple[str, str]:
     return alias.ns, alias.id
 
 
@@ -172,7 +172,7 @@ def text_sequences(
     return events + [ev.MessageEnded(message_id=draw(message_ids))] * draw(st.integers(0, 1))
 
 
-chunk_soup = st.builds(
+random_chunks = st.builds(
     lambda cls, **fields: cls(**fields),
     st.sampled_from(list(CHUNKS)),
     text=pieces | st.just(""),
@@ -189,7 +189,7 @@ turns = st.one_of(
         detail=st.sampled_from(["", "gone"]),
     ),
 )
-facts = st.one_of(
+session_events = st.one_of(
     st.builds(
         ev.SessionCapabilities,
         modes=st.sampled_from([[], ["ask"]]),
@@ -211,8 +211,10 @@ facts = st.one_of(
     st.builds(ev.PlanUpdated, entries=st.lists(json_values, max_size=2)),
     st.builds(ev.Raw, format=st.just("acp"), body=json_values),
 )
-any_event = weighted_choice(call_events(), chunk_soup, turns, facts)
-singles = weighted_choice(call_events(), call_events(), call_events(), turns, chunk_soup, facts).map(lambda one: [one])
+any_event = weighted_choice(call_events(), random_chunks, turns, session_events)
+singles = weighted_choice(call_events(), call_events(), call_events(), turns, random_chunks, session_events).map(
+    lambda one: [one]
+)
 sequences = weighted_choice(singles, call_sequences(), text_sequences(), call_sequences())
 
 
@@ -220,10 +222,10 @@ sequences = weighted_choice(singles, call_sequences(), text_sequences(), call_se
 def scripts(draw: st.DrawFn, least: int = 7, most: int = 14) -> list[Event]:
     """Draw a session: sequences of calls, texts and single events, interleaved."""
     drawn = draw(st.lists(sequences, min_size=least, max_size=most))
-    return interleaved(drawn, draw(st.lists(st.integers(0, 5), min_size=2 * least, max_size=4 * most)))
+    return interleave(drawn, draw(st.lists(st.integers(0, 5), min_size=2 * least, max_size=4 * most)))
 
 
-def interleaved(sequences: list[list[Event]], picks: list[int]) -> list[Event]:
+def interleave(sequences: list[list[Event]], picks: list[int]) -> list[Event]:
     """Merge sequences, each in its own order, by `picks`; without picks left, take the first sequence."""
     merged: list[Event] = []
     picks = picks[::-1]
@@ -242,7 +244,7 @@ def interleaved(sequences: list[list[Event]], picks: list[int]) -> list[Event]:
 class EmptyStore:
     """An empty store for a unit of work."""
 
-    def __init__(self, now: int = START) -> None:
+    def __init__(self, now: int = START_MS) -> None:
         self._now = now
 
     def now(self) -> int:
@@ -265,7 +267,7 @@ class EmptyStore:
         return []
 
 
-class Names:
+class KnownIds:
     """The ids of calls and approvals of a session in the order of their creation."""
 
     def __init__(self) -> None:
@@ -298,28 +300,28 @@ class MemoryLedger:
         self.validator = DraftValidator(Settings(), redactor)
         self.unit = UnitOfWork(EmptyStore())
         self.context = WriteContext(redactor=redactor, source="test", strict=strict)
-        self.names = Names()
-        self.time = START
+        self.names = KnownIds()
+        self.time = START_MS
 
     def write(self, *drafts: Event | Draft) -> list[Event]:
         """Append drafts, each a step later than the last; a rejected write changes nothing."""
-        admitted = [self.validator.validate(self._timed(draft)) for draft in drafts]
-        unit = self._copied()
+        admitted = [self.validator.validate(self._set_time(draft)) for draft in drafts]
+        unit = self._copy_unit()
         stored = write_events(unit, SESSION, admitted, self.context)
         self.names.add_events([row.event for row in unit.events[len(self.unit.events) :]])
         self.unit = unit
         return stored
 
-    def _copied(self) -> UnitOfWork:
+    def _copy_unit(self) -> UnitOfWork:
         unit = UnitOfWork(EmptyStore())
         for table in ("calls", "approvals", "aliases", "keys", "owners", "events"):
             setattr(unit, table, copy(getattr(self.unit, table)))
         unit.sessions = {name: structs.replace(row) for name, row in self.unit.sessions.items()}
         return unit
 
-    def _timed(self, draft: Event | Draft) -> Draft:
+    def _set_time(self, draft: Event | Draft) -> Draft:
         draft = draft if isinstance(draft, Draft) else Draft(draft)
-        self.time += STEP
+        self.time += STEP_MS
         event = self.names.resolve(draft.event)
         return structs.replace(draft, event=structs.replace(event, at=event.at or self.time))
 

@@ -107,9 +107,9 @@ def places(log: Sequence[Event]) -> Iterable[int]:
 
 async def imported(name: str) -> list[list[Event]]:
     """The logs of the sessions in a capture of a real agent."""
-    async with await open_ledger("sqlite:///:memory:", scenarios.QUIET) as ledger:
+    async with await open_ledger("sqlite:///:memory:", scenarios.NO_REAPER) as ledger:
         with (CAPTURED / f"{name}.jsonl").open("rb") as lines:
-            report = await import_lines(ledger.log, "capture", "acp", lines, started=scenarios.NOON)
+            report = await import_lines(ledger.log, "capture", "acp", lines, started=scenarios.START_MS)
         return [[event async for event in ledger.events(session)] for session in report.sessions]
 
 

@@ -89,7 +89,7 @@ def test_edited_parameters_must_match_the_schema(server: Server) -> None:
         editor.press("Control+Enter")
         expect(card.get_by_role("alert").first).to_contain_text(error)
         assert get_approval(server, pay)["state"] == "pending" and editor.input_value() == text
-    assert tab.overflows() == [] and tab.axe() == []
+    assert tab.find_overflow() == [] and tab.axe_violations() == []
     editor.fill('{"amount": 99}')
     held = tab.hold_responses(f"**/v1/approvals/{pay}")
     card.get_by_role("button", name="Approve with changes").click()
@@ -199,7 +199,7 @@ def test_commands_move_across_the_board(server: Server) -> None:
     expect(lane("Completed").get_by_role("group", name="Result")).to_contain_text('"pages": 12')
     expect(lane("Completed")).to_contain_text("For printer")
     tab.page.set_viewport_size({"width": 380, "height": 800})
-    assert tab.axe() == [] and tab.overflows() == []
+    assert tab.axe_violations() == [] and tab.find_overflow() == []
     tab.assert_no_problems()
 
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Locator
 
 from tests.support.browser import Server, Tab, in_browser, serving
 from tests.support.cli_process import run
-from tests.support.sample_sessions import event, ran
+from tests.support.sample_sessions import completed_call, event
 
 LINES = "".join(f"line {number}\n" for number in range(40))
 
@@ -33,7 +33,7 @@ def copy(tab: Tab, part: Locator, label: str) -> str:
 @in_browser
 def test_output_is_shown_as_one_line_last_lines_or_full(site: Server) -> None:
     """The last lines of a long output are shown first; the user can choose the length and the format."""
-    call = ran("lines", "seq 40", text=LINES, title="Many lines")
+    call = completed_call("lines", "seq 40", text=LINES, title="Many lines")
     weather = event("call.completed", "json", title="Weather", output={"sky": "clear", "wind": {"knots": 7}})
     seq = site.append("output", event("turn.started"), *call, weather)
     tab = site.window(height=2000).tab("/s/output")
@@ -61,7 +61,7 @@ def test_events_raw_entry_and_copy_buttons(tmp_path: Path) -> None:
 
 
 def check_copy_buttons(site: Server, ledger: Path) -> None:
-    seq = site.append("away", event("turn.started"), *ran("away-1", "ls", output="a.txt", title="Look"))
+    seq = site.append("away", event("turn.started"), *completed_call("away-1", "ls", output="a.txt", title="Look"))
     (entry,) = site.entries("away")
     window = site.window(height=2000, permissions=["clipboard-read", "clipboard-write"])
     tab = window.tab("/s/away")
@@ -87,7 +87,7 @@ def check_copy_buttons(site: Server, ledger: Path) -> None:
 @in_browser
 def test_duration_of_an_open_call_ticks(site: Server) -> None:
     """The duration of a running call ticks, that of a completed one does not."""
-    done = ran("done", "ls", output="a.txt", title="Done")
+    done = completed_call("done", "ls", output="a.txt", title="Done")
     seq = site.append("ticks", event("turn.started"), *done, event("call.started", "runs", title="Runs"))
     window = site.window()
     window.context.clock.install()

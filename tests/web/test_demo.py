@@ -11,14 +11,14 @@ from pathlib import Path
 from playwright.sync_api import Locator, Request, expect
 
 from tests.support.browser import Server, Tab, in_browser
-from tests.support.cli_process import process
+from tests.support.cli_process import running_process
 
 
 @contextlib.contextmanager
 def demo(folder: Path) -> Generator[tuple[Server, str]]:
     """Run `callslip demo` without pauses, and yield its server and the path of its session."""
     options = ("--json", "--fast", "--no-browser", "--port", "0")
-    with process("demo", *options, env={"TMPDIR": str(folder)}) as running:
+    with running_process("demo", *options, env={"TMPDIR": str(folder)}) as running:
         running.until('"url"')
         started = json.loads(running.out[0])
         yield Server(started["url"], started["token"]), f"/s/{started['session']}"
@@ -261,7 +261,7 @@ def test_fault_lab_breaks_only_the_naive_client(tmp_path: Path) -> None:
             assert shown == [left, right], fault
             assert naive.tally().startswith("✗") and ours.tally() == "✓ Same after reload", (fault, message)
         tab.page.set_viewport_size({"width": 380, "height": 4000})
-        assert tab.overflows() == [] and tab.axe() == []
+        assert tab.find_overflow() == [] and tab.axe_violations() == []
         before = ours.rows()
         tab.page.set_viewport_size({"width": 1280, "height": 800})
         tab.page.get_by_role("button", name="Reload page").click()

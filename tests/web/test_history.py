@@ -10,7 +10,7 @@ from playwright.sync_api import Route
 
 from tests.support.browser import Server, Tab, in_browser
 from tests.support.cli_process import run
-from tests.support.sample_sessions import event, live_run, many
+from tests.support.sample_sessions import event, live_run, long_session
 
 ROWS = 10_000
 
@@ -102,7 +102,7 @@ def test_history_shows_the_same_as_export_at(site: Server) -> None:
 @in_browser
 def test_ten_thousand_rows_open_quickly_and_scroll(site: Server) -> None:
     """Opening takes less than a second of script; the oldest rows can be reached, and few rows are in the document."""
-    for batch in many(ROWS):
+    for batch in long_session(ROWS):
         site.append("many", *batch)
     tab = site.window().tab("/")
     seconds = script_seconds(tab, "/s/many")

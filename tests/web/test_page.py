@@ -11,7 +11,15 @@ import pytest
 from playwright.sync_api import Locator
 
 from tests.support.browser import GOLDENS, LOOKS, Server, Tab, in_browser, serving
-from tests.support.sample_sessions import HOSTILE, STATES, event, every_state, hostile, long_texts, story
+from tests.support.sample_sessions import (
+    HOSTILE,
+    STATES,
+    event,
+    every_state,
+    example_session,
+    hostile_session,
+    long_texts,
+)
 
 MAX_PAGE_BYTES = 200_000
 WIDE = 1280
@@ -27,7 +35,7 @@ def gallery(browser: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             "notes", event("session.info", title="Notes on the week"), event("message.user", text="What did I do?")
         )
         server.append("states", *every_state())
-        server.append("story", *story(int(time.time() * 1000)))
+        server.append("story", *example_session(int(time.time() * 1000)))
         for number, page in enumerate(("News", "Weather", "Trains")):
             params = {"url": f"https://example.org/{page.lower()}"}
             server.request("/v1/calls", {"action": "open_page", "params": params, "client": "browser", "timeout": 600})
@@ -72,11 +80,11 @@ def test_every_state_has_a_label_and_passes_axe(gallery: Server, theme: str, wid
         assert row and row.state == entry["status"] and row.label.endswith(LABELS[entry["status"]]), (entry, row)
         assert ("late" in row.text.lower()) == ("late" in entry), row.text
         assert ("truncated" in row.text.lower()) >= ("truncated" in entry), row.text
-    assert tab.axe() == [] and tab.overflows() == []
+    assert tab.axe_violations() == [] and tab.find_overflow() == []
     if width == WIDE:
         tab.save_image(f"states-{theme}")
     tab.open_all()
-    assert tab.axe() == [] and tab.overflows() == []
+    assert tab.axe_violations() == [] and tab.find_overflow() == []
     tab.assert_no_problems()
 
 
@@ -131,7 +139,7 @@ def test_every_view_passes_axe(gallery: Server, theme: str, width: int) -> None:
         if path.startswith("/s/"):
             wait_until_drawn(tab, gallery, path.removeprefix("/s/"))
         prepare(tab)
-        found += [f"{view}: {problem}" for problem in [*tab.axe(), *tab.overflows()]]
+        found += [f"{view}: {problem}" for problem in [*tab.axe_violations(), *tab.find_overflow()]]
         if width == WIDE or view in NARROW_TOO:
             tab.save_image(f"{view}-{theme}" + ("" if width == WIDE else "-narrow"))
         tab.assert_no_problems()
@@ -155,7 +163,7 @@ def test_long_texts_do_not_overflow(site: Server) -> None:
         row = open_entry(entry)
         for choice in row.get_by_label(re.compile(r"\w+ length$")).all():
             choice.select_option("full")
-        assert tab.overflows() == [], entry["type"]
+        assert tab.find_overflow() == [], entry["type"]
     high, elements = tab.page.evaluate(
         "[document.documentElement.scrollHeight, document.querySelectorAll('main *').length]"
     )
@@ -165,14 +173,14 @@ def test_long_texts_do_not_overflow(site: Server) -> None:
     more.click()
     tab.page.locator(".full-text").wait_for()
     assert tab.page.evaluate("document.documentElement.scrollHeight") < 25_000
-    assert tab.overflows() == []
+    assert tab.find_overflow() == []
     tab.assert_no_problems()
 
 
 @in_browser
 def test_hostile_text_is_escaped(site: Server) -> None:
     """Text of a tool, an agent or a user never runs a script or sends a request, wherever it is shown."""
-    site.append("hostile <b>", *hostile())
+    site.append("hostile <b>", *hostile_session())
     site.request("/v1/calls", {"action": HOSTILE[0], "params": {"x": HOSTILE[1]}, "client": "h", "timeout": 600})
     window = site.window(height=8000)
     for path in ("/s/hostile%20%3Cb%3E", "/inbox", "/commands", "/"):

@@ -14,7 +14,7 @@ import pytest
 from callslip.formats.html.encode import document
 from callslip.model.entries import Info, Message, Snapshot, ToolCall
 from tests.support.browser import TIMEOUT_S, Row, Server, Tab, in_browser
-from tests.support.sample_sessions import STATES, EventDict, every_state, hostile, live_run, story
+from tests.support.sample_sessions import STATES, EventDict, every_state, example_session, hostile_session, live_run
 
 Sessions = Callable[[str], str]
 
@@ -29,9 +29,9 @@ def demo() -> list[EventDict]:
 
 SAMPLES: dict[str, Callable[[], list[EventDict]]] = {
     "states": every_state,
-    "story": lambda: story(NOON),
+    "story": lambda: example_session(NOON),
     "demo": demo,
-    "hostile <b>": hostile,
+    "hostile <b>": hostile_session,
 }
 
 
@@ -147,7 +147,7 @@ def test_file_looks_like_the_page(site: Server, sessions: Sessions, tmp_path: Pa
     open_all(page)
     open_rows = assert_same(file, page)
     assert sum(len(row.text) for row in open_rows) > 2 * sum(len(row.text) for row in rows)
-    assert file.axe() == [] and file.overflows() == []
+    assert file.axe_violations() == [] and file.find_overflow() == []
     file.assert_no_problems()
     page.assert_no_problems()
 
@@ -205,7 +205,7 @@ def test_filters_waterfall_links_and_keys_work_in_the_file(site: Server, session
     file.page.get_by_label("Clear filters").click()
     file.page.get_by_role("button", name="Waterfall").click()
     file.page.locator(".wf-head").first.wait_for(state="attached")
-    assert file.axe() == []
+    assert file.axe_violations() == []
     file.page.locator(".wf-row", has_text="ruff check").click()
     open_card = f"#entry-{failed[-1]} .call.open"
     file.page.locator(open_card).wait_for()
@@ -246,7 +246,7 @@ def test_file_is_readable_without_scripts(site: Server, sessions: Sessions, tmp_
         text = plain.page.locator(f"#e{entry['id']}").inner_text()
         assert STATE_LABELS.get(entry.get("status"), "") in text
     assert "Made with Callslip" in plain.text() and not plain.rows()
-    assert plain.overflows() == [] and not plain.problems
+    assert plain.find_overflow() == [] and not plain.problems
 
 
 @in_browser

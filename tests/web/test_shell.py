@@ -81,7 +81,7 @@ def test_not_found_pages_pass_axe(site: Server, theme: str, width: int) -> None:
     for path, heading in NOT_FOUND:
         tab = window.tab(path)
         tab.page.get_by_role("heading", level=1, name=heading).wait_for()
-        assert tab.axe() == [] and tab.overflows() == []
+        assert tab.axe_violations() == [] and tab.find_overflow() == []
         tab.ignore_problems("404")
         tab.assert_no_problems()
 
@@ -110,7 +110,7 @@ def test_keyboard_shortcuts_and_their_help(site: Server) -> None:
     tab.page.get_by_role("dialog", name="Keyboard shortcuts").wait_for()
     lines = tab.page.get_by_role("dialog").inner_text().split("\n")
     assert {"/", "j", "k", "o", "a", "d", "e", "?", "Esc"} <= set(lines)
-    assert tab.axe() == []
+    assert tab.axe_violations() == []
     tab.page.keyboard.press("Escape")
     tab.page.get_by_role("dialog", name="Keyboard shortcuts").wait_for(state="hidden")
     tab.page.keyboard.type("gi")

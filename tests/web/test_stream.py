@@ -19,8 +19,8 @@ from callslip.http.access import Principal
 from callslip.model import events as ev
 from callslip.model.events import Alias
 from callslip.settings import Limits, Settings
-from tests.support.live_server import ask, asking, running, served
-from tests.support.strategies import canonical
+from tests.support.live_server import fetch, requesting, running, serving_ledger
+from tests.support.strategies import canonical_json
 from tests.support.stream_checks import Client
 
 pytestmark = pytest.mark.anyio
@@ -68,7 +68,7 @@ async def work(ledger: LocalLedger, session: str, rounds: int) -> None:
 
 def same(held: dict[str, Any], document: dict[str, Any]) -> bool:
     entries = sorted(held["entries"], key=lambda entry: entry["id"])
-    return canonical([held["seq"], held["info"], entries]) == canonical(
+    return canonical_json([held["seq"], held["info"], entries]) == canonical_json(
         [document["seq"], document["info"], document["entries"]]
     )
 
@@ -80,13 +80,13 @@ async def test_client_state_equals_the_ledger(ledger: LocalLedger, client: Clien
     for name in ("a", "b:ü x"):
         await ledger.log.append(name, [message("first")])
     writing = asyncio.gather(work(ledger, "a", rounds), work(ledger, "b:ü x", rounds))
-    async with served(ledger) as url:
+    async with serving_ledger(ledger) as url:
         await asyncio.sleep(0)
         job = {"url": url, "sessions": ["a", "b:ü x"], "until": {"a": 1 + 15 * rounds, "b:ü x": 1 + 15 * rounds}}
         (held,) = await asyncio.to_thread(client.ask, [{**job, **({"cut": cut} if cut else {})}])
         await writing
         for name, quoted in (("a", "a"), ("b:ü x", "b%3A%C3%BC%20x")):
-            document = (await ask(f"{url}/v1/sessions/{quoted}")).json()
+            document = (await fetch(f"{url}/v1/sessions/{quoted}")).json()
             assert held["sessions"][name]["seq"] == 1 + 15 * rounds
             assert same(held["sessions"][name], document)
     assert bool(held["cuts"]) == bool(cut)
@@ -95,7 +95,7 @@ async def test_client_state_equals_the_ledger(ledger: LocalLedger, client: Clien
 async def test_topics_are_sent_in_full_and_then_by_changes(ledger: LocalLedger, client: Client) -> None:
     """New sessions, new requests and answered requests are added to their lists and removed from them."""
     await ledger.log.append("a", [ev.CallProposed(aliases=(Alias("t", "1"),), tool_name="x"), message("hi")])
-    async with served(ledger) as url:
+    async with serving_ledger(ledger) as url:
         job = {"url": url, "topics": ["inbox", "sessions"], "rows": {"sessions": ["a", "b"]}}
 
         async def later() -> str:
@@ -111,7 +111,7 @@ async def test_topics_are_sent_in_full_and_then_by_changes(ledger: LocalLedger, 
             client.ask, [{"url": url, "topics": ["inbox"], "rows": {"inbox": [approval]}}]
         )
         assert [row["approval"] for row in held["topics"]["inbox"]] == [approval]
-        async with asking(f"{url}/v1/stream?topic=inbox") as reply:
+        async with requesting(f"{url}/v1/stream?topic=inbox") as reply:
             await reply.until(approval.encode())
             await ledger.deny(approval, by="ada", reason="no")
             await reply.until(b'"gone":true')
@@ -123,7 +123,7 @@ async def test_deleted_session_leaves_the_list(ledger: LocalLedger) -> None:
     """Its row is removed by name."""
     await ledger.log.append("a", [message("hi")])
     await ledger.log.append("b", [message("hi")])
-    async with served(ledger) as url, asking(f"{url}/v1/stream?topic=sessions") as reply:
+    async with serving_ledger(ledger) as url, requesting(f"{url}/v1/stream?topic=sessions") as reply:
         await reply.until(b'"session":"b"')
         await ledger.delete("a")
         await reply.until(b'"id":"a","gone":true')
@@ -144,8 +144,8 @@ async def test_rows_of_other_users_are_not_sent(ledger: LocalLedger) -> None:
     for name in ("ada-1", "bob-1"):
         await ledger.log.append(name, [message("hi"), ev.CallProposed(aliases=(Alias("t", "1"),))])
     async with (
-        served(ledger, gate=TwoUsers()) as url,
-        asking(f"{url}/v1/stream?topic=sessions&topic=inbox", headers={"who": "bob"}) as reply,
+        serving_ledger(ledger, gate=TwoUsers()) as url,
+        requesting(f"{url}/v1/stream?topic=sessions&topic=inbox", headers={"who": "bob"}) as reply,
     ):
         await reply.until(b'"session":"bob-1"')
         for name in ("ada-2", "bob-2"):
@@ -153,7 +153,7 @@ async def test_rows_of_other_users_are_not_sent(ledger: LocalLedger) -> None:
             await ledger.log.append(name, [ev.ApprovalRequested(aliases=(Alias("t", "1"),))])
         await reply.until(b'"session":"bob-2","call"')
         assert b"ada" not in reply.body
-        assert (await ask(f"{url}/v1/stream?session=ada-1", headers={"who": "bob"})).status == 404
+        assert (await fetch(f"{url}/v1/stream?session=ada-1", headers={"who": "bob"})).status == 404
 
 
 @pytest.mark.parametrize(
@@ -176,14 +176,14 @@ async def test_invalid_stream_requests_return_a_problem(
 ) -> None:
     """An invalid cursor or name returns a problem and not a stream."""
     await ledger.log.append("s", [message("hi")])
-    async with served(ledger) as url:
-        answer = await ask(f"{url}/v1/stream?{query}", headers=headers)
+    async with serving_ledger(ledger) as url:
+        answer = await fetch(f"{url}/v1/stream?{query}", headers=headers)
         assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json"), answer.text
 
 
 async def test_client_stops_when_it_is_refused(ledger: LocalLedger, client: Client) -> None:
     """The client does not retry for a session that does not exist."""
-    async with served(ledger) as url:
+    async with serving_ledger(ledger) as url:
         (held,) = await asyncio.to_thread(client.ask, [{"url": url, "sessions": ["none"], "until": {"none": 1}}])
     assert held["statuses"][-1] == "refused"
     assert "no session" in held["error"]
@@ -193,13 +193,13 @@ async def test_missing_session_does_not_end_the_others(ledger: LocalLedger, clie
     """One session never existed and one is deleted while followed; the third and the topics are still followed."""
     await ledger.log.append("kept", [message("one")])
     await ledger.log.append("left", [message("one")])
-    async with served(ledger) as url:
+    async with serving_ledger(ledger) as url:
         gone, rows = ["none", "left"], {"sessions": ["kept"]}
         job = {"url": url, "sessions": [*gone, "kept"], "topics": ["sessions"], "gone": gone, "rows": rows}
         job["until"] = {"kept": 2}
         answer = asyncio.ensure_future(asyncio.to_thread(client.ask, [job]))
         async with asyncio.timeout(20):
-            while not (await ask(f"{url}/metrics")).body.count(b"callslip_readers 1"):
+            while not (await fetch(f"{url}/metrics")).body.count(b"callslip_readers 1"):
                 await asyncio.sleep(0.02)
         await ledger.delete("left")
         await ledger.log.append("kept", [message("two")])
@@ -211,15 +211,15 @@ async def test_missing_session_does_not_end_the_others(ledger: LocalLedger, clie
 async def test_client_reconnects_after_a_server_restart(ledger: LocalLedger, client: Client) -> None:
     """The client reconnects to a restarted server and receives what it missed."""
     await ledger.log.append("s", [message("one")])
-    async with served(ledger) as url:
+    async with serving_ledger(ledger) as url:
         port = int(url.rpartition(":")[2])
         job = {"url": url, "sessions": ["s"], "until": {"s": 2}}
         answer = asyncio.ensure_future(asyncio.to_thread(client.ask, [job]))
         async with asyncio.timeout(20):
-            while not (await ask(f"{url}/metrics")).body.count(b"callslip_readers 1"):
+            while not (await fetch(f"{url}/metrics")).body.count(b"callslip_readers 1"):
                 await asyncio.sleep(0.02)
     await ledger.log.append("s", [message("two")])
-    async with served(ledger, port=port):
+    async with serving_ledger(ledger, port=port):
         (held,) = await answer
     assert held["sessions"]["s"]["seq"] == 2
     assert "waiting" in held["statuses"] and held["statuses"].count("live") == 2
@@ -228,7 +228,10 @@ async def test_client_reconnects_after_a_server_restart(ledger: LocalLedger, cli
 async def test_idle_streams_are_kept_alive(ledger: LocalLedger) -> None:
     """The server sends comments as heartbeats."""
     await ledger.log.append("s", [message("hi")])
-    async with served(ledger, limits=Limits(heartbeat=0.02)) as url, asking(f"{url}/v1/stream?session=s") as reply:
+    async with (
+        serving_ledger(ledger, limits=Limits(heartbeat=0.02)) as url,
+        requesting(f"{url}/v1/stream?session=s") as reply,
+    ):
         await reply.until(b"\n\n:\n\n:\n\n")
 
 
@@ -276,8 +279,8 @@ async def test_event_during_an_access_check_is_sent(ledger: LocalLedger) -> None
     gate = SlowUsers()
     await ledger.log.append("bob-1", [message("hi")])
     async with (
-        served(ledger, gate=gate, limits=Limits(heartbeat=3600.0)) as url,
-        asking(f"{url}/v1/stream?session=bob-1&topic=inbox", headers={"who": "bob"}) as reply,
+        serving_ledger(ledger, gate=gate, limits=Limits(heartbeat=3600.0)) as url,
+        requesting(f"{url}/v1/stream?session=bob-1&topic=inbox", headers={"who": "bob"}) as reply,
     ):
         await reply.until(b"id: bob-1")
         gate.may_continue.clear()
@@ -296,9 +299,9 @@ async def test_deletion_of_a_session_is_only_sent_to_users_who_may_see_it(ledger
         await ledger.log.append(name, [message("hi")])
     where = "/v1/stream?topic=sessions"
     async with (
-        served(ledger, gate=TwoUsers()) as url,
-        asking(f"{url}{where}", headers={"who": "bob"}) as bob,
-        asking(f"{url}{where}", headers={"who": "ada"}) as ada,
+        serving_ledger(ledger, gate=TwoUsers()) as url,
+        requesting(f"{url}{where}", headers={"who": "bob"}) as bob,
+        requesting(f"{url}{where}", headers={"who": "ada"}) as ada,
     ):
         await bob.until(b'"session":"bob-1"')
         await ada.until(b'"session":"ada-1"')
@@ -316,7 +319,7 @@ async def test_open_command_stays_in_the_list_after_many_calls(ledger: LocalLedg
     for start in range(0, 300, 100):
         calls = [(Alias("u", str(start + number)),) for number in range(100)]
         await ledger.log.append("a", [ev.CallStarted(aliases=one, tool_name="look") for one in calls])
-    async with served(ledger) as url, asking(f"{url}/v1/stream?topic=commands") as reply:
+    async with serving_ledger(ledger) as url, requesting(f"{url}/v1/stream?topic=commands") as reply:
         await reply.until(b'"topic":"commands"')
         assert b'"job"' in reply.body and b'"look"' not in reply.body
 
@@ -324,12 +327,12 @@ async def test_open_command_stays_in_the_list_after_many_calls(ledger: LocalLedg
 async def test_cursor_of_a_deleted_session_is_expired(ledger: LocalLedger) -> None:
     """A new session of the same name has other entries, so the old cursor is not valid for it."""
     await ledger.log.append("s", [message("old"), message("er")])
-    async with served(ledger) as url:
-        async with asking(f"{url}/v1/stream?session=s") as reply:
+    async with serving_ledger(ledger) as url:
+        async with requesting(f"{url}/v1/stream?session=s") as reply:
             cursor = await anext(frame["id"] async for frame in reply.frames() if "id" in frame)
         await ledger.delete("s")
         await ledger.log.append("s", [ev.MessageUser(text="new") for _ in range(5)])
-        assert (await ask(f"{url}/v1/stream?session=s", headers={"last-event-id": cursor})).status == 410
+        assert (await fetch(f"{url}/v1/stream?session=s", headers={"last-event-id": cursor})).status == 410
 
 
 READ_FRAMES = """

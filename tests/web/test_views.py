@@ -8,7 +8,7 @@ import time
 from playwright.sync_api import expect
 
 from tests.support.browser import Server, Tab, in_browser
-from tests.support.sample_sessions import event, story
+from tests.support.sample_sessions import event, example_session
 
 TICK_COUNTS = """() => {
     const edge = document.querySelector(".wf-axis").getBoundingClientRect().right;
@@ -43,7 +43,7 @@ def test_end_is_followed_until_the_user_scrolls_up(site: Server) -> None:
 @in_browser
 def test_waterfall_shows_phases_and_opens_calls(site: Server) -> None:
     """Queued, waiting and running phases are distinguished, and Enter opens the selected call."""
-    seq = site.append("falls", *story(int(time.time() * 1000)))
+    seq = site.append("falls", *example_session(int(time.time() * 1000)))
     tab = site.window().tab("/s/falls?view=waterfall")
     tab.until(lambda: tab.page.locator(".wf-row").count() == 8, f"the calls, {seq}")
     phases = [
@@ -82,7 +82,7 @@ def test_no_tick_label_is_cut_off(site: Server) -> None:
 @in_browser
 def test_filter_selects_entries_and_is_saved_in_the_address(site: Server) -> None:
     """The filter is typed or chosen from facets with counts; nothing covers a single row; a reload shows the same."""
-    seq = site.append("filtered", *story(int(time.time() * 1000)))
+    seq = site.append("filtered", *example_session(int(time.time() * 1000)))
     tab = site.window("light", 380, 760).tab("/s/filtered")
     tab.wait_for_seq(seq)
     tab.page.get_by_role("button", name="Facets").click()

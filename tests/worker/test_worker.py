@@ -26,7 +26,7 @@ from callslip.settings import Settings
 from callslip.worker import Worker, command_run
 from callslip.worker.actions import Action
 from tests.support import live_server
-from tests.support.cli_process import Process, Serving, free_port, process, run, with_ledger
+from tests.support.cli_process import Process, ServeProcess, free_port, run, running_process, with_ledger
 from tests.support.invariants import PROGRAMS
 
 TIMEOUT_S = 30.0
@@ -67,15 +67,15 @@ class Scene:
         self.path = tmp_path / "ledger.db"
         self.go = tmp_path / "go"
         self._stack = stack
-        self.server: Serving | None = None
+        self.server: ServeProcess | None = None
         if transport == "http":
-            self.server = Serving(self.path)
+            self.server = ServeProcess(self.path)
             stack.callback(lambda: self.server and self.server.kill())
 
     def worker(self, lease: float = 30, concurrency: int = 1) -> Process:
         remote = [self.server.url, str(lease), str(concurrency), self.server.token] if self.server else []
         arguments = remote or [f"sqlite:///{self.path}", str(lease), str(concurrency)]
-        worker = self._stack.enter_context(process(*arguments, program=str(PROGRAMS / "worker.py")))
+        worker = self._stack.enter_context(running_process(*arguments, program=str(PROGRAMS / "worker.py")))
         worker.until("ready")
         return worker
 
@@ -121,7 +121,7 @@ async def connect_worker(ledger: LocalLedger, transport: str, **more: Any) -> As
     if transport == "file":
         yield Worker(ledger, **more)
         return
-    async with live_server.served(ledger) as url:
+    async with live_server.serving_ledger(ledger) as url:
         yield Worker(url, **more)
 
 
@@ -431,10 +431,10 @@ async def test_a_worker_survives_restarts_of_its_server(tmp_path: Path) -> None:
     token = "a-token-that-is-long-enough"
     flags = ("--port", str(port), "--token", token)
     arguments = (f"http://127.0.0.1:{port}", "30", "1", token)
-    with process(*arguments, program=str(PROGRAMS / "worker.py")) as worker, contextlib.ExitStack() as stack:
+    with running_process(*arguments, program=str(PROGRAMS / "worker.py")) as worker, contextlib.ExitStack() as stack:
 
-        async def serve() -> Serving:
-            server = await asyncio.to_thread(Serving, path, *flags)
+        async def serve() -> ServeProcess:
+            server = await asyncio.to_thread(ServeProcess, path, *flags)
             stack.callback(server.kill)
             return server
 
@@ -489,14 +489,14 @@ async def test_reporting_a_result_stops_after_the_retry_time(monkeypatch: pytest
 
 def test_a_worker_with_a_wrong_token_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not retry. Without a token it uses the one that servers of this user store."""
-    server = Serving(tmp_path / "ledger.db")
+    server = ServeProcess(tmp_path / "ledger.db")
     try:
         monkeypatch.setenv("CALLSLIP_SERVER", server.url)
         worker = Worker(token="a-wrong-token-altogether")
         worker.action("add")(print)
         with pytest.raises(AuthenticationError):
             worker.run()
-        with process("", "30", "1", program=str(PROGRAMS / "worker.py")) as other:
+        with running_process("", "30", "1", program=str(PROGRAMS / "worker.py")) as other:
             other.until("ready")
 
             async def add() -> Any:
@@ -512,7 +512,7 @@ def test_a_worker_with_a_wrong_token_ends(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_worker_needs_only_the_right_to_execute(tmp_path: Path) -> None:
     """A token with `execute` is enough to claim, renew and report; without it the worker ends."""
     path = tmp_path / "ledger.db"
-    server = Serving(path)
+    server = ServeProcess(path)
     try:
         create = ["admin", "token", "create", "--db", str(path), "--can"]
         execute, others = (run(*create, verbs).stdout.strip() for verbs in ("execute", "read,write,approve"))
@@ -520,7 +520,7 @@ def test_a_worker_needs_only_the_right_to_execute(tmp_path: Path) -> None:
         refused.action("add")(print)
         with pytest.raises(CallslipError, match="may not execute"):
             refused.run()
-        with process(server.url, "1", "1", execute, program=str(PROGRAMS / "worker.py")) as worker:
+        with running_process(server.url, "1", "1", execute, program=str(PROGRAMS / "worker.py")) as worker:
             worker.until("ready")
 
             async def count(ledger: LocalLedger) -> Any:
@@ -548,7 +548,7 @@ async def test_a_worker_can_start_before_its_session_exists(
             was_answered.set()
 
     monkeypatch.setattr(HttpPool, "post", post_and_notify)
-    async with live_server.served(ledger) as url, open_commands(ledger) as commands:
+    async with live_server.serving_ledger(ledger) as url, open_commands(ledger) as commands:
         worker = Worker(url, token="anything", session="later")
         worker.action("double")(lambda number: 2 * number)
         async with serving(worker):
@@ -563,7 +563,7 @@ async def test_a_heartbeat_without_an_answer_is_sent_again(ledger: LocalLedger) 
     """It uses another connection, before the lease ends."""
     resent = asyncio.Event()
     async with (
-        live_server.served(ledger) as url,
+        live_server.serving_ledger(ledger) as url,
         open_commands(ledger) as commands,
         drop_first_heartbeat(url, resent) as proxy_url,
     ):

@@ -29,16 +29,16 @@ from tests.conftest import LONG
 from tests.support.acp_process import (
     PROGRAMS,
     Client,
-    calls,
-    children,
-    entries,
-    eventually,
+    child_ids,
     is_alive,
     kill,
-    log,
-    sessions,
+    read_calls,
+    read_entries,
+    read_log,
+    read_sessions,
+    wait_until,
     with_ledger,
-    wrapping,
+    wrap_command,
 )
 
 SERVER = [sys.executable, str(PROGRAMS / "mcp_server.py")]
@@ -108,18 +108,18 @@ def test_the_sdk_client_and_server_exchange_unchanged_bytes(
     monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 60.0)  # On a busy machine 2 s may be short.
     plain = anyio.run(run_client, tee(tmp_path / "plain", *SERVER), mode)
     inner = tee(tmp_path / "server", *SERVER)
-    wrapped = anyio.run(run_client, tee(tmp_path / "client", *wrapping(path, "--mcp"), *inner), mode)
+    wrapped = anyio.run(run_client, tee(tmp_path / "client", *wrap_command(path, "--mcp"), *inner), mode)
     assert wrapped == plain and (3.0, 3.0, "step 3") in plain
     assert traffic(tmp_path / "client") == traffic(tmp_path / "server")
     assert comparable_traffic(tmp_path / "client") == comparable_traffic(tmp_path / "plain")
-    (name,) = sessions(path)
+    (name,) = read_sessions(path)
     assert name.startswith("tee-2"), "named after the program, and the time"
     check_recorded_calls(path, name)
 
 
 def check_recorded_calls(path: str, name: str) -> None:
     """Check every call with its result, and the result that came after the client's timeout."""
-    recorded = list(calls(path, name).values())
+    recorded = list(read_calls(path, name).values())
     assert [(call.tool_name, call.title, call.status) for call in recorded] == [
         ("quick", "Be quick", "completed"),
         ("slow", "Take your time", "completed"),
@@ -133,7 +133,7 @@ def check_recorded_calls(path: str, name: str) -> None:
     assert slow.output_text == "step 1\nstep 2\nstep 3\n" and slow.progress == {"progress": 3, "total": 3}
     assert failing.error == "Error executing tool failing" and ask.output == {"result": "hello Ada"}
     assert late.reason == "timed out after 0.2s"
-    late_events = [event for event in log(path, name) if event.verdict == "late"]
+    late_events = [event for event in read_log(path, name) if event.verdict == "late"]
     assert [(event.call, event.output) for event in late_events] == [(late.call_id, "too late")]
     assert late.late == late_events[0].seq and titles(path) == {name: "small server"}
 
@@ -167,27 +167,27 @@ class McpClient(Client):
 
 def test_a_server_that_is_killed_within_a_call_ends_the_call(path: str) -> None:
     """The call is lost, with a reason that names the signal, and the exit status is that of the server."""
-    with McpClient([*wrapping(path, "--mcp", "--session", "s"), *SERVER]) as client:
+    with McpClient([*wrap_command(path, "--mcp", "--session", "s"), *SERVER]) as client:
         client.initialize()
         assert client.call("quick", name="x")["structuredContent"] == {"result": "hello x"}
         kill(client.start_call())
         assert client.wait() == (137, b"")
-    quick, hung = calls(path, "s").values()
+    quick, hung = read_calls(path, "s").values()
     assert quick.status == "completed"
     assert (hung.status, hung.reason) == ("lost", "the server was killed (SIGKILL) before this call ended")
 
 
 def test_when_wrap_is_killed_its_recorder_ends_the_calls(path: str) -> None:
     """After kill -9 of wrap the server finds its stdin closed."""
-    with McpClient([*wrapping(path, "--mcp", "--session", "s"), *SERVER]) as client:
+    with McpClient([*wrap_command(path, "--mcp", "--session", "s"), *SERVER]) as client:
         client.initialize()
         server = client.start_call()
-        others = [process for process in children(client.process.pid) if process != server]
+        others = [process for process in child_ids(client.process.pid) if process != server]
         kill(client.process.pid)
         client.process.wait()
         for process in (server, *others):
-            eventually(lambda process=process: not is_alive(process))
-    (hung,) = calls(path, "s").values()
+            wait_until(lambda process=process: not is_alive(process))
+    (hung,) = read_calls(path, "s").values()
     assert (hung.status, hung.reason) == ("lost", "callslip wrap was killed before this call ended")
 
 
@@ -215,36 +215,36 @@ def demand_answer(client: Client, number: int) -> None:
 
 def test_a_client_that_disconnects_ends_the_server_and_the_calls(path: str) -> None:
     """The server finds its stdin closed, as without wrap, and ends without an answer."""
-    with Client([*wrapping(path, "--mcp", "--session", "s"), *server_with_result("nothing")]) as client:
+    with Client([*wrap_command(path, "--mcp", "--session", "s"), *server_with_result("nothing")]) as client:
         client.request("tools/call", name="hang", arguments={})
         assert client.end() == (0, b"")
-    (hung,) = calls(path, "s").values()
+    (hung,) = read_calls(path, "s").values()
     assert (hung.status, hung.reason) == ("lost", "the server ended (exit status 0) before this call did")
 
 
 def test_calls_of_two_servers_in_one_session_are_separate(path: str) -> None:
     """Both clients number their requests from 1. Each call has its own result."""
-    wrap = wrapping(path, "--mcp", "--session", "both")
+    wrap = wrap_command(path, "--mcp", "--session", "both")
     with Client([*wrap, *server_with_result("one")]) as one, Client([*wrap, *server_with_result("two")]) as two:
         for client in (one, two):
             client.request("tools/call", name="same", arguments={})
         demand_answer(two, 1)
         demand_answer(one, 1)
         assert one.end() == two.end() == (0, b"")
-    found = [entry for entry in entries(path, "both") if isinstance(entry, ToolCall)]
+    found = [entry for entry in read_entries(path, "both") if isinstance(entry, ToolCall)]
     assert sorted((call.status, call.output) for call in found) == [("completed", "one"), ("completed", "two")]
 
 
 def test_a_later_run_with_equal_bytes_records_new_calls(path: str) -> None:
     """The same bytes are another call in another run."""
     for word in ("one", "two"):
-        with Client([*wrapping(path, "--mcp", "--session", "runs"), *server_with_result(word)]) as client:
+        with Client([*wrap_command(path, "--mcp", "--session", "runs"), *server_with_result(word)]) as client:
             client.request("tools/call", name="same", arguments={})
             demand_answer(client, 1)
             assert client.end() == (0, b"")
-    found = [entry for entry in entries(path, "runs") if isinstance(entry, ToolCall)]
+    found = [entry for entry in read_entries(path, "runs") if isinstance(entry, ToolCall)]
     assert [(call.status, call.output) for call in found] == [("completed", "one"), ("completed", "two")]
-    assert {event.verdict for event in log(path, "runs")} == {"applied"}
+    assert {event.verdict for event in read_log(path, "runs")} == {"applied"}
 
 
 def test_a_session_keeps_its_title(path: str) -> None:
@@ -254,11 +254,11 @@ def test_a_session_keeps_its_title(path: str) -> None:
         await ledger.log.append("mine", [ev.SessionInfo(title="My own")])
 
     with_ledger(path, set_title)
-    with McpClient([*wrapping(path, "--mcp", "--session", "mine"), *SERVER]) as client:
+    with McpClient([*wrap_command(path, "--mcp", "--session", "mine"), *SERVER]) as client:
         client.initialize()
         assert client.end() == (0, b"")
     assert titles(path) == {"mine": "My own"}
-    infos = [event for event in log(path, "mine") if isinstance(event, ev.SessionInfo)]
+    infos = [event for event in read_log(path, "mine") if isinstance(event, ev.SessionInfo)]
     assert infos[-1].options["protocolVersion"] == "2025-11-25"
 
 
@@ -281,23 +281,23 @@ def test_any_bytes_pass_unchanged(tmp_path_factory: pytest.TempPathFactory, piec
     """They are recorded too, and the invariants of the ledger hold."""
     path = str(tmp_path_factory.mktemp("wrap") / "ledger.db")
     data = b"".join(pieces)
-    run = subprocess.run([*wrapping(path, "--mcp"), "cat"], input=data, capture_output=True, timeout=60)
+    run = subprocess.run([*wrap_command(path, "--mcp"), "cat"], input=data, capture_output=True, timeout=60)
     assert (run.stdout, run.stderr, run.returncode) == (data, b"", 0)
     if data.strip():
-        assert sum(len(log(path, name)) for name in sessions(path)) > 0
+        assert sum(len(read_log(path, name)) for name in read_sessions(path)) > 0
 
 
 def test_secrets_pass_and_are_not_recorded(path: str) -> None:
     """Secrets in arguments, in results and in raw messages."""
     secret = "sk-ant-api03-" + "Ab3" * 30
-    with McpClient([*wrapping(path, "--mcp", "--session", "s"), *SERVER]) as client:
+    with McpClient([*wrap_command(path, "--mcp", "--session", "s"), *SERVER]) as client:
         client.initialize()
         assert client.call("quick", name=secret)["structuredContent"] == {"result": f"hello {secret}"}
         client.send(method="notifications/unheard-of", params={"key": secret})
         assert client.end() == (0, b"")
     files = [file.read_bytes() for file in Path(path).parent.iterdir() if file.is_file()]
     assert files and not any(secret.encode() in data for data in files)
-    (quick,) = calls(path, "s").values()
+    (quick,) = read_calls(path, "s").values()
     assert quick.status == "completed" and secret not in str(quick.raw_input)
 
 
@@ -307,7 +307,7 @@ def test_secrets_pass_and_are_not_recorded(path: str) -> None:
 def test_with_a_terminal_on_stdin_it_prints_the_configuration(path: str) -> None:
     """Exit 2, and stderr has the configuration for a client."""
     ours, theirs = pty.openpty()
-    command = [*wrapping(path, "--mcp"), "npx", "-y", "@scope/my-server@1.2", "a b"]
+    command = [*wrap_command(path, "--mcp"), "npx", "-y", "@scope/my-server@1.2", "a b"]
     run = subprocess.run(command, stdin=theirs, capture_output=True, text=True, timeout=30)
     os.close(theirs)
     os.close(ours)
@@ -321,5 +321,5 @@ def test_with_a_terminal_on_stdin_it_prints_the_configuration(path: str) -> None
 @pytest.mark.parametrize("option", [("--approvals", "callslip"), ("--policy", "rules.toml")])
 def test_options_about_permission_are_refused(path: str, option: tuple[str, str]) -> None:
     """A usage error, and no server is started."""
-    run = subprocess.run([*wrapping(path, "--mcp", *option), "echo", "started"], capture_output=True, timeout=30)
+    run = subprocess.run([*wrap_command(path, "--mcp", *option), "echo", "started"], capture_output=True, timeout=30)
     assert (run.returncode, run.stdout) == (2, b"") and b"--policy and --approvals are for agents" in run.stderr

@@ -51,15 +51,15 @@ from tests.support.acp_process import (
     PROGRAMS,
     TIMEOUT_S,
     Client,
-    calls,
-    children,
-    entries,
-    eventually,
+    child_ids,
     is_alive,
     kill,
-    log,
-    sessions,
-    wrapping,
+    read_calls,
+    read_entries,
+    read_log,
+    read_sessions,
+    wait_until,
+    wrap_command,
 )
 from tests.support.invariants import sound_ledger
 from tests.support.paths import ROOT
@@ -102,24 +102,24 @@ def test_the_example_client_and_agent_exchange_unchanged_bytes(tmp_path: Path, p
     agent = [sys.executable, str(EXAMPLES / "agent.py")]
     plain = run_example_client(tee(tmp_path / "plain", *agent), tmp_path)
     inner = tee(tmp_path / "agent", *agent)
-    wrapped = run_example_client(tee(tmp_path / "client", *wrapping(path), *inner), tmp_path)
+    wrapped = run_example_client(tee(tmp_path / "client", *wrap_command(path), *inner), tmp_path)
     assert traffic(tmp_path / "client") == traffic(tmp_path / "agent") == traffic(tmp_path / "plain")
     assert wrapped.stdout == plain.stdout and b"| Agent: how are you?" in plain.stdout
     assert wrapped.returncode == plain.returncode == 0
     assert wrapped.stderr == plain.stderr, "wrap prints nothing without a problem"
-    assert sessions(path) == ["tee-0"], "named after the program that wrap was given"
-    messages = [(entry.role, entry.content) for entry in entries(path, "tee-0") if isinstance(entry, Message)]
+    assert read_sessions(path) == ["tee-0"], "named after the program that wrap was given"
+    messages = [(entry.role, entry.content) for entry in read_entries(path, "tee-0") if isinstance(entry, Message)]
     assert messages[0] == ("user", "hello") and messages[-1] == ("assistant", "Client sent:how are you? ünï \U0001f600")
 
 
 def test_the_bytes_of_the_example_echo_agent_pass_unchanged(tmp_path: Path, path: str) -> None:
     """Its session ids are random, so only the two sides of wrap are compared. The session is named after the id."""
     inner = tee(tmp_path / "agent", sys.executable, str(EXAMPLES / "echo_agent.py"))
-    assert run_example_client(tee(tmp_path / "client", *wrapping(path), *inner), tmp_path).returncode == 0
+    assert run_example_client(tee(tmp_path / "client", *wrap_command(path), *inner), tmp_path).returncode == 0
     assert traffic(tmp_path / "client") == traffic(tmp_path / "agent")
     sent, answered = (part.splitlines() for part in traffic(tmp_path / "agent"))
     identity = json.loads(answered[1])["result"]["sessionId"]
-    assert sessions(path) == [f"tee-{identity}"] and len(sent) == 4
+    assert read_sessions(path) == [f"tee-{identity}"] and len(sent) == 4
 
 
 @settings(max_examples=40 if LONG else 6)
@@ -140,25 +140,25 @@ def test_any_bytes_pass_unchanged(tmp_path_factory: pytest.TempPathFactory, piec
     """Partial lines, bytes that are not JSON or not UTF-8, and no bytes. They are recorded too."""
     path = str(tmp_path_factory.mktemp("wrap") / "ledger.db")
     data = b"".join(pieces)
-    run = run_with_input([*wrapping(path), "cat"], data)
+    run = run_with_input([*wrap_command(path), "cat"], data)
     assert (run.stdout, run.stderr, run.returncode) == (data, b"", 0)
     if data.strip():
-        assert sum(len(log(path, name)) for name in sessions(path)) > 0
+        assert sum(len(read_log(path, name)) for name in read_sessions(path)) > 0
 
 
 def test_a_line_of_a_hundred_megabytes_passes(path: str) -> None:
     """It is not buffered until it ends, and it is stored completely, as a blob."""
     size = (100 if LONG else 20) * MB
     line = b'{"jsonrpc":"2.0","method":"x","params":"' + b"y" * size + b'"}\n'
-    run = run_with_input([*wrapping(path), "cat"], line)
+    run = run_with_input([*wrap_command(path), "cat"], line)
     assert run.stdout == line and (run.stderr, run.returncode) == (b"", 0)
-    (name,) = sessions(path)
-    assert [event.blob.size > size for event in log(path, name)] == [True, True]
+    (name,) = read_sessions(path)
+    assert [event.blob.size > size for event in read_log(path, name)] == [True, True]
 
 
 def test_a_partial_line_is_passed_on_at_once(path: str) -> None:
     """Bytes are not buffered until their line ends."""
-    with Client([*wrapping(path), "cat"]) as client:
+    with Client([*wrap_command(path), "cat"]) as client:
         assert client.process.stdin is not None and client.process.stdout is not None
         for piece in (b'{"half', b'":1', b"}\n{"):
             client.process.stdin.write(piece)
@@ -185,9 +185,9 @@ sys.stdin.read()
 def test_a_client_that_does_not_read_blocks_the_agent_and_costs_no_memory(path: str, tmp_path: Path) -> None:
     """The agent blocks, and the buffer for the recorder has a limit."""
     report = tmp_path / "written"
-    with Client([*wrapping(path), sys.executable, "-c", UNTIL_BLOCKED, str(report)]) as client:
+    with Client([*wrap_command(path), sys.executable, "-c", UNTIL_BLOCKED, str(report)]) as client:
         assert client.process.stdout is not None
-        eventually(report.exists)
+        wait_until(report.exists)
         assert int(report.read_text()) < 4 * MB
         status = Path(f"/proc/{client.process.pid}/status").read_text()
         resident = int(status.partition("VmRSS:")[2].split()[0]) * 1024
@@ -210,32 +210,32 @@ def test_a_client_that_does_not_read_blocks_the_agent_and_costs_no_memory(path: 
 )
 def test_the_exit_status_is_that_of_the_agent(path: str, command: list[str], status: int) -> None:
     """For a signal it is 128 and its number, as in a shell."""
-    run = run_with_input([*wrapping(path), *command], b"")
+    run = run_with_input([*wrap_command(path), *command], b"")
     assert (run.returncode, run.stdout, run.stderr) == (status, b"", b"")
 
 
 def test_a_command_that_cannot_be_run_is_reported_as_by_a_shell(tmp_path: Path, path: str) -> None:
     """Exit 127 if it does not exist, 126 if it is not executable; no ledger is created."""
     (tmp_path / "text").write_text("no program")
-    absent = run_with_input([*wrapping(path), "no-such-agent"], b"")
+    absent = run_with_input([*wrap_command(path), "no-such-agent"], b"")
     assert (absent.returncode, absent.stderr) == (127, b"callslip: no-such-agent: No such file or directory\n")
-    text = run_with_input([*wrapping(path), str(tmp_path / "text")], b"")
+    text = run_with_input([*wrap_command(path), str(tmp_path / "text")], b"")
     assert text.returncode == 126 and text.stderr.endswith(b": Permission denied\n")
     assert not Path(path).exists()
 
 
 def test_stderr_passes_unchanged(path: str) -> None:
     """The agent inherits stderr, and wrap adds nothing to it."""
-    with Client([*wrapping(path), *AGENT, "one"]) as client:
-        client.request("session/prompt", sessionId=client.begin(), prompt=[{"type": "text", "text": "exit 5"}])
+    with Client([*wrap_command(path), *AGENT, "one"]) as client:
+        client.request("session/prompt", sessionId=client.open_session(), prompt=[{"type": "text", "text": "exit 5"}])
         assert client.wait() == (5, b"last \xff words\r\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_are_forwarded_to_the_agent(path: str, number: signal.Signals) -> None:
     """The agent decides whether to end: this one reports the signal, and both continue."""
-    with Client([*wrapping(path), *AGENT, "one"]) as client:
-        session = client.begin()
+    with Client([*wrap_command(path), *AGENT, "one"]) as client:
+        session = client.open_session()
         client.prompt(session, "signals")
         client.process.send_signal(number)
         client.until(lambda message: number.name in json.dumps(message))
@@ -256,12 +256,12 @@ def test_an_interrupt_from_the_terminal_reaches_the_agent_once(path: str) -> Non
     ours, theirs = pty.openpty()
     own = "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(int(sys.argv[1]), termios.TIOCSCTTY, 0)"
     terminal = [sys.executable, "-c", f"{own}; os.execvp(sys.argv[2], sys.argv[2:])", str(theirs)]
-    with Client([*terminal, *wrapping(path), *AGENT, "one"], pass_fds=[theirs]) as client:
-        session = client.begin()
+    with Client([*terminal, *wrap_command(path), *AGENT, "one"], pass_fds=[theirs]) as client:
+        session = client.open_session()
         client.prompt(session, "signals")
         os.write(ours, b"\x03")
         client.until(lambda message: "SIGINT" in json.dumps(message))
-        eventually(lambda: not has_pending(client.process.pid, signal.SIGINT))
+        wait_until(lambda: not has_pending(client.process.pid, signal.SIGINT))
         assert "SIGINT" not in client.reply_to(session, "say done")
         assert client.end() == (0, b"")
     os.close(ours)
@@ -271,8 +271,10 @@ def test_an_interrupt_from_the_terminal_reaches_the_agent_once(path: str) -> Non
 def test_a_client_notices_that_the_agent_closed_its_input(path: str, tmp_path: Path) -> None:
     """Its next write fails with a broken pipe, as without wrap."""
     done = tmp_path / "done"
-    with Client([*wrapping(path), *AGENT, "one"]) as client:
-        client.request("session/prompt", sessionId=client.begin(), prompt=[{"type": "text", "text": f"deaf {done}"}])
+    with Client([*wrap_command(path), *AGENT, "one"]) as client:
+        client.request(
+            "session/prompt", sessionId=client.open_session(), prompt=[{"type": "text", "text": f"deaf {done}"}]
+        )
 
         def broken() -> bool:
             try:
@@ -281,7 +283,7 @@ def test_a_client_notices_that_the_agent_closed_its_input(path: str, tmp_path: P
                 return True
             return False
 
-        eventually(broken)
+        wait_until(broken)
         assert client.process.poll() is None, "the agent continues"
         done.touch()
         assert client.wait()[0] == 7
@@ -289,7 +291,7 @@ def test_a_client_notices_that_the_agent_closed_its_input(path: str, tmp_path: P
 
 def test_an_agent_notices_that_the_client_closed_its_input(path: str) -> None:
     """Its next write fails, as without wrap."""
-    with Client([*wrapping(path), "sh", "-c", "while echo x; do sleep 0.01; done; exit 8"]) as client:
+    with Client([*wrap_command(path), "sh", "-c", "while echo x; do sleep 0.01; done; exit 8"]) as client:
         assert client.process.stdout is not None
         client.process.stdout.close()
         assert client.process.wait(TIMEOUT_S) in (8, 128 + signal.SIGPIPE)
@@ -298,10 +300,10 @@ def test_an_agent_notices_that_the_client_closed_its_input(path: str) -> None:
 def test_a_child_that_keeps_the_output_open_does_not_keep_wrap_running(path: str, tmp_path: Path) -> None:
     """A child of the agent may keep its stdout open forever; wrap ends with the agent."""
     file = tmp_path / "child"
-    with Client([*wrapping(path), *AGENT, "one"]) as client:
-        session = client.begin()
+    with Client([*wrap_command(path), *AGENT, "one"]) as client:
+        session = client.open_session()
         client.request("session/prompt", sessionId=session, prompt=[{"type": "text", "text": f"leave {file}"}])
-        child = int(eventually(lambda: file.exists() and file.read_text()))
+        child = int(wait_until(lambda: file.exists() and file.read_text()))
         try:
             assert client.process.wait(TIMEOUT_S) == 9 and is_alive(child)
         finally:
@@ -310,58 +312,58 @@ def test_a_child_that_keeps_the_output_open_does_not_keep_wrap_running(path: str
 
 def test_an_agent_that_is_killed_within_a_call_ends_the_call(path: str) -> None:
     """The call is lost and the turn ends, with a reason that names the signal."""
-    with Client([*wrapping(path), *AGENT, "one"]) as client:
-        kill(client.start_call(client.begin(), "c1"))
+    with Client([*wrap_command(path), *AGENT, "one"]) as client:
+        kill(client.start_call(client.open_session(), "c1"))
         assert client.wait() == (137, b"")
-    (call,) = calls(path, "acp_agent-one").values()
+    (call,) = read_calls(path, "acp_agent-one").values()
     assert (call.status, call.reason) == ("lost", "the agent was killed (SIGKILL) before this call ended")
-    ended = [event for event in log(path, "acp_agent-one") if isinstance(event, ev.TurnEnded)]
+    ended = [event for event in read_log(path, "acp_agent-one") if isinstance(event, ev.TurnEnded)]
     assert [event.reason for event in ended] == ["eof"]
 
 
 def test_a_partial_line_of_the_client_is_recorded_when_the_agent_ends(path: str) -> None:
     """The client still runs and has not completed its line."""
-    with Client([*wrapping(path, "--session", "s"), "sh", "-c", "head -c 4 >/dev/null"]) as client:
+    with Client([*wrap_command(path, "--session", "s"), "sh", "-c", "head -c 4 >/dev/null"]) as client:
         assert client.process.stdin is not None
         client.process.stdin.write(b"half")
         assert client.wait() == (0, b"")
-    assert [event.body["msg"] for event in log(path, "s")] == ["half"]
+    assert [event.body["msg"] for event in read_log(path, "s")] == ["half"]
 
 
 def test_an_agent_that_ends_within_a_call_names_its_status(path: str) -> None:
     """A call that an agent leaves open when it exits is lost too."""
-    with Client([*wrapping(path), *AGENT, "one"]) as client:
-        client.start_call(client.begin(), "c1")
+    with Client([*wrap_command(path), *AGENT, "one"]) as client:
+        client.start_call(client.open_session(), "c1")
         assert client.end() == (0, b"")
-    (call,) = calls(path, "acp_agent-one").values()
+    (call,) = read_calls(path, "acp_agent-one").values()
     assert (call.status, call.reason) == ("lost", "the agent ended (exit status 0) before this call did")
 
 
 def test_when_wrap_is_killed_its_recorder_ends_the_calls(path: str) -> None:
     """After kill -9 of wrap no call stays open, the agent finds its stdin closed, and no process is left."""
-    with Client([*wrapping(path), *AGENT, "one"]) as client:
-        agent = client.start_call(client.begin(), "c1")
-        others = [process for process in children(client.process.pid) if process != agent]
+    with Client([*wrap_command(path), *AGENT, "one"]) as client:
+        agent = client.start_call(client.open_session(), "c1")
+        others = [process for process in child_ids(client.process.pid) if process != agent]
         kill(client.process.pid)
         client.process.wait()
         for process in (agent, *others):
-            eventually(lambda process=process: not is_alive(process))
-    (call,) = calls(path, "acp_agent-one").values()
+            wait_until(lambda process=process: not is_alive(process))
+    (call,) = read_calls(path, "acp_agent-one").values()
     assert (call.status, call.reason) == ("lost", "callslip wrap was killed before this call ended")
 
 
 def test_after_a_kill_of_wrap_and_recorder_opening_ends_the_calls(path: str) -> None:
     """The next process that opens the ledger finds at once that the owner is dead."""
-    with Client([*wrapping(path), *AGENT, "one"]) as client:
-        agent = client.start_call(client.begin(), "c1")
-        (recorder,) = [process for process in children(client.process.pid) if process != agent]
+    with Client([*wrap_command(path), *AGENT, "one"]) as client:
+        agent = client.start_call(client.open_session(), "c1")
+        (recorder,) = [process for process in child_ids(client.process.pid) if process != agent]
         wal = Path(path + "-wal")
-        eventually(lambda: wal.exists() and b'"c1"' in wal.read_bytes())
+        wait_until(lambda: wal.exists() and b'"c1"' in wal.read_bytes())
         kill(recorder)
         kill(client.process.pid)
         client.process.wait()
-        eventually(lambda: not is_alive(agent) and not is_alive(recorder))
-    (call,) = calls(path, "acp_agent-one").values()
+        wait_until(lambda: not is_alive(agent) and not is_alive(recorder))
+    (call,) = read_calls(path, "acp_agent-one").values()
     assert (call.status, call.reason) == ("lost", "the process that ran this call ended")
 
 
@@ -374,7 +376,7 @@ def test_a_call_is_recorded_while_the_agent_runs(path: str) -> None:
     async def watch(client: Client) -> list[str]:
         seen: list[str] = []
         async with await open_ledger(f"sqlite:///{path}") as ledger:
-            client.prompt(client.begin(), "call c1")
+            client.prompt(client.open_session(), "call c1")
             async with asyncio.timeout(TIMEOUT_S):
                 async for batch in ledger.log.batches("acp_agent-one"):
                     seen += [ev.type_of(stored.event) for stored in batch]
@@ -382,7 +384,7 @@ def test_a_call_is_recorded_while_the_agent_runs(path: str) -> None:
                         return seen
         raise AssertionError
 
-    with Client([*wrapping(path), *AGENT, "one"]) as client:
+    with Client([*wrap_command(path), *AGENT, "one"]) as client:
         seen = asyncio.run(watch(client))
         assert client.process.poll() is None
         assert [kind for kind in seen if kind.startswith("call.")] == [
@@ -391,17 +393,17 @@ def test_a_call_is_recorded_while_the_agent_runs(path: str) -> None:
             "call.completed",
         ]
         assert client.end() == (0, b"")
-    (call,) = calls(path, "acp_agent-one").values()
+    (call,) = read_calls(path, "acp_agent-one").values()
     assert (call.status, call.output, call.source) == ("completed", "a.txt", "acp")
 
 
 def test_every_message_is_recorded_with_its_time(path: str) -> None:
     """A message without an event of its own is recorded as raw JSON with its direction."""
     before = time.time() * 1000 - 1
-    with Client([*wrapping(path), *AGENT, "one"]) as client:
-        client.reply_to(client.begin(), "say hello")
+    with Client([*wrap_command(path), *AGENT, "one"]) as client:
+        client.reply_to(client.open_session(), "say hello")
         client.end()
-    events = log(path, "acp_agent-one")
+    events = read_log(path, "acp_agent-one")
     raws = [event.body for event in events if isinstance(event, ev.Raw)]
     assert [(row["dir"], row["msg"].get("method", "answer")) for row in raws] == [
         ("c2a", "initialize"),
@@ -414,60 +416,60 @@ def test_every_message_is_recorded_with_its_time(path: str) -> None:
 
 def test_a_session_that_is_loaded_again_continues(path: str) -> None:
     """Another run records into the same session. What the agent repeats changes nothing."""
-    with Client([*wrapping(path), *AGENT, "one"]) as client:
-        client.prompt(client.begin(), "call c1")
+    with Client([*wrap_command(path), *AGENT, "one"]) as client:
+        client.prompt(client.open_session(), "call c1")
         client.end()
-    first = calls(path, "acp_agent-one")["c1"]
-    with Client([*wrapping(path), *AGENT]) as client:
+    first = read_calls(path, "acp_agent-one")["c1"]
+    with Client([*wrap_command(path), *AGENT]) as client:
         client.ask("initialize", protocolVersion=1)
         client.ask("session/load", sessionId="one", cwd="/", mcpServers=[])
         client.prompt("one", "call c2")
         assert client.end() == (0, b"")
-    assert sessions(path) == ["acp_agent-one"]
-    both = calls(path, "acp_agent-one")
+    assert read_sessions(path) == ["acp_agent-one"]
+    both = read_calls(path, "acp_agent-one")
     assert list(both) == ["c1", "c2"]
     assert (both["c1"].title, both["c1"].output) == (first.title, first.output) == ("List", "a.txt")
-    assert "witness" in {event.verdict for event in log(path, "acp_agent-one")}
+    assert "witness" in {event.verdict for event in read_log(path, "acp_agent-one")}
 
 
 def test_an_agent_that_reuses_session_ids_creates_new_sessions(path: str) -> None:
     """The same id in another run is another session. Loading it selects the newest."""
     for number in range(2):
-        with Client([*wrapping(path), *AGENT, "0"]) as client:
-            client.reply_to(client.begin(), f"say run {number}")
+        with Client([*wrap_command(path), *AGENT, "0"]) as client:
+            client.reply_to(client.open_session(), f"say run {number}")
             client.end()
-    assert sessions(path) == ["acp_agent-0", "acp_agent-0.2"]
-    with Client([*wrapping(path), *AGENT]) as client:
+    assert read_sessions(path) == ["acp_agent-0", "acp_agent-0.2"]
+    with Client([*wrap_command(path), *AGENT]) as client:
         client.ask("session/load", sessionId="0", cwd="/", mcpServers=[])
         client.reply_to("0", "say again")
         client.end()
-    assert sessions(path) == ["acp_agent-0", "acp_agent-0.2"]
-    assert [entry.content for entry in entries(path, "acp_agent-0.2") if isinstance(entry, Message)][-1] == "again"
+    assert read_sessions(path) == ["acp_agent-0", "acp_agent-0.2"]
+    assert [entry.content for entry in read_entries(path, "acp_agent-0.2") if isinstance(entry, Message)][-1] == "again"
 
 
 def test_two_sessions_on_one_connection_are_two_sessions(path: str) -> None:
     """Calls with the same id in both are different calls."""
-    with Client([*wrapping(path), *AGENT, "one", "two"]) as client:
-        first = client.begin()
+    with Client([*wrap_command(path), *AGENT, "one", "two"]) as client:
+        first = client.open_session()
         second = client.ask("session/new", cwd="/", mcpServers=[])["result"]["sessionId"]
         client.prompt(first, "call c1")
         client.prompt(second, "call c1")
         client.end()
-    assert sessions(path) == ["acp_agent-one", "acp_agent-two"]
-    ids = {next(iter(calls(path, name).values())).call_id for name in sessions(path)}
+    assert read_sessions(path) == ["acp_agent-one", "acp_agent-two"]
+    ids = {next(iter(read_calls(path, name).values())).call_id for name in read_sessions(path)}
     assert len(ids) == 2
 
 
 def test_the_user_may_choose_the_name_of_the_session(path: str) -> None:
     """The first session gets it. Another one on the same connection has its id appended."""
-    with Client([*wrapping(path, "--session", "work"), *AGENT, "one", "a/b"]) as client:
-        first = client.begin()
+    with Client([*wrap_command(path, "--session", "work"), *AGENT, "one", "a/b"]) as client:
+        first = client.open_session()
         second = client.ask("session/new", cwd="/", mcpServers=[])["result"]["sessionId"]
         client.reply_to(first, "say x")
         client.reply_to(second, "say y")
         client.end()
-    assert sessions(path)[0] == "work" and sessions(path)[1].startswith("work:")
-    result = run_with_input([*wrapping(path, "--session", "a/b"), "cat"], b"x\n")
+    assert read_sessions(path)[0] == "work" and read_sessions(path)[1].startswith("work:")
+    result = run_with_input([*wrap_command(path, "--session", "a/b"), "cat"], b"x\n")
     assert result.returncode == 2 and result.stdout == b"" and b"must not contain '/'" in result.stderr
 
 
@@ -490,17 +492,17 @@ def test_sessions_are_named_after_the_program(command: list[str], name: str) -> 
 
 def test_messages_without_a_session_get_a_session_named_by_time(path: str) -> None:
     """A run in which no session starts is recorded too."""
-    assert run_with_input([*wrapping(path), "cat"], b"no JSON\n\n").returncode == 0
-    (name,) = sessions(path)
+    assert run_with_input([*wrap_command(path), "cat"], b"no JSON\n\n").returncode == 0
+    (name,) = read_sessions(path)
     assert name.startswith("cat-2")
-    assert [event.body["msg"] for event in log(path, name)] == ["no JSON", "no JSON"]
+    assert [event.body["msg"] for event in read_log(path, name)] == ["no JSON", "no JSON"]
 
 
 def test_with_a_terminal_on_stdin_it_prints_what_to_run(path: str) -> None:
     """Exit 2, and stderr has the configuration of a client and the commands that show the recording."""
     ours, theirs = pty.openpty()
     run = subprocess.run(
-        [*wrapping(path), "my agent", "--acp"], stdin=theirs, capture_output=True, text=True, timeout=30
+        [*wrap_command(path), "my agent", "--acp"], stdin=theirs, capture_output=True, text=True, timeout=30
     )
     os.close(theirs)
     os.close(ours)
@@ -525,8 +527,8 @@ def test_options_of_the_agent_are_not_parsed(path: str) -> None:
 def test_without_a_ledger_the_agent_continues_and_stderr_has_the_reason(path: str) -> None:
     """The file is not a database: one line on stderr, and one at the end with the number of lost messages."""
     Path(path).write_text("something else entirely, and long enough to be sure of it" * 10)
-    with Client([*wrapping(path), *AGENT, "one"]) as client:
-        assert client.reply_to(client.begin(), "say hello") == "hello"
+    with Client([*wrap_command(path), *AGENT, "one"]) as client:
+        assert client.reply_to(client.open_session(), "say hello") == "hello"
         status, stderr = client.end()
     first, last = stderr.decode().splitlines()
     assert status == 0
@@ -537,28 +539,28 @@ def test_without_a_ledger_the_agent_continues_and_stderr_has_the_reason(path: st
 def test_recording_resumes_and_no_message_is_lost(path: str) -> None:
     """Messages wait while the ledger cannot be opened."""
     Path(path).mkdir()
-    with Client([*wrapping(path), *AGENT, "one"]) as client:
-        assert client.reply_to(client.begin(), "say hello") == "hello"
+    with Client([*wrap_command(path), *AGENT, "one"]) as client:
+        assert client.reply_to(client.open_session(), "say hello") == "hello"
         assert client.process.stderr is not None
         assert b"recording fails" in client.process.stderr.readline()
         Path(path).rmdir()
         assert client.process.stderr.readline() == b"callslip: recording works again\n"
         assert client.end() == (0, b"")
-    assert [entry.content for entry in entries(path, "acp_agent-one")] == ["say hello", "hello"]
+    assert [entry.content for entry in read_entries(path, "acp_agent-one")] == ["say hello", "hello"]
 
 
 def test_a_full_disk_stops_the_recording_and_not_the_agent(path: str) -> None:
     """Files cannot grow beyond a few pages: the agent continues, and the lost messages are counted."""
     small = ["sh", "-c", 'ulimit -f 600 && exec "$@"', "sh"]
-    with Client([*small, *wrapping(path), *AGENT, "one"]) as client:
-        session = client.begin()
+    with Client([*small, *wrap_command(path), *AGENT, "one"]) as client:
+        session = client.open_session()
         texts = [f"{number} " + "x" * 20_000 for number in range(30)]
         assert [client.reply_to(session, f"say {text}") for text in texts] == texts
         status, stderr = client.end()
     lines = stderr.decode().splitlines()
     assert status == 0 and len([line for line in lines if "recording fails" in line]) >= 1
     assert lines[-1].endswith("messages were not recorded")
-    kept = [entry.content for entry in entries(path, "acp_agent-one") if isinstance(entry, Message)]
+    kept = [entry.content for entry in read_entries(path, "acp_agent-one") if isinstance(entry, Message)]
     assert 0 < len(kept) < 60
 
 
@@ -572,17 +574,17 @@ def locked(path: str) -> Generator[None]:
 
 def test_a_locked_ledger_delays_the_recording_and_not_the_agent(path: str) -> None:
     """The agent starts and answers while the ledger is locked. After that everything is recorded."""
-    run_with_input([*wrapping(path), "cat"], b"x\n")
-    with locked(path), Client([*wrapping(path), *AGENT, "one"]) as client:
-        session = client.begin()
+    run_with_input([*wrap_command(path), "cat"], b"x\n")
+    with locked(path), Client([*wrap_command(path), *AGENT, "one"]) as client:
+        session = client.open_session()
         assert client.reply_to(session, "say hello") == "hello"
         assert "acp_agent-one" not in sessions_now(path)
-    with Client([*wrapping(path), *AGENT, "two"]) as client:
-        session = client.begin()
+    with Client([*wrap_command(path), *AGENT, "two"]) as client:
+        session = client.open_session()
         with locked(path):
             assert client.reply_to(session, "say hello") == "hello"
         assert client.end() == (0, b"")
-    assert [entry.content for entry in entries(path, "acp_agent-two")] == ["say hello", "hello"]
+    assert [entry.content for entry in read_entries(path, "acp_agent-two")] == ["say hello", "hello"]
 
 
 def sessions_now(path: str) -> list[str]:
@@ -596,9 +598,9 @@ def sessions_now(path: str) -> list[str]:
 
 def test_a_recorder_that_dies_is_reported_and_the_agent_continues(path: str) -> None:
     """The messages after its death are counted."""
-    with Client([*wrapping(path), *AGENT, "one"]) as client:
-        session = client.begin()
-        (recorder,) = [child for child in children(client.process.pid) if b"acp_agent" not in command_of(child)[1]]
+    with Client([*wrap_command(path), *AGENT, "one"]) as client:
+        session = client.open_session()
+        (recorder,) = [child for child in child_ids(client.process.pid) if b"acp_agent" not in command_of(child)[1]]
         kill(recorder)
         assert client.process.stderr is not None
         problem = b"callslip: recording fails, the agent continues: the recorder died\n"
@@ -612,20 +614,20 @@ def test_a_recorder_that_hangs_does_not_stop_the_agent(path: str) -> None:
     """Messages are buffered up to a limit. Then the agent continues after a timeout, and the lost ones are counted."""
     lines = 800
     agent = f"import sys; sys.stdin.readline(); sys.stdout.write(('x' * 99999 + '\\n') * {lines})"
-    with Client([*wrapping(path, "--session", "s"), sys.executable, "-c", agent]) as client:
-        pids = eventually(lambda: len(pids := children(client.process.pid)) == 2 and pids)  # The agent, the recorder.
+    with Client([*wrap_command(path, "--session", "s"), sys.executable, "-c", agent]) as client:
+        pids = wait_until(lambda: len(pids := child_ids(client.process.pid)) == 2 and pids)  # The agent, the recorder.
         (recorder,) = [pid for pid in pids if b"wrap" in command_of(pid)]
         os.kill(recorder, signal.SIGSTOP)
         client.send(method="go")
         began = time.monotonic()
-        assert {len(client.line()) for _ in range(lines)} == {99999}
+        assert {len(client.read_line()) for _ in range(lines)} == {99999}
         assert 1.5 < time.monotonic() - began < 60, "it waited once"
         os.kill(recorder, signal.SIGCONT)
         status, stderr = client.end()
     words = stderr.decode().split()
     lost, total = int(words[1]), int(words[3])
     assert (status, total) == (0, lines + 1) and 50 < lost < 400
-    assert len(log(path, "s")) == total - lost
+    assert len(read_log(path, "s")) == total - lost
 
 
 def command_of(process: int) -> list[bytes]:
@@ -637,8 +639,8 @@ def command_of(process: int) -> list[bytes]:
 
 def test_fail_closed_passes_nothing_unrecorded(path: str) -> None:
     """When the agent receives a prompt, the prompt is in the ledger."""
-    with Client([*wrapping(path, "--fail-closed"), *AGENT, "one"]) as client:
-        session = client.begin()
+    with Client([*wrap_command(path, "--fail-closed"), *AGENT, "one"]) as client:
+        session = client.open_session()
         assert [name for name in sessions_now(path) if name.startswith("acp_agent-2")], "before the first session too"
         for number in range(5):
             assert client.reply_to(session, f"recorded {path} marker-{number}") == "recorded 1"
@@ -649,7 +651,7 @@ def test_fail_closed_stops_the_agent_when_recording_fails(tmp_path: Path, path: 
     """It receives no byte, it is terminated, and the exit status is 1."""
     Path(path).write_text("something else entirely, and long enough to be sure of it" * 10)
     agent = tee(tmp_path / "agent", "cat")
-    run = run_with_input([*wrapping(path, "--fail-closed"), *agent], b'{"jsonrpc":"2.0","method":"x"}\n')
+    run = run_with_input([*wrap_command(path, "--fail-closed"), *agent], b'{"jsonrpc":"2.0","method":"x"}\n')
     assert (run.returncode, run.stdout) == (1, b"")
     problem = f"recording fails, so the agent is stopped (--fail-closed): {path} is not a SQLite database"
     assert run.stderr.decode().splitlines()[0] == f"callslip: {problem}"
@@ -661,15 +663,15 @@ def test_fail_closed_kills_an_agent_that_ignores_sigterm(path: str) -> None:
     """SIGKILL follows after a delay."""
     Path(path).mkdir()
     stubborn = ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]
-    run = run_with_input([*wrapping(path, "--fail-closed"), *stubborn], b"x\n")
+    run = run_with_input([*wrap_command(path, "--fail-closed"), *stubborn], b"x\n")
     assert run.returncode == 1 and b"is a folder" in run.stderr
 
 
 def test_fail_closed_stops_when_the_recorder_dies(path: str) -> None:
     """Nothing can be recorded any more, so the agent is stopped."""
-    with Client([*wrapping(path, "--fail-closed"), *AGENT, "one"]) as client:
-        client.begin()
-        (recorder,) = [child for child in children(client.process.pid) if b"acp_agent" not in command_of(child)[1]]
+    with Client([*wrap_command(path, "--fail-closed"), *AGENT, "one"]) as client:
+        client.open_session()
+        (recorder,) = [child for child in child_ids(client.process.pid) if b"acp_agent" not in command_of(child)[1]]
         kill(recorder)
         status, stderr = client.wait()
     assert status == 1 and b"the recorder died" in stderr
@@ -722,12 +724,12 @@ def test_a_policy_answers_instead_of_the_client(
     path: str, policy: str, call: dict[str, Any], option: str, status: str, reason: str
 ) -> None:
     """The client does not receive the request. The ledger has it, and the answer by the policy."""
-    with Client([*wrapping(path, "--policy", policy), *AGENT, "one"]) as client:
-        assert client.reply_to(client.begin(), f"ask c1 {about(**call)}") == f"answer {option}"
+    with Client([*wrap_command(path, "--policy", policy), *AGENT, "one"]) as client:
+        assert client.reply_to(client.open_session(), f"ask c1 {about(**call)}") == f"answer {option}"
         assert client.requests == []
         assert client.end() == (0, b"")
-    assert calls(path, "acp_agent-one")["c1"].status == status
-    (request,) = [entry for entry in entries(path, "acp_agent-one") if isinstance(entry, PermissionRequest)]
+    assert read_calls(path, "acp_agent-one")["c1"].status == status
+    (request,) = [entry for entry in read_entries(path, "acp_agent-one") if isinstance(entry, PermissionRequest)]
     assert (request.response_option, request.by, request.reason) == (option, "policy", reason)
 
 
@@ -742,8 +744,8 @@ def test_a_policy_answers_instead_of_the_client(
 )
 def test_requests_without_a_policy_decision_go_to_the_client(path: str, policy: str, request_: str) -> None:
     """No rule matches, no option has the meaning, or the request is malformed: it passes unchanged."""
-    with Client([*wrapping(path, "--policy", policy), *AGENT, "one"]) as client:
-        session = client.begin()
+    with Client([*wrap_command(path, "--policy", policy), *AGENT, "one"]) as client:
+        session = client.open_session()
         client.request("session/prompt", sessionId=session, prompt=[{"type": "text", "text": f"ask c1 {request_}"}])
         request = client.until(lambda message: message.get("method") == "session/request_permission")
         client.send(id=request["id"], result={"outcome": {"outcome": "selected", "optionId": "no"}})
@@ -754,9 +756,9 @@ def test_requests_without_a_policy_decision_go_to_the_client(path: str, policy: 
 def test_except_for_the_answered_requests_no_byte_is_changed(tmp_path: Path, path: str, policy: str) -> None:
     """With a policy the client receives what the agent wrote, without the lines that were answered."""
     inner = tee(tmp_path / "agent", *AGENT, "one")
-    outer = tee(tmp_path / "client", *wrapping(path, "--policy", policy), *inner)
+    outer = tee(tmp_path / "client", *wrap_command(path, "--policy", policy), *inner)
     with Client(outer) as client:
-        session = client.begin()
+        session = client.open_session()
         for _ in range(3):
             client.prompt(session, "ask c1 " + about(kind="think"))
             client.prompt(session, "say x")
@@ -772,31 +774,31 @@ def test_except_for_the_answered_requests_no_byte_is_changed(tmp_path: Path, pat
 
 def test_a_policy_works_with_fail_closed(path: str, policy: str) -> None:
     """Request and answer are recorded before the agent receives the answer."""
-    with Client([*wrapping(path, "--policy", policy, "--fail-closed"), *AGENT, "one"]) as client:
-        assert client.reply_to(client.begin(), "ask c1 " + about(kind="think")) == "answer always"
+    with Client([*wrap_command(path, "--policy", policy, "--fail-closed"), *AGENT, "one"]) as client:
+        assert client.reply_to(client.open_session(), "ask c1 " + about(kind="think")) == "answer always"
         assert client.end() == (0, b"")
-    assert calls(path, "acp_agent-one")["c1"].status == "completed"
+    assert read_calls(path, "acp_agent-one")["c1"].status == "completed"
 
 
 def test_a_bad_policy_is_refused_before_the_agent_starts(tmp_path: Path, path: str) -> None:
     """Exit 2, with the file, the line and the rule in the message."""
     policy = tmp_path / "policy.toml"
     policy.write_text('[[rule]]\naction = "ask"\n\n[[rule]]\naction = "alow"\n')
-    run = run_with_input([*wrapping(path, "--policy", str(policy)), "touch", str(tmp_path / "ran")], b"")
+    run = run_with_input([*wrap_command(path, "--policy", str(policy)), "touch", str(tmp_path / "ran")], b"")
     assert run.returncode == 2 and not (tmp_path / "ran").exists()
     assert f"{policy}, line 4, rule 2: action must be one of allow, ask, deny" in run.stderr.decode()
 
 
 def test_an_answer_waits_for_the_end_of_the_clients_line(path: str, policy: str) -> None:
     """The answer is not inserted into a line that the client has not completed."""
-    with Client([*wrapping(path, "--policy", policy), *AGENT, "one"]) as client:
-        session = client.begin()
+    with Client([*wrap_command(path, "--policy", policy), *AGENT, "one"]) as client:
+        session = client.open_session()
         assert client.process.stdin is not None
         prompt = {"sessionId": session, "prompt": [{"type": "text", "text": "ask c1 " + about(kind="think")}]}
         first = json.dumps({"jsonrpc": "2.0", "id": 90, "method": "session/prompt", "params": prompt}).encode() + b"\n"
         client.process.stdin.write(first + b'{"jsonrpc": "2.0", "id": 91, ')
         client.until(lambda message: "pending" in json.dumps(message))
-        eventually(lambda: [event for event in log(path, "acp_agent-one") if isinstance(event, ev.ApprovalAnswer)])
+        wait_until(lambda: [event for event in read_log(path, "acp_agent-one") if isinstance(event, ev.ApprovalAnswer)])
         client.process.stdin.write(b'"method": "initialize", "params": {}}\n')
         client.until(lambda message: message.get("id") == 91)
         client.until(lambda message: "answer always" in json.dumps(message))
@@ -850,7 +852,7 @@ def test_a_full_buffer_leaves_out_complete_lines_and_counts_them() -> None:
     lost, sent = ends.pipe.lost_lines, ends.pipe.sent_lines
     assert lost + sent == 30 and lost > 10
     frames = ends.frames(sent * len(line))
-    eventually(ends.is_empty)
+    wait_until(ends.is_empty)
     ends.pipe.send(Kind.AGENT_BYTES, b" end\ncomplete\n")
     frames += ends.frames(len(Kind.AGENT_BYTES + b"complete\n"))
     assert {frame.payload for frame in frames[:sent]} == {line}
@@ -870,7 +872,7 @@ def test_without_a_timeout_a_full_buffer_blocks_the_sender() -> None:
         target=lambda: [sent.append(ends.pipe.send(Kind.CLIENT_BYTES, b"x" * 99_999 + b"\n")) for _ in range(30)]
     )
     thread.start()
-    eventually(lambda: len(sent) >= 10)
+    wait_until(lambda: len(sent) >= 10)
     assert len(sent) < 30
     assert len(ends.frames(30 * 100_000)) == 30
     thread.join()
