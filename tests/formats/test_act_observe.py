@@ -1,4 +1,4 @@
-"""Acts and observes read: which belong together, how an execution ended, old and new producers alike."""
+"""Decode acts and observes: pairing, the end of an execution, old and new producers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.support.decoder_harness import DecoderHarness
 from tests.support.invariants import sound_ledger
 
 
-class Reading(DecoderHarness):
-    """What the decoder makes of messages."""
+class ActObserveHarness(DecoderHarness):
+    """The act-observe decoder with a ledger in memory."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(ActObserveDecoder(**options))
@@ -46,15 +46,17 @@ def user(text: str = "Go") -> dict[str, Any]:
 E1, E2, E3 = (f"exec_{number:012x}" for number in (1, 2, 3))
 
 
-# What an act and an observe say
+# Fields of acts and observes
 
 
 def test_an_act_starts_a_call_and_its_observe_ends_it() -> None:
     """S1.1: with the tool, its arguments and its result."""
-    reading = Reading().feed(act("MemorySearch", {"q": "Ada"}, execution_id=E1, call_id="c1", status="running"))
-    assert (reading.call.status, reading.call.tool_call_id) == ("running", E1)
-    reading.feed(observe({"hits": 2}, execution_id=E1, call_id="c1", duration_ms=0, is_error=False))
-    call = reading.call
+    harness = ActObserveHarness().feed(
+        act("MemorySearch", {"q": "Ada"}, execution_id=E1, call_id="c1", status="running")
+    )
+    assert (harness.call.status, harness.call.tool_call_id) == ("running", E1)
+    harness.feed(observe({"hits": 2}, execution_id=E1, call_id="c1", duration_ms=0, is_error=False))
+    call = harness.call
     assert (call.status, call.tool_name, call.raw_input, call.output) == (
         "completed",
         "MemorySearch",
@@ -69,14 +71,14 @@ def test_an_act_starts_a_call_and_its_observe_ends_it() -> None:
 def test_old_and_new_field_names_are_read(first: str, second: str, output: str) -> None:
     """S1.1: of the id and of the result, also mixed, as producers of different versions send them."""
     fields = {"result": "x", "observation": "x"} if output == "both" else {output: "x"}
-    reading = Reading().feed({**act(), first: E1}, {"type": "observe", second: E1, **fields})
-    assert (reading.call.status, reading.call.output) == ("completed", "x")
+    harness = ActObserveHarness().feed({**act(), first: E1}, {"type": "observe", second: E1, **fields})
+    assert (harness.call.status, harness.call.output) == ("completed", "x")
 
 
 def test_an_empty_field_does_not_hide_its_other_spelling() -> None:
     """A null result next to an observation, an empty id next to a non-empty one."""
     message = {"type": "observe", "execution_id": "", "tool_execution_id": E1, "result": None, "observation": "x"}
-    assert Reading().feed(act(execution_id=E1), message).call.output == "x"
+    assert ActObserveHarness().feed(act(execution_id=E1), message).call.output == "x"
 
 
 @pytest.mark.parametrize(
@@ -86,69 +88,77 @@ def test_an_empty_field_does_not_hide_its_other_spelling() -> None:
         pytest.param(lambda fields: {"type": fields.pop("type"), "data": fields}, id="data"),
         pytest.param(lambda fields: {"event_type": fields.pop("type"), "payload": fields}, id="payload"),
         pytest.param(lambda fields: {"event": fields.pop("type"), "data": json.dumps(fields)}, id="text"),
-        pytest.param(lambda fields: {"event": "message", "data": fields}, id="within"),
+        pytest.param(lambda fields: {"event": "message", "data": fields}, id="nested"),
     ],
 )
 def test_events_are_read_from_any_envelope(wrap: Any) -> None:
     """S1.1: flat, in `data` or in `payload`, as an object or as JSON text."""
-    reading = Reading().feed(wrap(act("Read", {"p": 1}, execution_id=E1)), wrap(observe("x", execution_id=E1)))
-    assert (reading.call.tool_name, reading.call.raw_input, reading.call.output) == ("Read", {"p": 1}, "x")
-    assert not reading.log(ev.Raw)
+    harness = ActObserveHarness().feed(
+        wrap(act("Read", {"p": 1}, execution_id=E1)), wrap(observe("x", execution_id=E1))
+    )
+    assert (harness.call.tool_name, harness.call.raw_input, harness.call.output) == ("Read", {"p": 1}, "x")
+    assert not harness.log(ev.Raw)
 
 
 def test_timeline_items_are_read() -> None:
     """S1.6: with the field names of the timeline."""
-    reading = Reading().feed(
+    harness = ActObserveHarness().feed(
         user(),
         {"type": "act", "execution_id": E1, "toolName": "Read", "toolInput": {"p": 1}},
         {"type": "observe", "execution_id": E1, "toolName": "Read", "toolOutput": "gone", "isError": True},
     )
-    assert (reading.call.tool_name, reading.call.status, reading.call.output) == ("Read", "failed", "gone")
+    assert (harness.call.tool_name, harness.call.status, harness.call.output) == ("Read", "failed", "gone")
 
 
 def test_the_tool_name_unknown_is_ignored() -> None:
     """S1.6: `unknown` from an older timeline neither replaces a name nor pairs events."""
-    reading = Reading().feed(act("Read", execution_id=E1), observe("x", "unknown", execution_id=E1))
-    assert reading.call.tool_name == "Read"
-    orphan = Reading().feed(observe("x", "unknown")).call
+    harness = ActObserveHarness().feed(act("Read", execution_id=E1), observe("x", "unknown", execution_id=E1))
+    assert harness.call.tool_name == "Read"
+    orphan = ActObserveHarness().feed(observe("x", "unknown")).call
     assert orphan.tool_name is None
 
 
-# Ways out
+# Ends of a call
 
 
 @pytest.mark.parametrize(
     ("fields", "status", "error", "reason"),
     [
         pytest.param({"result": "x"}, "completed", None, "", id="success"),
-        pytest.param({"result": None}, "completed", None, "", id="nothing came out"),
-        pytest.param({"result": "x", "status": "success", "is_error": False}, "completed", None, "", id="said twice"),
+        pytest.param({"result": None}, "completed", None, "", id="no output"),
+        pytest.param(
+            {"result": "x", "status": "success", "is_error": False}, "completed", None, "", id="status and flag"
+        ),
         pytest.param({"result": {"error": "boom"}, "is_error": True}, "failed", "boom", "", id="exception"),
         pytest.param({"error": "no tool X", "status": "completed"}, "failed", "no tool X", "", id="unknown tool"),
-        pytest.param({"result": "x", "status": "failed"}, "failed", None, "", id="only the word"),
+        pytest.param({"result": "x", "status": "failed"}, "failed", None, "", id="status only"),
         pytest.param({"error": "no", "status": "denied"}, "denied", "no", "no", id="denied"),
         pytest.param({"result": {"error": "30 s"}, "status": "timeout"}, "expired", "30 s", "30 s", id="timed out"),
         pytest.param({"status": "cancelled", "reason": "stop"}, "cancelled", None, "stop", id="cancelled"),
-        pytest.param({"result": {"error": "kept"}, "is_error": False}, "completed", None, "", id="an error of its own"),
+        pytest.param(
+            {"result": {"error": "kept"}, "is_error": False}, "completed", None, "", id="result with an error field"
+        ),
     ],
 )
-@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("has_act", [True, False])
 def test_every_kind_of_observe_ends_the_call(
-    seen: bool, fields: dict[str, Any], status: str, error: Any, reason: str
+    has_act: bool, fields: dict[str, Any], status: str, error: Any, reason: str
 ) -> None:
     """S1.2: also of a call whose act is missing."""
-    reading = Reading().feed(*[act("X", execution_id=E1)] * seen, {**observe(execution_id=E1, tool="X"), **fields})
-    call = reading.call
+    harness = ActObserveHarness().feed(
+        *[act("X", execution_id=E1)] * has_act, {**observe(execution_id=E1, tool="X"), **fields}
+    )
+    call = harness.call
     assert (call.status, call.error, call.reason, call.tool_name) == (status, error, reason, "X")
     assert call.output == fields.get("result")
-    assert set(reading.verdicts) == {"applied"}
+    assert set(harness.verdicts) == {"applied"}
 
 
 def test_a_partial_result_is_progress() -> None:
     """The call stays running."""
-    reading = Reading().feed(act(execution_id=E1), observe("half", execution_id=E1, status="running"))
-    assert (reading.call.status, reading.call.progress) == ("running", "half")
-    assert reading.feed(observe("all", execution_id=E1, status="completed")).call.output == "all"
+    harness = ActObserveHarness().feed(act(execution_id=E1), observe("half", execution_id=E1, status="running"))
+    assert (harness.call.status, harness.call.progress) == ("running", "half")
+    assert harness.feed(observe("all", execution_id=E1, status="completed")).call.output == "all"
 
 
 def test_event_times_are_read_from_the_messages() -> None:
@@ -158,9 +168,11 @@ def test_event_times_are_read_from_the_messages() -> None:
     for timestamp in (at, at / 1000, at * 1000, *iso):
         (draft,) = ActObserveDecoder().feed(act(timestamp=timestamp))
         assert draft.event.at == at
-    reading = Reading().feed(act(execution_id=E1, timestamp=at), observe("x", execution_id=E1, duration_ms=1500))
-    assert (reading.call.started_at, reading.call.ended_at) == (at, at + 1500)
-    assert not reading.log(ev.Raw)
+    harness = ActObserveHarness().feed(
+        act(execution_id=E1, timestamp=at), observe("x", execution_id=E1, duration_ms=1500)
+    )
+    assert (harness.call.started_at, harness.call.ended_at) == (at, at + 1500)
+    assert not harness.log(ev.Raw)
 
 
 @pytest.mark.parametrize("timestamp", [0, -5, 12.5, True, "yesterday", "", None, [], 10**30, "0001-01-01"])
@@ -173,20 +185,20 @@ def test_an_invalid_time_is_replaced_by_the_ledgers_clock(timestamp: Any) -> Non
 def test_a_duration_without_times_is_stored_as_raw() -> None:
     """S1.2: the full message is stored in addition to its events."""
     message = observe("x", execution_id=E1, duration_ms=12)
-    assert [raw.body for raw in Reading().feed(act(execution_id=E1), message).log(ev.Raw)] == [message]
+    assert [event.body for event in ActObserveHarness().feed(act(execution_id=E1), message).log(ev.Raw)] == [message]
 
 
-# Which belong together
+# Pairing of acts and observes
 
 
 @given(st.permutations(range(4)), st.permutations(range(4)))
-def test_acts_and_observes_pair_by_id_in_any_order(begun: list[int], ended: list[int]) -> None:
+def test_acts_and_observes_pair_by_id_in_any_order(started: list[int], ended: list[int]) -> None:
     """S1.3: with the same tool and the same arguments."""
-    messages = [act("Read", {"p": 1}, execution_id=f"e{number}") for number in begun]
+    messages = [act("Read", {"p": 1}, execution_id=f"e{number}") for number in started]
     messages += [observe(number, execution_id=f"e{number}") for number in ended]
-    reading = Reading().feed(*messages)
-    assert {call.tool_call_id: call.output for call in reading.calls} == {f"e{n}": n for n in range(4)}
-    assert {call.status for call in reading.calls} == {"completed"}
+    harness = ActObserveHarness().feed(*messages)
+    assert {call.tool_call_id: call.output for call in harness.calls} == {f"e{n}": n for n in range(4)}
+    assert {call.status for call in harness.calls} == {"completed"}
 
 
 @given(st.lists(st.sampled_from(["act A", "act B", "observe A", "observe B", "observe", "turn"]), max_size=16))
@@ -211,70 +223,72 @@ def test_events_without_ids_pair_by_tool_name_in_order(script: list[str]) -> Non
                 expected[acts.pop(0)] = number
             else:
                 orphans.append(number)
-    reading = Reading().feed(*messages)
-    paired = {call.raw_input: call.output for call in reading.calls if call.raw_input is not None}
+    harness = ActObserveHarness().feed(*messages)
+    paired = {call.raw_input: call.output for call in harness.calls if call.raw_input is not None}
     assert {name: output for name, output in paired.items() if output is not None} == expected
-    assert [call.output for call in reading.calls if call.raw_input is None] == orphans
+    assert [call.output for call in harness.calls if call.raw_input is None] == orphans
     assert len(paired) == sum(step.startswith("act") for step in script)
 
 
-@pytest.mark.parametrize("lacking", ["act", "observe"])
-def test_an_event_with_an_id_does_not_pair_by_tool_name(lacking: str) -> None:
+@pytest.mark.parametrize("without_id", ["act", "observe"])
+def test_an_event_with_an_id_does_not_pair_by_tool_name(without_id: str) -> None:
     """S1.3: the act stays open, and the observe is a separate call."""
-    named = {"execution_id": E1}
+    ids = {"execution_id": E1}
     messages = [
-        {**act(), **({} if lacking == "act" else named)},
-        {**observe("x", "Bash"), **({} if lacking == "observe" else named)},
+        {**act(), **({} if without_id == "act" else ids)},
+        {**observe("x", "Bash"), **({} if without_id == "observe" else ids)},
     ]
-    reading = Reading().feed(*messages)
-    assert [(call.status, call.output) for call in reading.calls] == [("running", None), ("completed", "x")]
+    harness = ActObserveHarness().feed(*messages)
+    assert [(call.status, call.output) for call in harness.calls] == [("running", None), ("completed", "x")]
 
 
 def test_an_observe_without_an_act_is_a_separate_call() -> None:
     """S1.3: with its id and its tool, if present."""
-    reading = Reading().feed(observe("x", "Grep", execution_id=E1), observe("y"))
-    assert [(call.tool_name, call.output) for call in reading.calls] == [("Grep", "x"), (None, "y")]
-    assert reading.calls[0].tool_call_id == E1
+    harness = ActObserveHarness().feed(observe("x", "Grep", execution_id=E1), observe("y"))
+    assert [(call.tool_name, call.output) for call in harness.calls] == [("Grep", "x"), (None, "y")]
+    assert harness.calls[0].tool_call_id == E1
 
 
 def test_a_repeated_act_is_one_call() -> None:
     """S1.3: during the call, and if all messages are sent again after its end."""
     messages = [act("Bash", {"c": 1}, execution_id=E1, call_id="c1"), observe("x", execution_id=E1)]
-    reading = Reading().feed(messages[0], *messages, *messages)
-    assert reading.call.output == "x"
-    assert not reading.call.late
-    assert reading.verdicts[-2:] == ["duplicate", "duplicate"]
+    harness = ActObserveHarness().feed(messages[0], *messages, *messages)
+    assert harness.call.output == "x"
+    assert not harness.call.late
+    assert harness.verdicts[-2:] == ["duplicate", "duplicate"]
 
 
 def test_a_reused_execution_id_never_opens_a_second_call() -> None:
     """After the end, with other arguments, in a later turn or after a cancelled turn, the event is late."""
-    reading = Reading().feed(user(), act("Bash", 1, execution_id=E1), observe("x", execution_id=E1))
-    reading.feed(act("Bash", 2, execution_id=E1), user(), act("Bash", 1, execution_id=E1))
-    assert (reading.call.raw_input, reading.call.status) == (1, "completed")
-    reading.feed(act("Bash", 3, execution_id=E2), {"type": "cancelled"}, act("Bash", 3, execution_id=E2))
-    assert [call.status for call in reading.calls] == ["completed", "cancelled"]
-    assert reading.verdicts.count("late") == 3
+    harness = ActObserveHarness().feed(user(), act("Bash", 1, execution_id=E1), observe("x", execution_id=E1))
+    harness.feed(act("Bash", 2, execution_id=E1), user(), act("Bash", 1, execution_id=E1))
+    assert (harness.call.raw_input, harness.call.status) == (1, "completed")
+    harness.feed(act("Bash", 3, execution_id=E2), {"type": "cancelled"}, act("Bash", 3, execution_id=E2))
+    assert [call.status for call in harness.calls] == ["completed", "cancelled"]
+    assert harness.verdicts.count("late") == 3
 
 
 def test_an_act_that_arrives_after_its_observe_is_the_same_call() -> None:
     """S1.3: by either id."""
-    for named in ({"execution_id": E1}, {"call_id": "c1"}):
-        reading = Reading().feed(observe("x", "Bash", **named), act("Bash", 1, **named))
-        assert (reading.call.status, reading.call.output, bool(reading.call.late)) == ("completed", "x", True)
+    for ids in ({"execution_id": E1}, {"call_id": "c1"}):
+        harness = ActObserveHarness().feed(observe("x", "Bash", **ids), act("Bash", 1, **ids))
+        assert (harness.call.status, harness.call.output, bool(harness.call.late)) == ("completed", "x", True)
 
 
 def test_a_queued_call_starts_with_a_running_act() -> None:
     """Both acts have the same id."""
-    reading = Reading().feed(act(execution_id=E1, status="pending"))
-    assert reading.call.status == "queued"
-    assert reading.feed(act(execution_id=E1, status="running")).call.status == "running"
-    assert reading.feed(act("Bash", {"more": 1}, execution_id=E1, status="running")).call.raw_input == {"more": 1}
+    harness = ActObserveHarness().feed(act(execution_id=E1, status="pending"))
+    assert harness.call.status == "queued"
+    assert harness.feed(act(execution_id=E1, status="running")).call.status == "running"
+    assert harness.feed(act("Bash", {"more": 1}, execution_id=E1, status="running")).call.raw_input == {"more": 1}
 
 
 def test_a_call_that_ended_while_queued_does_not_start() -> None:
     """C4: an act with status running after the end is late."""
-    reading = Reading().feed(act(execution_id=E1, status="pending"), observe(execution_id=E1, status="denied"))
-    assert (reading.feed(act(execution_id=E1)).call.status, bool(reading.call.late)) == ("denied", True)
+    harness = ActObserveHarness().feed(
+        act(execution_id=E1, status="pending"), observe(execution_id=E1, status="denied")
+    )
+    assert (harness.feed(act(execution_id=E1)).call.status, bool(harness.call.late)) == ("denied", True)
 
 
 def test_a_call_is_found_by_model_id_and_by_execution_id() -> None:
@@ -282,23 +296,23 @@ def test_a_call_is_found_by_model_id_and_by_execution_id() -> None:
     (draft,) = ActObserveDecoder().feed(act(execution_id="1", call_id="1"))
     assert isinstance(draft.event, ev.CallStarted)
     assert draft.event.aliases == (Alias("act-observe", "1"), Alias("act-observe.call", "1"))
-    reading = Reading().feed(act(execution_id="1", call_id="2"), act(execution_id="2", call_id="1"))
-    reading.feed(observe("b", call_id="1"), observe("a", call_id="2"))
-    assert reading.outputs == ["a", "b"]
+    harness = ActObserveHarness().feed(act(execution_id="1", call_id="2"), act(execution_id="2", call_id="1"))
+    harness.feed(observe("b", call_id="1"), observe("a", call_id="2"))
+    assert harness.outputs == ["a", "b"]
 
 
 def test_old_and_new_producers_are_paired_by_the_models_id() -> None:
     """S1.4: only the act or only the observe has an execution id."""
-    reading = Reading().feed(act(call_id="c1"), observe("x", execution_id=E1, call_id="c1"))
-    reading.feed(act(execution_id=E2, call_id="c2"), observe("y", call_id="c2"))
-    assert reading.outputs == ["x", "y"]
+    harness = ActObserveHarness().feed(act(call_id="c1"), observe("x", execution_id=E1, call_id="c1"))
+    harness.feed(act(execution_id=E2, call_id="c2"), observe("y", call_id="c2"))
+    assert harness.outputs == ["x", "y"]
 
 
 def test_a_retry_with_a_new_execution_id_is_another_call() -> None:
     """Both have the same model id."""
-    reading = Reading().feed(act(execution_id=E1, call_id="c1"), act(execution_id=E2, call_id="c1"))
-    reading.feed(observe("second", execution_id=E2, call_id="c1"), observe("first", execution_id=E1, call_id="c1"))
-    assert reading.outputs == ["first", "second"]
+    harness = ActObserveHarness().feed(act(execution_id=E1, call_id="c1"), act(execution_id=E2, call_id="c1"))
+    harness.feed(observe("second", execution_id=E2, call_id="c1"), observe("first", execution_id=E1, call_id="c1"))
+    assert harness.outputs == ["first", "second"]
 
 
 @pytest.mark.parametrize("between", [[], [user()]])
@@ -306,25 +320,25 @@ def test_an_observe_by_model_id_ends_the_newest_execution(between: list[Any]) ->
     """C2, C5: the earlier call keeps its result, and the newest one does not stay open."""
     first = [user(), act(execution_id=E1, call_id="c1"), observe("first", call_id="c1")]
     again = [act(execution_id=E2, call_id="c1"), observe("second", call_id="c1")]
-    assert Reading().feed(*first, *between, *again).outputs == ["first", "second"]
-    assert Reading().feed(*first, *between, again[0], *again).outputs == ["first", "second"]
+    assert ActObserveHarness().feed(*first, *between, *again).outputs == ["first", "second"]
+    assert ActObserveHarness().feed(*first, *between, again[0], *again).outputs == ["first", "second"]
 
 
 def test_an_act_by_model_id_after_the_execution_ended_is_a_new_call() -> None:
     """C2: in the same turn or in the next one."""
     first = [user(), act(given=1, execution_id=E1, call_id="c1"), observe("first", execution_id=E1)]
     again = [act(given=2, call_id="c1"), observe("second", call_id="c1")]
-    for talk in ([*first, *again], [*first, user(), *again]):
-        assert Reading().feed(*talk).outputs == ["first", "second"]
+    for messages in ([*first, *again], [*first, user(), *again]):
+        assert ActObserveHarness().feed(*messages).outputs == ["first", "second"]
 
 
 def test_a_model_id_reused_in_the_next_turn_is_another_call() -> None:
     """C2: without an execution id, even while the first call is open."""
-    reading = Reading().feed(user(), act("Bash", 1, call_id="c1"), user(), act("Bash", 1, call_id="c1"))
-    assert len(reading.calls) == 2
-    assert reading.feed(observe("x", call_id="c1")).outputs == [None, "x"]
-    reading.feed(act("Bash", 2, call_id="c1"), observe("y", call_id="c1"))
-    assert reading.outputs == [None, "x", "y"]
+    harness = ActObserveHarness().feed(user(), act("Bash", 1, call_id="c1"), user(), act("Bash", 1, call_id="c1"))
+    assert len(harness.calls) == 2
+    assert harness.feed(observe("x", call_id="c1")).outputs == [None, "x"]
+    harness.feed(act("Bash", 2, call_id="c1"), observe("y", call_id="c1"))
+    assert harness.outputs == [None, "x", "y"]
 
 
 # Turns and texts
@@ -332,9 +346,9 @@ def test_a_model_id_reused_in_the_next_turn_is_another_call() -> None:
 
 def test_a_prompt_begins_a_turn_and_ends_the_previous_turn() -> None:
     """Some conversations have no other end of a turn."""
-    reading = Reading().feed(user("one"), act(execution_id=E1), user("two")).close()
-    assert [entry.content for entry in reading.entries(Message)] == ["one", "two"]
-    assert [event.reason for event in reading.log(ev.TurnEnded)] == ["end_turn", "eof"]
+    harness = ActObserveHarness().feed(user("one"), act(execution_id=E1), user("two")).close()
+    assert [entry.content for entry in harness.entries(Message)] == ["one", "two"]
+    assert [event.reason for event in harness.log(ev.TurnEnded)] == ["end_turn", "eof"]
 
 
 @pytest.mark.parametrize(
@@ -347,20 +361,20 @@ def test_a_prompt_begins_a_turn_and_ends_the_previous_turn() -> None:
 )
 def test_the_end_of_a_turn_decides_how_its_open_calls_end(ending: Any, reason: str, status: str) -> None:
     """C5: after `complete` a result still counts; after the other ends it is late."""
-    reading = Reading().feed(user(), act(execution_id=E1), ending)
-    assert [event.reason for event in reading.log(ev.TurnEnded)] == [reason]
-    assert reading.call.status == status
+    harness = ActObserveHarness().feed(user(), act(execution_id=E1), ending)
+    assert [event.reason for event in harness.log(ev.TurnEnded)] == [reason]
+    assert harness.call.status == status
 
 
 def test_acts_without_a_prompt_begin_no_turn() -> None:
     """S1.4: and they do not end a turn that the caller began."""
-    reading = Reading().feed(act(), observe("x", "Bash"), {"type": "complete"}).close()
-    assert not reading.log(ev.TurnStarted) and not reading.log(ev.TurnEnded)
+    harness = ActObserveHarness().feed(act(), observe("x", "Bash"), {"type": "complete"}).close()
+    assert not harness.log(ev.TurnStarted) and not harness.log(ev.TurnEnded)
 
 
 def test_a_text_sent_in_chunks_and_in_full_is_shown_once() -> None:
     """So is a thought; a text that is only sent in full is shown too."""
-    reading = Reading().feed(
+    harness = ActObserveHarness().feed(
         {"type": "thought_delta", "delta": "Hm"},
         {"type": "thought_delta", "delta": "m."},
         {"type": "thought", "content": "Hmm."},
@@ -370,19 +384,19 @@ def test_a_text_sent_in_chunks_and_in_full_is_shown_once() -> None:
         {"type": "text_end", "full_text": "Four."},
         {"type": "assistant_message", "content": "More?"},
     )
-    assert [entry.content for entry in reading.entries(Thought)] == ["Hmm."]
-    assert [entry.content for entry in reading.entries(Message)] == ["Four.", "More?"]
-    assert not any(entry.streaming for entry in reading.entries(Message))
+    assert [entry.content for entry in harness.entries(Thought)] == ["Hmm."]
+    assert [entry.content for entry in harness.entries(Message)] == ["Four.", "More?"]
+    assert not any(entry.streaming for entry in harness.entries(Message))
 
 
-# Old and odd producers
+# Unknown fields and invalid messages
 
 
 def test_unknown_fields_of_text_messages_are_stored_as_raw() -> None:
     """S1.4: in every kind of message with a text."""
     kinds = ("text_start", "text_delta", "text_end", "assistant_message", "thought", "thought_delta")
     messages = [{"type": kind, "content": "a", "delta": "a", "full_text": "a", "model": "m-1"} for kind in kinds]
-    assert Reading().feed(*messages).raws == messages
+    assert ActObserveHarness().feed(*messages).raws == messages
 
 
 def test_the_decoder_does_not_hold_full_texts_in_memory() -> None:
@@ -391,9 +405,9 @@ def test_the_decoder_does_not_hold_full_texts_in_memory() -> None:
     tracemalloc.start()
     for size in range(10_000, 10_200):
         decoder.feed({"type": "text_delta", "delta": "x" * size})
-    held, _ = tracemalloc.get_traced_memory()
+    memory_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert held < 200_000
+    assert memory_bytes < 200_000
     (ended,) = decoder.feed({"type": "text_end", "full_text": "x" * size})
     assert isinstance(ended.event, ev.MessageEnded)
 
@@ -401,11 +415,11 @@ def test_the_decoder_does_not_hold_full_texts_in_memory() -> None:
 def test_unknown_fields_do_not_change_the_call_and_are_stored() -> None:
     """S1.4: the call is the same as without them, and the full message is stored."""
     message = act("Read", {"p": 1}, execution_id=E1, risk={"level": "low"})
-    reading = Reading().feed(message)
-    plain = Reading().feed(act("Read", {"p": 1}, execution_id=E1))
-    assert msgspec.structs.replace(reading.call, call_id="") == msgspec.structs.replace(plain.call, call_id="")
-    assert [raw.body for raw in reading.log(ev.Raw)] == [message]
-    assert not plain.log(ev.Raw)
+    harness = ActObserveHarness().feed(message)
+    expected = ActObserveHarness().feed(act("Read", {"p": 1}, execution_id=E1))
+    assert msgspec.structs.replace(harness.call, call_id="") == msgspec.structs.replace(expected.call, call_id="")
+    assert [event.body for event in harness.log(ev.Raw)] == [message]
+    assert not expected.log(ev.Raw)
 
 
 @pytest.mark.parametrize(

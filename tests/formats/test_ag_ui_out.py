@@ -235,7 +235,7 @@ def test_streamed_arguments_with_equal_json_need_no_restart(
 ) -> None:
     """C10: streamed and final arguments may differ in white space."""
     drafts: list[Event] = [ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="t")]
-    drafts += [ev.CallInputDelta(aliases=ONE, text=chunk_size) for chunk_size in pieces]
+    drafts += [ev.CallInputDelta(aliases=ONE, text=piece) for piece in pieces]
     log = write_script([*drafts, ev.CallInput(aliases=ONE, input=final), ev.CallCompleted(aliases=ONE)]).log
     assert stream_checks.restarts("ag-ui", log) == restarts
     prove(client, log, places(log))

@@ -1,4 +1,4 @@
-"""`vercel-v4` out: a data stream, reduced by the real client after any event, is the message of the history by then."""
+"""Encode `vercel-v4`: after any event the real client reduces the data stream to the message of the history."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from callslip.formats.outcome import is_open
 from callslip.ingest.importer import import_lines
 from callslip.model import codec
 from callslip.model import events as ev
-from callslip.model.entries import Message as Spoken
+from callslip.model.entries import Message as MessageEntry
 from callslip.model.entries import ToolCall
 from callslip.model.events import Alias, Event
 from callslip.model.state_names import STATE_NAMES
@@ -40,13 +40,13 @@ Message = dict[str, Any]
 
 ONE = (Alias("t", "one"),)
 PROPOSED = ev.CallProposed(aliases=ONE, tool_name="bash", input={"a": 1})
-ASKED: list[Event] = [PROPOSED, ev.ApprovalRequested(aliases=ONE)]
-DONE = ev.CallCompleted(aliases=ONE, output="out")
+APPROVAL_REQUEST: list[Event] = [PROPOSED, ev.ApprovalRequested(aliases=ONE)]
+COMPLETED = ev.CallCompleted(aliases=ONE, output="out")
 
 
 @pytest.fixture(scope="module")
 def client(node: str) -> Iterator[Client]:
-    """One Node process for all tests here."""
+    """The real client, one Node process for all tests of this file."""
     process = Client(node, "reduce_v4.mjs")
     yield process
     process.close()
@@ -58,13 +58,13 @@ def law(client: Client) -> Law:
 
 
 def message_of(messages: list[Message], turn: str) -> Message | None:
-    """The message of a turn, if it has begun, without what the client takes from its own clock."""
-    found = next((message for message in messages if message["id"] == f"turn-{turn}"), None)
-    return found and {name: value for name, value in found.items() if name != "createdAt"}
+    """Return the message of a turn, if it has begun, without its time, for which the client uses its own clock."""
+    message = next((candidate for candidate in messages if candidate["id"] == f"turn-{turn}"), None)
+    return message and {name: value for name, value in message.items() if name != "createdAt"}
 
 
 def check_histories(client: Client, log: Sequence[Event], histories: list[list[Message]]) -> None:
-    """Where no call is open, a model can continue the history."""
+    """Check that a model can continue every history without an open call."""
     state, jobs = SessionFold(), list[Job]()
     seqs = set(stream_checks.checked(range(len(log))))
     for seq, (event, messages) in enumerate(zip(log, histories[1:], strict=True)):
@@ -77,7 +77,7 @@ def check_histories(client: Client, log: Sequence[Event], histories: list[list[M
         assert len(set(answer["model"]["calls"])) == len(answer["model"]["calls"])
 
 
-# When a stream has to begin again
+# Restarts
 
 ANSWERED = "a request for approval was closed"
 REPAIRED = "a text was repaired"
@@ -99,18 +99,18 @@ RESTARTS: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_a_stream_restarts_only_if_the_protocol_requires_it(name: str) -> None:
-    """What version 4 can say is said on the open connection; a restart is seen by the application, and costs it."""
+    """Other changes are sent on the open connection, since an application notices a restart."""
     assert stream_checks.restarts("vercel-v4", scenarios.load_events(name)) == RESTARTS.get(name, [])
 
 
 def test_every_event_requests_the_restart_until_a_replay() -> None:
-    """Until the turn was replayed every event asks for it, also of an encoder that begins in the middle."""
+    """Also with an encoder that starts in the middle of the turn."""
     log = scenarios.load_events("approval_granted")
-    encoder, late = open_stream(), open_stream(folded(log[:5]))
+    encoder, joined = open_stream(), open_stream(folded(log[:5]))
     restarts = [isinstance(encoder.feed(event), Restart) for event in log]
     assert restarts == [False] * 5 + [True] * 5
-    assert all(isinstance(late.feed(event), Restart) for event in log[5:])
-    assert encoder.opening() == late.opening()
+    assert all(isinstance(joined.feed(event), Restart) for event in log[5:])
+    assert encoder.opening() == joined.opening()
     assert encoder.finished and encoder.feed(structs.replace(log[0], turn="t2", seq=11)) == []
 
 
@@ -120,25 +120,25 @@ def test_the_last_chunk_before_a_restart_changes_no_message(client: Client) -> N
     encoder = open_stream()
     answers = [encoder.feed(event) for event in log[:6]]
     assert isinstance(answers[-1], Restart)
-    seen = [chunk for chunks in answers[:-1] for chunk in chunks]
-    bare, after = client.ask([{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *answers[-1].chunks]}])
-    assert after["error"] is None and after["message"] == bare["message"]
-    assert (bare["data"], after["data"]) == ([], [{"type": "restart"}])
-    unseen = open_stream(folded(log[:1])).feed(log[1])
-    assert isinstance(unseen, Restart) and unseen.chunks == ()
+    sent = [chunk for chunks in answers[:-1] for chunk in chunks]
+    before, after = client.ask([{"id": 0, "chunks": sent}, {"id": 0, "chunks": [*sent, *answers[-1].chunks]}])
+    assert after["error"] is None and after["message"] == before["message"]
+    assert (before["data"], after["data"]) == ([], [{"type": "restart"}])
+    empty_turn = open_stream(folded(log[:1])).feed(log[1])
+    assert isinstance(empty_turn, Restart) and empty_turn.chunks == ()
 
 
-# How a stream begins and ends
+# Start and end of a stream
 
 
-def chunks_of(log: Sequence[Event]) -> list[Any]:
-    """Everything that is said live of the first turn."""
+def stream_of(log: Sequence[Event]) -> list[Any]:
+    """Return all live chunks of the first turn."""
     encoder = open_stream()
     return [chunk for event in log for chunk in encoder.feed(event)]
 
 
 def test_a_stream_finishes_after_the_last_call_of_its_turn() -> None:
-    """C5: a call that outlives the end of its turn for a moment is still shown; then the stream says how it went."""
+    """C5: a call may end shortly after its turn; the stream shows its result and then ends."""
     log = scenarios.load_events("two_turns")
     encoder = open_stream()
     answers = [encoder.feed(event) for event in log[:6]]
@@ -148,7 +148,7 @@ def test_a_stream_finishes_after_the_last_call_of_its_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "word"),
+    ("reason", "finish_reason"),
     [
         ("end_turn", "stop"),
         ("max_tokens", "length"),
@@ -157,38 +157,38 @@ def test_a_stream_finishes_after_the_last_call_of_its_turn() -> None:
         ("eof", "error"),
     ],
 )
-def test_the_client_reads_the_end_of_the_turn(client: Client, reason: str, word: str) -> None:
-    """Every way a turn ends has a word that the client knows."""
+def test_the_client_reads_the_end_of_the_turn(client: Client, reason: str, finish_reason: str) -> None:
+    """Every stop reason of a turn has a finish reason that the client knows."""
     log = write_script([ev.TurnStarted(), ev.MessageDelta(text="Hi."), ev.TurnEnded(reason=reason)]).log
-    (answer,) = client.ask([{"id": 0, "chunks": chunks_of(log)}])
-    assert (answer["error"], answer["finish"]) == (None, word)
+    (answer,) = client.ask([{"id": 0, "chunks": stream_of(log)}])
+    assert (answer["error"], answer["finish"]) == (None, finish_reason)
 
 
 def test_an_empty_turn_gives_no_message(client: Client) -> None:
-    """Nothing was said, so nothing is shown, streamed or stored."""
+    """Neither in the stream nor in the history."""
     log = write_script([ev.TurnStarted(), ev.TurnEnded()]).log
-    chunks = chunks_of(log)
+    chunks = stream_of(log)
     assert chunks == [["d", {"finishReason": "stop"}]]
     assert client.ask([{"id": 0, "chunks": chunks}])[0]["message"] is None
     assert history(folded(log)) == []
 
 
 def test_a_stream_closed_by_the_server_has_the_reason(client: Client) -> None:
-    """A server that stops tells its clients, and what they saw stays."""
+    """Messages that the client has received stay unchanged."""
     encoder = open_stream(folded(scenarios.load_events("parallel_calls")[:8]))
-    seen = encoder.opening()
-    bare, after = client.ask(
-        [{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *encoder.close("the server stops")]}]
+    sent = encoder.opening()
+    before, after = client.ask(
+        [{"id": 0, "chunks": sent}, {"id": 0, "chunks": [*sent, *encoder.close("the server stops")]}]
     )
-    assert after["error"] == "the server stops" and after["message"] == bare["message"]
+    assert after["error"] == "the server stops" and after["message"] == before["message"]
 
 
 def test_a_multi_step_client_does_not_resend_an_answered_turn(client: Client) -> None:
     """The client looks for calls in the last step; without a `step-start` it would send the turn again."""
-    log = write_script([ev.TurnStarted(), PROPOSED, DONE, ev.MessageDelta(text="Done."), ev.TurnEnded()]).log
-    called, answered = client.ask([{"id": 0, "chunks": chunks_of(part)} for part in (log[:-2], log)])
+    log = write_script([ev.TurnStarted(), PROPOSED, COMPLETED, ev.MessageDelta(text="Done."), ev.TurnEnded()]).log
+    waiting, answered = client.ask([{"id": 0, "chunks": stream_of(part)} for part in (log[:-2], log)])
     assert [part["type"] for part in answered["message"]["parts"]][-2:] == ["step-start", "text"]
-    assert (called["again"], answered["again"]) == (True, False)
+    assert (waiting["again"], answered["again"]) == (True, False)
 
 
 def test_no_chunk_about_a_call_follows_its_result() -> None:
@@ -210,15 +210,15 @@ def test_a_detached_call_changes_in_place(client: Client, law: Law) -> None:
     drafts = [ev.CallProposed(aliases=ONE, scope="detached"), ev.MessageDelta(text="Queued.")]
     log = write_script([ev.TurnStarted(), *drafts, ev.CallInput(aliases=ONE, tool_name="bash", input={"a": 1})]).log
     law.prove(log, stream_checks.places(log))
-    assert [code for code, _ in chunks_of(log)] == ["f", "b", "9", "a", "8", "e", "f", "0", "a"]
+    assert [code for code, _ in stream_of(log)] == ["f", "b", "9", "a", "8", "e", "f", "0", "a"]
 
 
 def test_a_change_of_a_finished_turn_requests_a_replay() -> None:
-    """A detached call outlives the stream of its turn: its end changes nothing there, edited arguments do."""
+    """The end of a detached call does not change its turn, but edited arguments do."""
     pieces = ev.CallInputDelta(aliases=ONE, text='{"a": 1}')
     turn = [ev.TurnStarted(), ev.CallProposed(aliases=ONE, scope="detached"), pieces, ev.TurnEnded()]
     answers: list[Any] = []
-    for last in (DONE, ev.CallInput(aliases=ONE, input={"b": 2})):
+    for last in (COMPLETED, ev.CallInput(aliases=ONE, input={"b": 2})):
         log = write_script([*turn, last]).log
         encoder = open_stream(folded(log[:-1]))
         assert encoder.opening()[-1][0] == "d" and encoder.finished
@@ -228,40 +228,42 @@ def test_a_change_of_a_finished_turn_requests_a_replay() -> None:
 
 @pytest.mark.parametrize("answer", [ev.ApprovalGranted(aliases=ONE), ev.ApprovalRefused(aliases=ONE)])
 def test_a_request_in_a_later_turn_does_not_change_the_message(law: Law, answer: Event) -> None:
-    """A call whose request came after its turn shows only what is in its own turn."""
+    """A call with an approval request in a later turn shows only the events of its own turn."""
     between = [ev.TurnEnded(), ev.TurnStarted()]
-    log = write_script([ev.TurnStarted(), PROPOSED, *between, ASKED[1], answer, DONE, ev.TurnEnded()]).log
+    log = write_script(
+        [ev.TurnStarted(), PROPOSED, *between, APPROVAL_REQUEST[1], answer, COMPLETED, ev.TurnEnded()]
+    ).log
     law.prove(log, stream_checks.places(log))
     (message,) = history(folded(log))
-    word = "accepted" if isinstance(answer, ev.ApprovalGranted) else "rejected"
-    assert message["annotations"][0] == {"toolCallId": "one", "validated": word, "isComplete": True}
+    validated = "accepted" if isinstance(answer, ev.ApprovalGranted) else "rejected"
+    assert message["annotations"][0] == {"toolCallId": "one", "validated": validated, "isComplete": True}
 
 
 # On the wire
 
 
-def lines_of(chunks: Iterable[Any]) -> bytes:
+def frame_all(chunks: Iterable[Any]) -> bytes:
     return b"".join(map(STREAM.frame, chunks))
 
 
 @contextmanager
-def served(body: bytes) -> Iterator[str]:
-    """A server that answers everything with these lines, a few bytes at a time."""
+def serving(body: bytes) -> Iterator[str]:
+    """Run a server that answers every request with these bytes, 7 at a time, and yield its address."""
 
-    class Answer(BaseHTTPRequestHandler):
+    class StreamHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             for name, value in STREAM.headers.items():
                 self.send_header(name, value)
             self.end_headers()
-            for place in range(0, len(body), 7):
-                self.wfile.write(body[place : place + 7])
+            for start in range(0, len(body), 7):
+                self.wfile.write(body[start : start + 7])
                 self.wfile.flush()
 
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), StreamHandler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -274,10 +276,10 @@ def served(body: bytes) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", ["hostile_strings", "parallel_calls"])
 def test_the_client_reads_the_stream_from_a_socket(client: Client, name: str) -> None:
-    """Wherever the bytes are cut, and with empty lines to keep the connection alive, the message is the history's."""
+    """The message equals the history, for bytes split at any position and with empty lines between the chunks."""
     log = scenarios.load_events(name)
-    body = b"\n".join(map(STREAM.frame, chunks_of(log))) + b"\n"
-    with served(body) as url:
+    body = b"\n".join(map(STREAM.frame, stream_of(log))) + b"\n"
+    with serving(body) as url:
         (answer,) = client.ask([{"id": 0, "url": url}])
     assert (answer["error"], answer["finish"]) == (None, "stop")
     assert answer["message"] == message_of(json.loads(codec.encode(history(folded(log)))), "t1")
@@ -287,17 +289,17 @@ def test_the_client_reads_the_stream_from_a_socket(client: Client, name: str) ->
 
 def test_a_chunk_is_one_line() -> None:
     """The client splits the stream at line feeds only."""
-    chunks = chunks_of(scenarios.load_events("hostile_strings"))
-    lines = lines_of(chunks).split(b"\n")
+    chunks = stream_of(scenarios.load_events("hostile_strings"))
+    lines = frame_all(chunks).split(b"\n")
     assert lines.pop() == b""
     assert [[line[:1].decode(), json.loads(line[2:])] for line in lines] == chunks
     assert not STREAM.events and registry.streaming("vercel-v4") is STREAM
 
 
 def test_the_stream_grows_linearly_with_its_chunks(scale: int) -> None:
-    """C12: twice the chunks make twice the stream; arguments and output still being written are not sent at all."""
+    """C12: incomplete arguments and output are not sent."""
 
-    def size(count: int) -> int:
+    def stream_size(count: int) -> int:
         log = write_script(
             [
                 ev.TurnStarted(),
@@ -308,14 +310,14 @@ def test_the_stream_grows_linearly_with_its_chunks(scale: int) -> None:
                 ev.CallCompleted(aliases=(Alias("t", "1"),)),
             ]
         ).log
-        return len(lines_of(chunks_of(log)))
+        return len(frame_all(stream_of(log)))
 
-    few, many = size(200), size(400 * scale)
+    few, many = stream_size(200), stream_size(400 * scale)
     assert many < 2.1 * scale * few
 
 
 def test_ten_thousand_chunks_stream_as_their_history(law: Law) -> None:
-    """C12: a long turn is read to its end by the client, and right on the way."""
+    """C12: the client reads a long turn to its end, with the right message at every checked event."""
     drafts: list[Event] = [ev.TurnStarted()]
     for number in range(20):
         alias = (Alias("t", str(number)),)
@@ -331,11 +333,11 @@ def test_ten_thousand_chunks_stream_as_their_history(law: Law) -> None:
     law.check([segment], histories)
 
 
-# Rows in, messages out
+# Import rows, export messages
 
 
-async def through_a_ledger(rows: list[Any]) -> list[Message]:
-    """What is exported of rows that were imported."""
+async def import_and_export(rows: list[Any]) -> list[Message]:
+    """Import rows into a ledger and return the exported messages."""
     async with await open_ledger("sqlite:///:memory:", scenarios.NO_REAPER) as ledger:
         await import_lines(ledger.log, "thread", "rows", [json.dumps(row).encode() for row in rows])
         return history(await ledger.snapshot("thread"))
@@ -348,20 +350,20 @@ def without_steps(message: Message) -> list[Any]:
 @pytest.mark.anyio
 async def test_rows_imported_into_a_ledger_give_the_same_messages() -> None:
     """S4.8: text, call, text; the messages are the same with and without a ledger."""
-    answer, question = await through_a_ledger(weather())
-    bare_answer, bare_question = format_messages_to_vercel(weather(), {})
+    answer, question = await import_and_export(weather())
+    expected_answer, expected_question = format_messages_to_vercel(weather(), {})
     assert [part["type"] for part in without_steps(answer)] == ["text", "tool-invocation", "text"]
-    assert without_steps(answer) == bare_answer["parts"]
+    assert without_steps(answer) == expected_answer["parts"]
     assert (answer["role"], question["role"]) == ("assistant", "user")
     for name in ("content", "parts", "createdAt"):
-        assert question[name] == bare_question[name]
-    notes, bare_notes = answer["annotations"], bare_answer["annotations"]
-    assert notes == [bare_notes[0], {"messageId": answer["id"], "isComplete": True}]
-    # What cannot agree: a message has its id and its time when it begins, and the client gathers all text.
+        assert question[name] == expected_question[name]
+    notes, expected_notes = answer["annotations"], expected_answer["annotations"]
+    assert notes == [expected_notes[0], {"messageId": answer["id"], "isComplete": True}]
+    # These differ: a message has the id and time of its start, and its content has all texts.
     assert (answer["id"], question["id"]) == ("turn-t1", "msg-2")
-    assert (answer["createdAt"], bare_answer["createdAt"]) == (time(2), time(4))
+    assert (answer["createdAt"], expected_answer["createdAt"]) == (time(2), time(4))
     assert answer["content"] == "I'll check the weatherThe weather in Paris is 20°C"
-    assert answer["content"].endswith(bare_answer["content"])
+    assert answer["content"].endswith(expected_answer["content"])
 
 
 @pytest.mark.anyio
@@ -376,31 +378,35 @@ async def test_annotations_equal_those_of_the_imported_rows(validated: bool | No
         row(5, "AI_MESSAGE", {"content": "Done."}),
         row(6, "USER", {"content": "Thanks."}),
     ]
-    ours, bare = await through_a_ledger(rows), format_messages_to_vercel(rows, {})
-    assert [message["role"] for message in ours] == [message["role"] for message in bare]
-    notes, known = ours[1]["annotations"], bare[1]["annotations"]
-    assert notes[:-1] == known[:-1]
-    types = [part["type"] for part in bare[1]["parts"]]
-    assert [part["type"] for part in without_steps(ours[1])] == types == ["reasoning", *["tool-invocation"] * 2, "text"]
+    exported, expected = await import_and_export(rows), format_messages_to_vercel(rows, {})
+    assert [message["role"] for message in exported] == [message["role"] for message in expected]
+    notes, expected_notes = exported[1]["annotations"], expected[1]["annotations"]
+    assert notes[:-1] == expected_notes[:-1]
+    types = [part["type"] for part in expected[1]["parts"]]
+    assert (
+        [part["type"] for part in without_steps(exported[1])]
+        == types
+        == ["reasoning", *["tool-invocation"] * 2, "text"]
+    )
 
 
-# What the messages say
+# Content of the messages
 
 STATES: dict[str, list[Event]] = {
     "queued": [PROPOSED],
-    "awaiting_approval": ASKED,
+    "awaiting_approval": APPROVAL_REQUEST,
     "running": [PROPOSED, ev.CallStarted(aliases=ONE)],
     "completed": [PROPOSED, ev.CallCompleted(aliases=ONE, output="out")],
     "failed": [PROPOSED, ev.CallFailed(aliases=ONE, error="no")],
-    "denied": [*ASKED, ev.ApprovalRefused(aliases=ONE, reason="no")],
-    "cancelled": [*ASKED, ev.ApprovalWithdrawn(aliases=ONE, reason="no")],
+    "denied": [*APPROVAL_REQUEST, ev.ApprovalRefused(aliases=ONE, reason="no")],
+    "cancelled": [*APPROVAL_REQUEST, ev.ApprovalWithdrawn(aliases=ONE, reason="no")],
     "expired": [PROPOSED, ev.CallExpired(aliases=ONE, reason="no")],
     "lost": [PROPOSED, ev.CallLost(aliases=ONE, reason="no")],
 }
 
 
-def told_of(*drafts: Event, turn: bool = True) -> tuple[dict[str, Any], list[Any]]:
-    """The one call that these events make, and the annotations of calls in its message."""
+def encode_call(*drafts: Event, turn: bool = True) -> tuple[dict[str, Any], list[Any]]:
+    """Return the only call of these events, and the annotations of calls in its message."""
     (message,) = history(write_script([*([ev.TurnStarted()] if turn else []), *drafts]).state)
     (part,) = [part for part in message["parts"] if part["type"] == "tool-invocation"]
     return part["toolInvocation"], [note for note in message["annotations"] if "toolCallId" in note]
@@ -409,7 +415,7 @@ def told_of(*drafts: Event, turn: bool = True) -> tuple[dict[str, Any], list[Any
 @pytest.mark.parametrize("state", STATE_NAMES)
 def test_every_state_has_its_name(state: str) -> None:
     """C13, S4.2: from the state table; a call has an annotation if it ended or waits for approval."""
-    call, notes = told_of(*STATES[state])
+    call, notes = encode_call(*STATES[state])
     assert call["state"] == STATE_NAMES[state].v4
     assert ("result" in call) == (STATE_NAMES[state].v4 == "result")
     assert not STATE_NAMES[state].error or list(call["result"]) == ["error"]
@@ -421,26 +427,26 @@ def test_every_state_has_its_name(state: str) -> None:
 @pytest.mark.parametrize("state", STATE_NAMES)
 def test_every_call_outside_of_turns_has_an_annotation(state: str) -> None:
     """S4.2: it is not streamed, so the annotation need not wait for the end."""
-    _, (note,) = told_of(*STATES[state], turn=False)
+    _, (note,) = encode_call(*STATES[state], turn=False)
     assert note["isComplete"] == STATE_NAMES[state].complete
 
 
 @pytest.mark.parametrize(
     ("drafts", "validated"),
     [
-        ([PROPOSED, DONE], "not_required"),
-        (ASKED, "pending"),
-        ([*ASKED, ev.ApprovalGranted(aliases=ONE), DONE], "accepted"),
-        ([*ASKED, ev.ApprovalRefused(aliases=ONE)], "rejected"),
+        ([PROPOSED, COMPLETED], "not_required"),
+        (APPROVAL_REQUEST, "pending"),
+        ([*APPROVAL_REQUEST, ev.ApprovalGranted(aliases=ONE), COMPLETED], "accepted"),
+        ([*APPROVAL_REQUEST, ev.ApprovalRefused(aliases=ONE)], "rejected"),
         ([PROPOSED, ev.CallDenied(aliases=ONE)], "rejected"),
-        ([*ASKED, DONE], "not_required"),
-        ([*ASKED, ev.ApprovalWithdrawn(aliases=ONE)], "not_required"),
-        ([*ASKED, ASKED[1], ev.ApprovalGranted(aliases=ONE), DONE], "accepted"),
+        ([*APPROVAL_REQUEST, COMPLETED], "not_required"),
+        ([*APPROVAL_REQUEST, ev.ApprovalWithdrawn(aliases=ONE)], "not_required"),
+        ([*APPROVAL_REQUEST, APPROVAL_REQUEST[1], ev.ApprovalGranted(aliases=ONE), COMPLETED], "accepted"),
     ],
 )
 def test_validated_is_the_decision_of_the_user(drafts: list[Event], validated: str) -> None:
     """Accepted, rejected, pending, or not required."""
-    _, (note,) = told_of(*drafts)
+    _, (note,) = encode_call(*drafts)
     assert note["validated"] == validated
     assert ("approvalId" in note) == (validated == "pending")
 
@@ -458,9 +464,9 @@ def test_validated_is_the_decision_of_the_user(drafts: list[Event], validated: s
     ],
 )
 def test_a_result_is_the_output_or_the_reason(end: ev.CallEnd, result: Any) -> None:
-    """C5: a value for the page, or a sentence that a model can act on."""
+    """C5: the output as a value, or a sentence for the model."""
     printed = ev.CallProgress(aliases=ONE, text="printed\n")
-    call, _ = told_of(ev.CallStarted(aliases=ONE), printed, structs.replace(end, aliases=ONE))
+    call, _ = encode_call(ev.CallStarted(aliases=ONE), printed, structs.replace(end, aliases=ONE))
     assert call["result"] == result
 
 
@@ -471,33 +477,35 @@ def test_a_result_is_the_output_or_the_reason(end: ev.CallEnd, result: Any) -> N
         ([ev.CallStarted(aliases=ONE, input=[1])], {"input": [1]}),
         ([ev.CallStarted(aliases=ONE)], {}),
         ([ev.CallStarted(aliases=ONE), ev.CallInputDelta(aliases=ONE, text='{"a": ')], {}),
-        ([ev.CallInputDelta(aliases=ONE, text='{"a": 1}'), DONE], {"a": 1}),
-        ([ev.CallInputDelta(aliases=ONE, text='{"a": '), DONE], {"input": '{"a": '}),
+        ([ev.CallInputDelta(aliases=ONE, text='{"a": 1}'), COMPLETED], {"a": 1}),
+        ([ev.CallInputDelta(aliases=ONE, text='{"a": '), COMPLETED], {"input": '{"a": '}),
         ([ev.CallStarted(aliases=ONE, input={"n": 2**53, "__proto__": 1})], {"n": str(2**53), "(__proto__)": 1}),
     ],
 )
 def test_arguments_are_always_an_object(drafts: list[Event], args: Any) -> None:
     """C11: other values end the client's stream; incomplete arguments are shown when no more can follow."""
-    assert told_of(*drafts)[0]["args"] == args
+    assert encode_call(*drafts)[0]["args"] == args
 
 
 def test_a_call_with_streaming_arguments_is_partial() -> None:
     """The page shows the call at its position, without parsing incomplete arguments."""
-    call, notes = told_of(ev.CallProposed(aliases=ONE, tool_name="bash"), ev.CallInputDelta(aliases=ONE, text='{"a'))
+    call, notes = encode_call(
+        ev.CallProposed(aliases=ONE, tool_name="bash"), ev.CallInputDelta(aliases=ONE, text='{"a')
+    )
     assert call == {"state": "partial-call", "step": 0, "toolCallId": "one", "toolName": "bash"}
     assert notes == []
 
 
-@pytest.mark.parametrize("went", [ASKED[1:], [ev.CallStarted(aliases=ONE), ev.CallRequeued(aliases=ONE)]])
-def test_a_call_started_without_arguments_is_not_partial(went: list[Event]) -> None:
+@pytest.mark.parametrize("events", [APPROVAL_REQUEST[1:], [ev.CallStarted(aliases=ONE), ev.CallRequeued(aliases=ONE)]])
+def test_a_call_started_without_arguments_is_not_partial(events: list[Event]) -> None:
     """A call that was approved or started does not return to the partial state."""
-    answer = [ev.ApprovalGranted(aliases=ONE)] if went == ASKED[1:] else []
-    call, _ = told_of(ev.CallProposed(aliases=ONE, tool_name="bash"), *went, *answer)
+    answer = [ev.ApprovalGranted(aliases=ONE)] if events == APPROVAL_REQUEST[1:] else []
+    call, _ = encode_call(ev.CallProposed(aliases=ONE, tool_name="bash"), *events, *answer)
     assert (call["state"], call["args"]) == ("call", {})
 
 
 def test_a_detached_call_stays_queued_in_its_message() -> None:
-    """S3.1: its answer to the model was its correlation id; how it went is asked for elsewhere."""
+    """S3.1: its result for the model is its correlation id; the final result is not in the message."""
     log = scenarios.load_events("detached_call")
     (entry,) = [entry for entry in folded(log).entries.values() if isinstance(entry, ToolCall)]
     message = history(folded(log))[-2]
@@ -546,17 +554,17 @@ def test_a_history_is_made_block_by_block(name: str) -> None:
 def test_any_history_is_made_block_by_block(script: list[Event]) -> None:
     """For any texts and calls, in turns and between them."""
     snapshot = write_script(script).state.snapshot()
-    apart = [structs.replace(snapshot, entries=block) for block in split_blocks(snapshot.entries)[::-1]]
-    assert history(snapshot) == [message for block in apart for message in history(block)]
-    assert history(snapshot.entries) == [message for block in apart for message in history(block.entries)]
+    blocks = [structs.replace(snapshot, entries=block) for block in split_blocks(snapshot.entries)[::-1]]
+    assert history(snapshot) == [message for block in blocks for message in history(block)]
+    assert history(snapshot.entries) == [message for block in blocks for message in history(block.entries)]
 
 
 def test_a_message_is_complete_when_its_turn_has_ended() -> None:
     """S4.2: not during a pause of the turn."""
     log = write_script([ev.TurnStarted(), *STATES["completed"], ev.TurnEnded()]).log
-    (going,), (over,) = history(folded(log[:-1])), history(folded(log))
-    assert [note for note in going["annotations"] if "messageId" in note] == []
-    assert over["annotations"] == [*going["annotations"], {"messageId": "turn-t1", "isComplete": True}]
+    (before,), (after,) = history(folded(log[:-1])), history(folded(log))
+    assert [note for note in before["annotations"] if "messageId" in note] == []
+    assert after["annotations"] == [*before["annotations"], {"messageId": "turn-t1", "isComplete": True}]
 
 
 FILES = [
@@ -583,13 +591,13 @@ def test_files_of_a_user_are_attachments(client: Client) -> None:
 @pytest.mark.parametrize(("at", "shown"), [(1, "1970-01-01T00:00:00.001Z"), (2**53 - 1, None)])
 def test_times_are_in_javascript_iso_format(at: int, shown: str | None) -> None:
     """C11: a time out of range is left out."""
-    assert history([Spoken(id=1, at=at, role="user", content="Hi.")])[0]["createdAt"] == shown
+    assert history([MessageEntry(id=1, at=at, role="user", content="Hi.")])[0]["createdAt"] == shown
 
 
 @pytest.mark.parametrize("name", ["parallel_calls", "two_turns", "approval_pending", "streamed_arguments"])
 @pytest.mark.anyio
 async def test_entries_from_a_checkpoint_give_the_same_messages(name: str) -> None:
-    """C9: a history read from a checkpoint is the one that is folded from the log."""
+    """C9: a history from a checkpoint equals the history from the fold of the log."""
     async with await open_ledger("sqlite:///:memory:", scenarios.NO_REAPER) as ledger:
         for draft in scenarios.load_drafts(name):
             await ledger.log.append("s", [draft])
@@ -597,7 +605,7 @@ async def test_entries_from_a_checkpoint_give_the_same_messages(name: str) -> No
         assert history(await ledger.snapshot("s")) == history(await ledger.log.state_at("s"))
 
 
-# What JavaScript makes of JSON
+# JSON values in JavaScript
 
 KEYS = st.sampled_from(["a", "__proto__", "(__proto__)", "constructor", "prototype", "(prototype)"])
 JSON = st.recursive(
@@ -614,7 +622,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_any_result_is_read_unchanged_by_the_client(client: Client, value: Any) -> None:
-    """C11: no number is rounded and no key becomes a prototype on the way."""
+    """C11: no number is rounded, and no key changes a prototype."""
     chunks = [["b", {"toolCallId": "1", "toolName": "x"}], ["9", {"toolCallId": "1", "toolName": "x", "args": {}}]]
     (answer,) = client.ask([{"id": 0, "chunks": [*chunks, ["a", {"toolCallId": "1", "result": readable(value)}]]}])
     assert answer["error"] is None

@@ -1,4 +1,4 @@
-"""Stored rows: read into a session, and turned into messages of the AI SDK 4 without one."""
+"""Stored rows: decode them into a session, or convert them to messages of the AI SDK 4 without a ledger."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def time(number: int) -> str:
 
 
 def row(number: int, kind: str, content: Any, calls: list[Any] | None = None, **more: Any) -> dict[str, Any]:
-    """A row as a database holds it: its content is JSON text."""
+    """Return a row as stored in a database: its content is JSON text."""
     fields = {"id": f"m{number}", "entity": kind, "content": json.dumps(content), "creationDate": time(number)}
     return {**fields, "isComplete": True, "toolCalls": calls or [], **more}
 
@@ -42,7 +42,7 @@ def call(identity: str, validated: Any = None, name: str = "get_weather", args: 
 
 
 def weather() -> list[dict[str, Any]]:
-    """A question, a call, its result, the answer."""
+    """Return rows with a question, a call, its result and the answer."""
     return [
         row(1, "USER", {"content": "What's the weather in Paris?"}),
         row(2, "AI_TOOL", {"content": "I'll check the weather"}, [call("call_123")]),
@@ -52,16 +52,16 @@ def weather() -> list[dict[str, Any]]:
 
 
 def invocations(messages: list[Any]) -> list[Any]:
-    """All calls of messages, oldest first."""
+    """Return all calls of messages, oldest first."""
     parts = [part for message in reversed(messages) for part in message["parts"]]
     return [part["toolInvocation"] for part in parts if part["type"] == "tool-invocation"]
 
 
 def notes(messages: list[Any], key: str) -> dict[str, Any]:
-    """The annotations of calls or of messages, by id."""
-    found = [note for message in messages for note in message["annotations"] if key in note]
-    assert len({note[key] for note in found}) == len(found)
-    return {note[key]: note for note in found}
+    """Return the annotations of calls or of messages by id."""
+    annotations = [note for message in messages for note in message["annotations"] if key in note]
+    assert len({note[key] for note in annotations}) == len(annotations)
+    return {note[key]: note for note in annotations}
 
 
 # Messages
@@ -105,7 +105,7 @@ def test_text_call_and_text_are_one_assistant_message() -> None:
     }
 
 
-SAID = [
+RESULTS = [
     ({"tool_call_id": "c", "content": "out"}, "out"),
     ({"toolCallId": "c", "content": "out"}, "out"),
     ({"tool_call_id": "c", "result": "out"}, "out"),
@@ -118,19 +118,19 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize(("content", "result"), SAID)
-@pytest.mark.parametrize("text", [True, False])
-def test_every_spelling_of_a_result_is_read(content: Any, result: Any, text: bool) -> None:
+@pytest.mark.parametrize(("content", "result"), RESULTS)
+@pytest.mark.parametrize("as_text", [True, False])
+def test_every_spelling_of_a_result_is_read(content: Any, result: Any, as_text: bool) -> None:
     """S4.1: either id; content before result, or else empty; a content column of text or of JSON."""
     rows = [*weather()[:1], row(2, "AI_TOOL", {}, [call("c")]), row(3, "TOOL", content)]
-    if not text:
+    if not as_text:
         rows[2]["content"] = content
-    (found,) = invocations(format_messages_to_vercel(rows, {}))
-    assert (found["state"], found["result"]) == ("result", result)
+    (invocation,) = invocations(format_messages_to_vercel(rows, {}))
+    assert (invocation["state"], invocation["result"]) == ("result", result)
     assert json.loads(vercel_json(json.dumps(rows))) == format_messages_to_vercel(rows)
 
 
-SNAKE = {
+SNAKE_CASE = {
     "id": "message_id",
     "creationDate": "creation_date",
     "isComplete": "is_complete",
@@ -138,22 +138,24 @@ SNAKE = {
 }
 SPELLINGS = [
     {},
-    SNAKE,
+    SNAKE_CASE,
     {"id": "messageId", "creationDate": "createdAt"},
     {"creationDate": "created_at", "content": "msg_content"},
 ]
 
 
-def spelled(rows: list[dict[str, Any]], names: dict[str, str]) -> list[dict[str, Any]]:
+def rename_columns(rows: list[dict[str, Any]], names: dict[str, str]) -> list[dict[str, Any]]:
     return [{names.get(name, name): value for name, value in row.items()} for row in rows]
 
 
 @pytest.mark.parametrize("names", SPELLINGS)
 def test_every_spelling_of_a_column_is_read(names: dict[str, str]) -> None:
-    """S4.1: camelCase, snake_case, and the words of the backend's own API."""
-    rows = spelled(weather(), names)
-    lower = [{**row, "entity": row["entity"].lower()} for row in rows]
-    assert format_messages_to_vercel(rows) == format_messages_to_vercel(lower) == format_messages_to_vercel(weather())
+    """S4.1: camelCase, snake_case, and the names of the backend's own API."""
+    rows = rename_columns(weather(), names)
+    lowercase = [{**row, "entity": row["entity"].lower()} for row in rows]
+    assert (
+        format_messages_to_vercel(rows) == format_messages_to_vercel(lowercase) == format_messages_to_vercel(weather())
+    )
     assert json.loads(vercel_json(json.dumps(rows))) == format_messages_to_vercel(weather())
 
 
@@ -212,16 +214,16 @@ VALIDATED = [
 ]
 
 
-@pytest.mark.parametrize(("stored", "required", "free"), VALIDATED)
-def test_a_call_has_the_decision_of_the_user(stored: Any, required: str, free: str) -> None:
+@pytest.mark.parametrize(("stored", "required", "optional"), VALIDATED)
+def test_a_call_has_the_decision_of_the_user(stored: Any, required: str, optional: str) -> None:
     """S4.3: the stored decision, or else whether the tool requires approval, by a mapping or a function."""
     rows = [row(1, "AI_TOOL", {}, [call("c", stored)])]
-    for needs, shown in (({"get_weather": True}, required), ({"other": True}, free), (None, free)):
-        found = format_messages_to_vercel(rows, needs)
-        assert notes(found, "toolCallId")["c"]["validated"] == shown
-        assert json.loads(vercel_json(json.dumps(rows), needs)) == found
-        if needs is not None:
-            assert format_messages_to_vercel(rows, lambda tool, needs=needs: needs.get(tool, False)) == found
+    for approval_map, expected in (({"get_weather": True}, required), ({"other": True}, optional), (None, optional)):
+        messages = format_messages_to_vercel(rows, approval_map)
+        assert notes(messages, "toolCallId")["c"]["validated"] == expected
+        assert json.loads(vercel_json(json.dumps(rows), approval_map)) == messages
+        if approval_map is not None:
+            assert format_messages_to_vercel(rows, lambda tool, names=approval_map: names.get(tool, False)) == messages
 
 
 def test_calls_without_a_result_get_a_placeholder() -> None:
@@ -245,14 +247,14 @@ def test_calls_without_a_result_get_a_placeholder() -> None:
 def test_the_id_of_a_placeholder_is_stable() -> None:
     """S4.4: for any rows after it and on any page."""
     rows = weather()[:2]
-    (read, _), (again, _) = format_messages_to_vercel(rows), format_messages_to_vercel(weather()[:3])
+    (first, _), (again, _) = format_messages_to_vercel(rows), format_messages_to_vercel(weather()[:3])
     (alone,) = format_messages_to_vercel(rows[1:])
     later = format_messages_to_vercel([*rows, row(9, "USER", {"content": "And?"})])[1]
-    assert read["id"] == again["id"] == alone["id"] == later["id"]
+    assert first["id"] == again["id"] == alone["id"] == later["id"]
     longer = format_messages_to_vercel([*rows, row(8, "AI_TOOL", {"content": "And"}, [call("b")])])[0]
-    assert len(longer["parts"]) == 4 and longer["id"] == read["id"]
+    assert len(longer["parts"]) == 4 and longer["id"] == first["id"]
     other = format_messages_to_vercel([{**rows[1], "id": "m77"}])[0]
-    assert other["id"] != read["id"]
+    assert other["id"] != first["id"]
 
 
 def test_a_call_is_in_state_call_until_its_result() -> None:
@@ -271,10 +273,10 @@ def test_the_step_of_a_call_is_its_round_in_the_message() -> None:
         row(4, "AI_MESSAGE", {"content": "."}),
         row(5, "AI_TOOL", {}, [call("d")]),
     ]
-    found = {
+    steps = {
         invocation["toolCallId"]: invocation["step"] for invocation in invocations(format_messages_to_vercel(rows))
     }
-    assert found == {"a": 0, "b": 0, "c": 1, "d": 0}
+    assert steps == {"a": 0, "b": 0, "c": 1, "d": 0}
 
 
 # Bad input
@@ -285,8 +287,8 @@ def test_malformed_arguments_affect_only_their_call() -> None:
     arguments = ['{"city": ', "{}", "", "NaN", "[" * 200_000, '{"n": 1e5}', "\ud800"]
     calls = [call(str(number), args=args) for number, args in enumerate(arguments)]
     rows = [*weather(), row(5, "AI_TOOL", {}, calls)]
-    found = [invocation["args"] for invocation in invocations(format_messages_to_vercel(rows))[1:]]
-    assert found[:-1] == ['{"city": ', {}, {}, "NaN", "[" * 200_000, {"n": 1e5}]
+    parsed = [invocation["args"] for invocation in invocations(format_messages_to_vercel(rows))[1:]]
+    assert parsed[:-1] == ['{"city": ', {}, {}, "NaN", "[" * 200_000, {"n": 1e5}]
     assert json.loads(vercel_json(json.dumps(rows[:-1]))) == format_messages_to_vercel(rows[:-1])
     rows[-1]["toolCalls"].pop()
     assert json.loads(vercel_json(json.dumps(rows))) == format_messages_to_vercel(rows)
@@ -294,17 +296,19 @@ def test_malformed_arguments_affect_only_their_call() -> None:
 
 def test_arguments_that_are_not_json_are_converted() -> None:
     """A value that contains itself, or of a type that JSON lacks."""
-    inside: dict[str, Any] = {"set": {1}, 2: b"x"}
-    inside["self"] = inside
-    rows = [row(1, "AI_TOOL", {}, [{"id": "a", "name": "f", "arguments": inside}])]
-    (found,) = invocations(format_messages_to_vercel(rows))
-    assert found["args"] == {"set": [1], "2": "x", "self": "[cycle]"}
+    cyclic: dict[str, Any] = {"set": {1}, 2: b"x"}
+    cyclic["self"] = cyclic
+    rows = [row(1, "AI_TOOL", {}, [{"id": "a", "name": "f", "arguments": cyclic}])]
+    (invocation,) = invocations(format_messages_to_vercel(rows))
+    assert invocation["args"] == {"set": [1], "2": "x", "self": "[cycle]"}
 
 
-@pytest.mark.parametrize("odd", [None, 3, "text", [], {}, {"entity": "SYSTEM"}, {"entity": ["USER"]}, {"entity": None}])
-def test_values_that_are_not_rows_are_ignored(odd: Any) -> None:
+@pytest.mark.parametrize(
+    "value", [None, 3, "text", [], {}, {"entity": "SYSTEM"}, {"entity": ["USER"]}, {"entity": None}]
+)
+def test_values_that_are_not_rows_are_ignored(value: Any) -> None:
     """Values that are not objects, and unknown kinds; other rows are not affected."""
-    rows = [*weather()[:2], odd, *weather()[2:]]
+    rows = [*weather()[:2], value, *weather()[2:]]
     assert format_messages_to_vercel(rows) == format_messages_to_vercel(weather())
     assert json.loads(vercel_json(json.dumps(rows))) == format_messages_to_vercel(weather())
 
@@ -360,19 +364,19 @@ def test_foreign_ids_reused_in_a_later_turn_are_new_calls() -> None:
         row(5, "AI_TOOL", {}, [call("0"), call("1")]),
         row(6, "TOOL", {"tool_call_id": "0", "content": "second"}),
     ]
-    found = [invocation.get("result") for invocation in invocations(format_messages_to_vercel(rows))]
-    assert found == [None, "second", None]
+    results = [invocation.get("result") for invocation in invocations(format_messages_to_vercel(rows))]
+    assert results == [None, "second", None]
 
 
 @pytest.mark.parametrize("order", [(2, 3), (3, 2)])
 def test_a_reason_over_the_limit_is_stored_in_full(order: tuple[int, int]) -> None:
     """Once, whether the row that gives it follows its call or precedes it."""
     before, after = order
-    why = row(after, "TOOL", {"tool_call_id": "a", "content": "no " * 5000})
-    thread = [row(1, "USER", {"content": "hi"}), row(before, "AI_TOOL", {}, [call("a", False)]), why]
+    reason_row = row(after, "TOOL", {"tool_call_id": "a", "content": "no " * 5000})
+    thread = [row(1, "USER", {"content": "hi"}), row(before, "AI_TOOL", {}, [call("a", False)]), reason_row]
     decoder = RowsDecoder()
-    fed = [draft.event for one in sorted(thread, key=lambda one: one["id"]) for draft in decoder.feed(one)]
-    assert [event.body for event in fed if isinstance(event, ev.Raw)] == [why]
+    events = [draft.event for line in sorted(thread, key=lambda line: line["id"]) for draft in decoder.feed(line)]
+    assert [event.body for event in events if isinstance(event, ev.Raw)] == [reason_row]
 
 
 def test_an_early_result_belongs_to_the_call_of_its_turn() -> None:
@@ -386,7 +390,7 @@ def test_an_early_result_belongs_to_the_call_of_its_turn() -> None:
         row(6, "AI_MESSAGE", {"content": "Done"}),
     ]
     assert [invocation.get("result") for invocation in invocations(format_messages_to_vercel(rows))] == [None, "second"]
-    entries = Reading().feed(*rows).close().entries(ToolCall)
+    entries = RowsHarness().feed(*rows).close().entries(ToolCall)
     assert [entry.output for entry in entries] == [None, "second"]
 
 
@@ -395,8 +399,10 @@ def test_rows_on_two_pages_are_shown_once() -> None:
     rows = weather()
     assert format_messages_to_vercel(rows + copy.deepcopy(rows[1:])) == format_messages_to_vercel(rows)
     assert json.loads(vercel_json(json.dumps(rows + rows[1:]))) == format_messages_to_vercel(rows)
-    same = [row(n, "USER", {"content": f"question {n}"}, id="thread") for n in range(3)]
-    assert [message["content"] for message in format_messages_to_vercel(same)] == [f"question {n}" for n in (2, 1, 0)]
+    same_id = [row(n, "USER", {"content": f"question {n}"}, id="thread") for n in range(3)]
+    assert [message["content"] for message in format_messages_to_vercel(same_id)] == [
+        f"question {n}" for n in (2, 1, 0)
+    ]
 
 
 ORDERS = {
@@ -406,12 +412,11 @@ ORDERS = {
 }
 
 
-@pytest.mark.parametrize("evidence", ORDERS)
-def test_row_order_is_found_by_times_ids_or_calls(evidence: str) -> None:
+@pytest.mark.parametrize("order", ORDERS)
+def test_row_order_is_found_by_times_ids_or_calls(order: str) -> None:
     """S4.1: the result is newest first for either order of the input."""
     rows = [
-        {**row, **ORDERS[evidence], "id": 10 + n if evidence == "numbers" else row["id"]}
-        for n, row in enumerate(weather())
+        {**row, **ORDERS[order], "id": 10 + n if order == "numbers" else row["id"]} for n, row in enumerate(weather())
     ]
     forward, backward = format_messages_to_vercel(rows), format_messages_to_vercel(rows[::-1])
     assert forward == backward
@@ -422,9 +427,9 @@ def test_row_order_is_found_by_times_ids_or_calls(evidence: str) -> None:
 def test_rows_of_the_same_time_are_ordered_by_numeric_ids() -> None:
     """For any order of the input."""
     rows = [{**row, "id": 10 + n, "creationDate": time(1)} for n, row in enumerate(weather())]
-    wanted = format_messages_to_vercel(rows)
+    expected = format_messages_to_vercel(rows)
     for seed in range(10):
-        assert format_messages_to_vercel(random.Random(seed).sample(rows, 4)) == wanted
+        assert format_messages_to_vercel(random.Random(seed).sample(rows, 4)) == expected
 
 
 def test_rows_without_times_are_ordered_by_call_and_result() -> None:
@@ -440,9 +445,9 @@ def test_a_row_without_a_time_stays_next_to_its_neighbours() -> None:
     rows = [
         row(n, "USER", {"content": str(n)}, **({"creationDate": None} if n in (0, 2, 3, 5) else {})) for n in range(7)
     ]
-    wanted = [str(n) for n in reversed(range(7))]
-    assert [message["content"] for message in format_messages_to_vercel(rows)] == wanted
-    assert [message["content"] for message in format_messages_to_vercel(rows[::-1])] == wanted
+    expected = [str(n) for n in reversed(range(7))]
+    assert [message["content"] for message in format_messages_to_vercel(rows)] == expected
+    assert [message["content"] for message in format_messages_to_vercel(rows[::-1])] == expected
 
 
 def test_times_of_any_form_are_compared_as_times() -> None:
@@ -454,13 +459,13 @@ def test_times_of_any_form_are_compared_as_times() -> None:
         assert [message["content"] for message in format_messages_to_vercel(order)] == ["5", "4", "3", "2", "1", "0"]
 
 
-@pytest.mark.parametrize("wrapped", [lambda rows: rows, lambda rows: {"rows": rows}, lambda rows: {"results": rows}])
-def test_a_list_a_document_and_json_lines_are_accepted(wrapped: Any) -> None:
+@pytest.mark.parametrize("wrap", [lambda rows: rows, lambda rows: {"rows": rows}, lambda rows: {"results": rows}])
+def test_a_list_a_document_and_json_lines_are_accepted(wrap: Any) -> None:
     """All give the same messages; bytes that are not JSON are refused."""
-    wanted = format_messages_to_vercel(weather())
+    expected = format_messages_to_vercel(weather())
     lines = "\n".join(json.dumps(row, indent=None) for row in weather())
-    assert json.loads(vercel_json(json.dumps(wrapped(weather())).encode())) == wanted
-    assert json.loads(vercel_json(lines)) == json.loads(vercel_json(lines.encode() + b"\n\n")) == wanted
+    assert json.loads(vercel_json(json.dumps(wrap(weather())).encode())) == expected
+    assert json.loads(vercel_json(lines)) == json.loads(vercel_json(lines.encode() + b"\n\n")) == expected
     assert vercel_json(b"[]") == vercel_json(b"") == b"[]"
     with pytest.raises(ValueError, match="invalid JSON"):
         vercel_json(b"{")
@@ -486,32 +491,32 @@ def test_content_is_always_one_text(content: Any, text: str, as_text: bool) -> N
     """The texts of blocks, and the JSON of other values, since the client shows `content` unchanged."""
     message = {"role": "assistant", "content": content}
     rows = [*weather()[:3], {**row(4, "AI_MESSAGE", message), "content": json.dumps(message) if as_text else message}]
-    found = format_messages_to_vercel(rows)
-    assert found[0]["content"] == text
-    assert json.loads(vercel_json(json.dumps(rows))) == found
+    messages = format_messages_to_vercel(rows)
+    assert messages[0]["content"] == text
+    assert json.loads(vercel_json(json.dumps(rows))) == messages
 
 
-@pytest.mark.parametrize("names", [{}, SNAKE])
-@pytest.mark.parametrize("text", [True, False])
-def test_arguments_and_results_are_passed_without_parsing(names: dict[str, str], text: bool) -> None:
+@pytest.mark.parametrize("names", [{}, SNAKE_CASE])
+@pytest.mark.parametrize("as_text", [True, False])
+def test_arguments_and_results_are_passed_without_parsing(names: dict[str, str], as_text: bool) -> None:
     """So a long thread is fast: bytes are unchanged, including white space, in both usual spellings."""
-    loose = '{"city" :  "Paris"}'
+    spaced = '{"city" :  "Paris"}'
     rows = weather()
-    rows[1] = row(2, "AI_TOOL", {"role": "assistant", "content": ""}, [call("call_123", args=loose)])
+    rows[1] = row(2, "AI_TOOL", {"role": "assistant", "content": ""}, [call("call_123", args=spaced)])
     rows[3] = row(4, "AI_MESSAGE", {"role": "assistant", "content": None})
-    rows_json = json.dumps(spelled(rows, names))
-    if not text:
+    rows_json = json.dumps(rename_columns(rows, names))
+    if not as_text:
         rows = [{**row, "content": json.loads(row["content"])} for row in rows]
-        rows_json = json.dumps(spelled(rows, names), separators=(" ,", ": ")).replace("20}", "20 }")
-    assert loose.encode() in vercel_json(rows_json)
+        rows_json = json.dumps(rename_columns(rows, names), separators=(" ,", ": ")).replace("20}", "20 }")
+    assert spaced.encode() in vercel_json(rows_json)
     assert json.loads(vercel_json(rows_json)) == format_messages_to_vercel(json.loads(rows_json))
 
 
 # Laws
 
 
-class Asked(NamedTuple):
-    """A call as it was planned. No result: it is still open."""
+class PlannedCall(NamedTuple):
+    """A planned call; an open one has the result NO_RESULT."""
 
     id: str
     validated: bool | None
@@ -522,11 +527,11 @@ class Asked(NamedTuple):
 class Round(NamedTuple):
     text: str
     reasoning: str
-    calls: list[Asked]
+    calls: list[PlannedCall]
 
 
 class Turn(NamedTuple):
-    """No closing text: the model never answered."""
+    """A planned turn; without an answer, the model did not end it."""
 
     question: str
     rounds: list[Round]
@@ -539,26 +544,26 @@ values = st.recursive(
     max_leaves=4,
 )
 words = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8)
-maybe = st.just("") | words
-OPEN: Any = ...
+maybe_words = st.just("") | words
+NO_RESULT: Any = ...
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> list[Turn]:
-    """A conversation, told as what happened and not as rows."""
+    """Draw a conversation as turns, rounds and calls."""
     ids = iter(range(1000))
     calls_strategy = st.builds(
-        lambda validated, args, result: Asked(f"call_{next(ids)}", validated, args, result),
+        lambda validated, args, result: PlannedCall(f"call_{next(ids)}", validated, args, result),
         st.sampled_from([None, True, False]),
         st.dictionaries(st.text(max_size=3), values, max_size=2),
-        st.just(OPEN) | values.filter(lambda value: value not in (None, "")),
+        st.just(NO_RESULT) | values.filter(lambda value: value not in (None, "")),
     )
-    rounds = st.builds(Round, maybe, maybe, st.lists(calls_strategy, min_size=1, max_size=3))
-    return draw(st.lists(st.builds(Turn, words, st.lists(rounds, max_size=3), maybe), min_size=1, max_size=4))
+    rounds = st.builds(Round, maybe_words, maybe_words, st.lists(calls_strategy, min_size=1, max_size=3))
+    return draw(st.lists(st.builds(Turn, words, st.lists(rounds, max_size=3), maybe_words), min_size=1, max_size=4))
 
 
 def rows_of(plan: list[Turn], pick: random.Random) -> list[dict[str, Any]]:
-    """The rows that a backend would have stored, oldest first. Results come in any order."""
+    """Return the rows that a backend would store for a plan, oldest first, with the results of a round in any order."""
     rows: list[dict[str, Any]] = []
 
     def add(kind: str, content: dict[str, Any], calls: list[Any] | None = None) -> None:
@@ -566,39 +571,40 @@ def rows_of(plan: list[Turn], pick: random.Random) -> list[dict[str, Any]]:
 
     for turn in plan:
         add("USER", {"content": turn.question})
-        for one in turn.rounds:
-            calls = [call(a.id, a.validated, args=json.dumps(a.args)) for a in one.calls]
-            add("AI_TOOL", {"content": one.text, "reasoning": one.reasoning}, calls)
-            for done in pick.sample(
-                [a for a in one.calls if a.result is not OPEN], sum(a.result is not OPEN for a in one.calls)
+        for round in turn.rounds:
+            calls = [call(planned.id, planned.validated, args=json.dumps(planned.args)) for planned in round.calls]
+            add("AI_TOOL", {"content": round.text, "reasoning": round.reasoning}, calls)
+            for ended in pick.sample(
+                [planned for planned in round.calls if planned.result is not NO_RESULT],
+                sum(planned.result is not NO_RESULT for planned in round.calls),
             ):
-                add("TOOL", {"tool_call_id": done.id, "content": done.result})
+                add("TOOL", {"tool_call_id": ended.id, "content": ended.result})
         if turn.answer:
             add("AI_MESSAGE", {"content": turn.answer})
     return rows
 
 
-def shown(plan: list[Turn]) -> list[tuple[str, list[Any]]]:
-    """The role and the parts of every message that a plan should give, newest first."""
-    found: list[tuple[str, list[Any]]] = []
+def expected_messages(plan: list[Turn]) -> list[tuple[str, list[Any]]]:
+    """Return the role and the parts of every message that a plan should give, newest first."""
+    messages: list[tuple[str, list[Any]]] = []
     for turn in plan:
-        found.append(("user", [turn.question]))
+        messages.append(("user", [turn.question]))
         parts: list[Any] = []
-        for one in turn.rounds:
-            parts += [("thought", one.reasoning)] if one.reasoning else []
-            parts += [one.text] if one.text else []
-            parts += [(*call[::2], call.result) for call in one.calls]
+        for round in turn.rounds:
+            parts += [("thought", round.reasoning)] if round.reasoning else []
+            parts += [round.text] if round.text else []
+            parts += [(*call[::2], call.result) for call in round.calls]
         parts += [turn.answer] if turn.answer else []
-        found += [("assistant", parts)] if parts else []
-    return found[::-1]
+        messages += [("assistant", parts)] if parts else []
+    return messages[::-1]
 
 
-def describe(part: Any) -> Any:
-    """A part, as `shown` has it."""
+def part_content(part: Any) -> Any:
+    """Return the content of a part in the form of `expected_messages`."""
     if part["type"] == "tool-invocation":
         invocation = part["toolInvocation"]
         assert invocation["state"] == ("result" if "result" in invocation else "call")
-        return invocation["toolCallId"], invocation["args"], invocation.get("result", OPEN)
+        return invocation["toolCallId"], invocation["args"], invocation.get("result", NO_RESULT)
     return ("thought", part["reasoning"]) if part["type"] == "reasoning" else part["text"]
 
 
@@ -606,11 +612,13 @@ def describe(part: Any) -> Any:
 def test_messages_have_every_text_call_and_result_once(plan: list[Turn], pick: random.Random) -> None:
     """S4.1: each text in its position and each result in its call."""
     messages = format_messages_to_vercel(rows_of(plan, pick), {})
-    assert [(message["role"], [describe(part) for part in message["parts"]]) for message in messages] == shown(plan)
-    calls = {call.id: call.validated for turn in plan for one in turn.rounds for call in one.calls}
-    words = {True: "accepted", False: "rejected", None: "not_required"}
+    assert [
+        (message["role"], [part_content(part) for part in message["parts"]]) for message in messages
+    ] == expected_messages(plan)
+    calls = {call.id: call.validated for turn in plan for round in turn.rounds for call in round.calls}
+    decisions = {True: "accepted", False: "rejected", None: "not_required"}
     assert {name: note["validated"] for name, note in notes(messages, "toolCallId").items()} == {
-        name: words[validated] for name, validated in calls.items()
+        name: decisions[validated] for name, validated in calls.items()
     }
     assert set(notes(messages, "messageId")) == {message["id"] for message in messages}
 
@@ -618,15 +626,15 @@ def test_messages_have_every_text_call_and_result_once(plan: list[Turn], pick: r
 @given(plans(), st.randoms(use_true_random=False), st.sampled_from(SPELLINGS))
 def test_rows_in_any_order_give_the_same_messages(plan: list[Turn], pick: random.Random, names: dict[str, str]) -> None:
     """S4.1, S4.9: rows are sorted by time, as values and as JSON, and the input is not changed."""
-    rows = spelled(rows_of(plan, pick), names)
-    wanted = canonical_json(format_messages_to_vercel(rows, {"get_weather": True}))
-    mixed = pick.sample(rows, len(rows))
-    before = copy.deepcopy(mixed)
-    assert canonical_json(format_messages_to_vercel(mixed, {"get_weather": True})) == wanted
-    assert mixed == before
-    assert canonical_json(json.loads(vercel_json(json.dumps(mixed), {"get_weather": True}))) == wanted
-    objects = [{**row, **{k: json.loads(row[k]) for k in ("content", "msg_content") if k in row}} for row in mixed]
-    assert canonical_json(json.loads(vercel_json(json.dumps(objects), {"get_weather": True}))) == wanted
+    rows = rename_columns(rows_of(plan, pick), names)
+    expected = canonical_json(format_messages_to_vercel(rows, {"get_weather": True}))
+    shuffled = pick.sample(rows, len(rows))
+    before = copy.deepcopy(shuffled)
+    assert canonical_json(format_messages_to_vercel(shuffled, {"get_weather": True})) == expected
+    assert shuffled == before
+    assert canonical_json(json.loads(vercel_json(json.dumps(shuffled), {"get_weather": True}))) == expected
+    objects = [{**row, **{k: json.loads(row[k]) for k in ("content", "msg_content") if k in row}} for row in shuffled]
+    assert canonical_json(json.loads(vercel_json(json.dumps(objects), {"get_weather": True}))) == expected
 
 
 @given(format_cases.streams("rows"))
@@ -645,23 +653,23 @@ def test_any_input_gives_messages(rows: list[Any]) -> None:
 # Sessions
 
 
-class Reading:
-    """A decoder and the ledger's write path behind it."""
+class RowsHarness:
+    """The rows decoder with a ledger in memory."""
 
     def __init__(self) -> None:
         self.decoder = RowsDecoder()
         self.memory = MemoryLedger(redact=False)
 
-    def feed(self, *messages: Any) -> Reading:
+    def feed(self, *messages: Any) -> RowsHarness:
         for message in messages:
-            self.take(self.decoder.feed(codec.parse_json(json.dumps(message))))
+            self.write(self.decoder.feed(codec.parse_json(json.dumps(message))))
         return self
 
-    def close(self) -> Reading:
-        self.take(self.decoder.close("eof"))
+    def close(self) -> RowsHarness:
+        self.write(self.decoder.close("eof"))
         return self
 
-    def take(self, drafts: list[ev.Draft]) -> None:
+    def write(self, drafts: list[ev.Draft]) -> None:
         if drafts:
             self.memory.write(*drafts)
 
@@ -671,10 +679,10 @@ class Reading:
     def log(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.memory.log if isinstance(event, kind)]
 
-    def shown(self) -> bytes:
-        """The entries, with one name for each minted id."""
+    def normalized_entries(self) -> bytes:
+        """Return the entries as JSON, with numbers in place of generated ids."""
         text = canonical_json(self.entries()).decode()
-        for number, name in enumerate(self.memory.names.calls + self.memory.names.approvals):
+        for number, name in enumerate(self.memory.known_ids.calls + self.memory.known_ids.approvals):
             text = text.replace(name, f"#{number}")
         return text.encode()
 
@@ -685,29 +693,29 @@ def test_oldest_first_and_newest_first_files_give_the_same_session(
 ) -> None:
     """So do pages, newest first, and one document with all rows in any order."""
     rows = rows_of(plan, pick)
-    wanted = Reading().feed(*rows).close()
+    expected = RowsHarness().feed(*rows).close()
     newest = rows[::-1]
     pages = [{"results": newest[at : at + page]} for at in range(0, len(newest), page)]
     for lines in (newest, [rows], [newest], [pick.sample(rows, len(rows))], pages):
-        assert Reading().feed(*lines).close().shown() == wanted.shown()
+        assert RowsHarness().feed(*lines).close().normalized_entries() == expected.normalized_entries()
 
 
 @given(plans(), st.randoms(use_true_random=False))
 def test_session_and_messages_have_the_same_calls(plan: list[Turn], pick: random.Random) -> None:
     """C3: by id, with arguments and results; a rejected call has a reason and no result."""
     rows = rows_of(plan, pick)
-    reading = Reading().feed(*rows).close()
-    found = {entry.tool_call_id: entry for entry in reading.entries(ToolCall)}
+    harness = RowsHarness().feed(*rows).close()
+    entries = {entry.tool_call_id: entry for entry in harness.entries(ToolCall)}
     messages = {invocation["toolCallId"]: invocation for invocation in invocations(format_messages_to_vercel(rows))}
-    assert list(found) == list(messages)
+    assert list(entries) == list(messages)
     rejected = {
         invocation.id
         for turn in plan
-        for one in turn.rounds
-        for invocation in one.calls
+        for round in turn.rounds
+        for invocation in round.calls
         if invocation.validated is False
     }
-    for name, entry in found.items():
+    for name, entry in entries.items():
         assert entry.raw_input == messages[name]["args"]
         assert (entry.status == "denied") == (name in rejected)
         if name not in rejected:
@@ -719,8 +727,8 @@ def test_rows_are_decoded_immediately_once_their_order_is_known() -> None:
     """Only the first row waits for the second one."""
     decoder = RowsDecoder()
     drafts = [decoder.feed(row) for row in weather()]
-    assert [bool(found) for found in drafts] == [False, True, True, True]
-    kinds = [type(draft.event) for found in drafts for draft in found]
+    assert [bool(batch) for batch in drafts] == [False, True, True, True]
+    kinds = [type(draft.event) for batch in drafts for draft in batch]
     assert kinds == [
         ev.TurnStarted,
         ev.MessageUser,
@@ -738,17 +746,17 @@ def test_rows_are_decoded_immediately_once_their_order_is_known() -> None:
 
 def test_a_user_row_begins_a_turn_and_an_ai_message_ends_it() -> None:
     """C5: a turn that the user interrupts ends as cancelled, and so do its calls."""
-    broken = row(3, "AI_MESSAGE", {"content": "The wea"}, isComplete=False)
-    reading = Reading().feed(*weather()[:2], broken)
-    assert [event.reason for event in reading.log(ev.TurnEnded)] == ["cancelled"]
-    assert [entry.status for entry in reading.entries(ToolCall)] == ["cancelled"]
-    assert not [entry for entry in reading.entries(Message) if entry.streaming]
+    interrupted = row(3, "AI_MESSAGE", {"content": "The wea"}, isComplete=False)
+    harness = RowsHarness().feed(*weather()[:2], interrupted)
+    assert [event.reason for event in harness.log(ev.TurnEnded)] == ["cancelled"]
+    assert [entry.status for entry in harness.entries(ToolCall)] == ["cancelled"]
+    assert not [entry for entry in harness.entries(Message) if entry.streaming]
 
 
 def test_the_decision_of_the_user_is_recorded_as_an_answer() -> None:
     """S4.3, S4.6: accepted, rejected with or without a reason for the model, and not required."""
     calls = [call("yes", True), call("no", False), call("never", False), call("free")]
-    reading = Reading().feed(
+    harness = RowsHarness().feed(
         weather()[0],
         row(2, "AI_TOOL", {}, calls),
         row(3, "TOOL", {"tool_call_id": "no", "content": "Too dear."}),
@@ -756,15 +764,15 @@ def test_the_decision_of_the_user_is_recorded_as_an_answer() -> None:
         row(5, "TOOL", {"tool_call_id": "free", "content": "ok"}),
         row(6, "AI_MESSAGE", {"content": "Done"}),
     )
-    found = {entry.tool_call_id: (entry.status, entry.reason) for entry in reading.entries(ToolCall)}
-    assert found == {
+    outcomes = {entry.tool_call_id: (entry.status, entry.reason) for entry in harness.entries(ToolCall)}
+    assert outcomes == {
         "yes": ("completed", ""),
         "no": ("denied", "Too dear."),
         "never": ("denied", ""),
         "free": ("completed", ""),
     }
     approvals = {
-        entry.tool_call_id: (entry.state, entry.by, entry.reason) for entry in reading.entries(PermissionRequest)
+        entry.tool_call_id: (entry.state, entry.by, entry.reason) for entry in harness.entries(PermissionRequest)
     }
     assert approvals == {
         "yes": ("granted", "user", ""),
@@ -775,34 +783,34 @@ def test_the_decision_of_the_user_is_recorded_as_an_answer() -> None:
 
 def test_an_id_reused_in_the_next_round_is_another_call() -> None:
     """C2: even while the first is open."""
-    reading = Reading().feed(weather()[0], row(2, "AI_TOOL", {}, [call("0")]), row(3, "AI_TOOL", {}, [call("0")]))
-    assert [(entry.iteration, entry.status) for entry in reading.entries(ToolCall)] == [(0, "queued"), (1, "queued")]
+    harness = RowsHarness().feed(weather()[0], row(2, "AI_TOOL", {}, [call("0")]), row(3, "AI_TOOL", {}, [call("0")]))
+    assert [(entry.iteration, entry.status) for entry in harness.entries(ToolCall)] == [(0, "queued"), (1, "queued")]
 
 
 def test_a_rejected_call_waits_for_a_reason_until_the_next_round() -> None:
     """Then it is denied without one."""
-    reading = Reading().feed(weather()[0], row(2, "AI_TOOL", {}, [call("a", False)]))
-    assert [entry.status for entry in reading.entries(ToolCall)] == ["awaiting_approval"]
-    reading.feed(row(3, "AI_TOOL", {}, [call("b")]))
-    assert [entry.status for entry in reading.entries(ToolCall)] == ["denied", "queued"]
+    harness = RowsHarness().feed(weather()[0], row(2, "AI_TOOL", {}, [call("a", False)]))
+    assert [entry.status for entry in harness.entries(ToolCall)] == ["awaiting_approval"]
+    harness.feed(row(3, "AI_TOOL", {}, [call("b")]))
+    assert [entry.status for entry in harness.entries(ToolCall)] == ["denied", "queued"]
 
 
 def test_a_row_that_waits_for_approval_is_a_waiting_call() -> None:
     """S4.3: if the row itself has that state."""
-    reading = Reading().feed(weather()[0], row(2, "AI_TOOL", {}, [call("c", "pending"), call("d")]))
-    assert [entry.status for entry in reading.entries(ToolCall)] == ["awaiting_approval", "queued"]
+    harness = RowsHarness().feed(weather()[0], row(2, "AI_TOOL", {}, [call("c", "pending"), call("d")]))
+    assert [entry.status for entry in harness.entries(ToolCall)] == ["awaiting_approval", "queued"]
 
 
 def test_an_incomplete_tool_row_is_a_cancelled_call() -> None:
     """C5: its output is stored."""
     stopped = row(3, "TOOL", {"tool_call_id": "call_123", "content": "Aborted."}, isComplete=False)
-    (entry,) = Reading().feed(*weather()[:2], stopped).entries(ToolCall)
+    (entry,) = RowsHarness().feed(*weather()[:2], stopped).entries(ToolCall)
     assert (entry.status, entry.output) == ("cancelled", "Aborted.")
 
 
 def test_a_repeated_row_is_stored_and_shown_once() -> None:
     """Neither a text nor a call is shown again."""
-    once, twice = Reading().feed(*weather()), Reading().feed(*(row for row in weather() for _ in range(2)))
+    once, twice = RowsHarness().feed(*weather()), RowsHarness().feed(*(row for row in weather() for _ in range(2)))
     assert [entry.id for entry in twice.entries()] != []
     assert [type(entry) for entry in twice.entries()] == [type(entry) for entry in once.entries()]
     assert [event.body["id"] for event in twice.log(ev.Raw)] == ["m1", "m2", "m3", "m4"]
@@ -812,9 +820,9 @@ def test_unknown_content_is_stored_as_raw() -> None:
     """Unknown columns, parts of a content, and values that are no rows."""
     rows = [{**row, "model": "m"} if n == 0 else row for n, row in enumerate(weather())]
     rows[3] = row(4, "AI_MESSAGE", {"content": "Done", "sender": "Agent"})
-    reading = Reading().feed(*rows, 17, {"entity": "SYSTEM"}, [])
-    assert [event.body for event in reading.log(ev.Raw)] == [rows[0], rows[3], 17, {"entity": "SYSTEM"}, []]
-    assert len(reading.entries(Message)) == 3
+    harness = RowsHarness().feed(*rows, 17, {"entity": "SYSTEM"}, [])
+    assert [event.body for event in harness.log(ev.Raw)] == [rows[0], rows[3], 17, {"entity": "SYSTEM"}, []]
+    assert len(harness.entries(Message)) == 3
 
 
 @pytest.mark.parametrize("lines", [lambda rows: rows, lambda rows: rows[::-1], lambda rows: [rows]])
@@ -840,16 +848,19 @@ def test_a_single_large_row_is_decoded() -> None:
 
 def test_threads_of_one_table_are_separate_conversations() -> None:
     """Their rows may be mixed, as lines or in one document."""
-    one = [{**row, "threadId": "t-1"} for row in weather()]
-    other = [{**row, "threadId": "t-2"} for row in weather()]
-    mixed = [row for pair in zip(one, other, strict=True) for row in pair]
-    wanted = Reading().feed(*weather()).close().shown()
-    for lines in (mixed, [mixed], [{"rows": mixed[:3]}, *mixed[3:]]):
-        talks: dict[str, Reading] = {}
+    first = [{**row, "threadId": "t-1"} for row in weather()]
+    second = [{**row, "threadId": "t-2"} for row in weather()]
+    shuffled = [row for pair in zip(first, second, strict=True) for row in pair]
+    expected = RowsHarness().feed(*weather()).close().normalized_entries()
+    for lines in (shuffled, [shuffled], [{"rows": shuffled[:3]}, *shuffled[3:]]):
+        harnesses: dict[str, RowsHarness] = {}
         threads = Threads()
         for line in lines:
             for name, part in threads.split(line):
-                talks.setdefault(name, Reading()).feed(part)
-        assert {name: talk.close().shown() for name, talk in talks.items()} == {"": wanted, "t-2": wanted}
+                harnesses.setdefault(name, RowsHarness()).feed(part)
+        assert {name: harness.close().normalized_entries() for name, harness in harnesses.items()} == {
+            "": expected,
+            "t-2": expected,
+        }
     assert Threads().split({"t": 1.0, "dir": "in", "msg": 3}) == [("", 3)]
     assert Threads().split([]) == [("", [])]
