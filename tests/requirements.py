@@ -306,7 +306,7 @@ ACT_OBSERVE = (
         "S1.5",
         "Any result can be stored, even one that JSON cannot represent.",
         (
-            "tests/model/test_codec.py::TestSafe::test_any_value_becomes_json",
+            "tests/model/test_codec.py::TestToJson::test_any_value_becomes_json",
             "tests/api/test_python_api.py::test_any_arguments_and_results_are_shown_safely",
         ),
     ),

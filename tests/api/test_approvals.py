@@ -128,29 +128,29 @@ async def test_a_request_that_retention_removed_accepts_no_edited_arguments(
 @pytest.mark.parametrize("edited", [["/tmp/x"], "x", 5, None, {"pth": "/tmp/x"}, {"path": "x", "more": 1}, {"path": 1}])
 async def test_the_signature_of_a_function_is_its_schema(ledger: LocalLedger, session: Session, edited: Any) -> None:
     """S4.6: edited arguments that do not match parameter names and annotations leave the request pending."""
-    seen: list[Any] = []
+    received: list[Any] = []
 
     @callslip.tool(approval=True)
     def remove(path: str, force: bool = False) -> None:
-        seen.append((path, force))
+        received.append((path, force))
 
     running = asyncio.create_task(remove("/"))
     request = await wait_for_request(ledger)
     with pytest.raises(InvalidInputError):
         await ledger.approve(request.id, by="ann", input=edited)
-    assert not seen and (await wait_for_request(ledger)).state == "pending"
+    assert not received and (await wait_for_request(ledger)).state == "pending"
     await ledger.approve(request.id, by="ann", input={"path": "/tmp/x", "force": True})
     await running
-    assert seen == [("/tmp/x", True)]
+    assert received == [("/tmp/x", True)]
 
 
 async def test_arguments_of_every_kind_can_be_edited(ledger: LocalLedger, session: Session) -> None:
     """`*args` are an array and `**kwargs` an object, as in the entry."""
-    seen: list[Any] = []
+    received: list[Any] = []
 
     @callslip.tool(approval=True)
     def take(a: int, /, *more: int, b: str = "x", **rest: float) -> None:
-        seen.append((a, more, b, rest))
+        received.append((a, more, b, rest))
 
     running = asyncio.create_task(take(1, 2, c=3.0))
     request = await wait_for_request(ledger)
@@ -159,17 +159,17 @@ async def test_arguments_of_every_kind_can_be_edited(ledger: LocalLedger, sessio
             await ledger.approve(request.id, by="ann", input=wrong)
     await ledger.approve(request.id, by="ann", input={"a": 5, "more": [6, 7], "b": "y", "rest": {"d": 8}})
     await running
-    assert seen == [(5, (6, 7), "y", {"d": 8})]
+    assert received == [(5, (6, 7), "y", {"d": 8})]
 
 
 async def test_arguments_that_were_not_edited_keep_their_value(ledger: LocalLedger, session: Session) -> None:
     """The entry shows redacted text and JSON, but unedited arguments stay the original Python objects."""
-    seen: list[Any] = []
+    received: list[Any] = []
     secret = "ghp_" + "a1B2" * 9
 
     @callslip.tool(approval=True)
     def send(token: str, file: Path, options: dict[str, Any], limit: int = None, **more: Any) -> None:  # type: ignore[assignment]  # noqa: RUF013
-        seen.append((token, file, options, limit, more))
+        received.append((token, file, options, limit, more))
 
     running = asyncio.create_task(send(secret, Path("/x"), {"key": secret, "n": 1}, deep=[secret]))
     request = await wait_for_request(ledger)
@@ -179,7 +179,7 @@ async def test_arguments_that_were_not_edited_keep_their_value(ledger: LocalLedg
     edited["options"]["n"] = 2
     await ledger.approve(request.id, by="ann", input=edited)
     await running
-    assert seen == [(secret, Path("/x"), {"key": secret, "n": 2}, None, {"deep": [secret]})]
+    assert received == [(secret, Path("/x"), {"key": secret, "n": 2}, None, {"deep": [secret]})]
 
 
 def _plain(a, b: int | None, c: list[str], d: dict[str, float], e: Literal["x", 1], f: Path, g: None) -> None: ...  # type: ignore[no-untyped-def]
@@ -259,7 +259,7 @@ async def test_the_arguments_of_an_external_agent_cannot_be_edited(ledger: Local
     assert (answered.state, answered.option) == ("granted", "yes")
 
 
-# One answer, with its author, in time
+# Which answer counts
 
 
 async def test_a_second_answer_fails_with_the_first(ledger: LocalLedger, session: Session) -> None:
@@ -343,17 +343,17 @@ async def test_an_external_call_whose_arguments_change_can_be_approved(ledger: L
     assert (await ledger.approve((await wait_for_request(ledger)).id, by="ann")).state == "granted"
 
 
-@pytest.mark.parametrize("ending", [ev.ApprovalGranted, ev.ApprovalRefused, ev.ApprovalWithdrawn, ev.CallCancelled])
-async def test_a_call_names_its_pending_request_only(ledger: LocalLedger, ending: type[ev.CallEvent]) -> None:
+@pytest.mark.parametrize("end_type", [ev.ApprovalGranted, ev.ApprovalRefused, ev.ApprovalWithdrawn, ev.CallCancelled])
+async def test_a_call_names_its_pending_request_only(ledger: LocalLedger, end_type: type[ev.CallEvent]) -> None:
     """S2.7: after an answer or the end of the call, a later answer is an orphan."""
     aliases = (Alias("acp", "c"),)
     await ledger.log.append("a", [ev.ApprovalRequested(aliases=aliases)], source="acp")
     request = await wait_for_request(ledger)
     assert (await ledger.find_call(request.call)).approval == request.id
-    await ledger.log.append("a", [ending(aliases=aliases)], source="acp")
+    await ledger.log.append("a", [end_type(aliases=aliases)], source="acp")
     assert (await ledger.find_call(request.call)).approval == ""
-    (again,) = await ledger.log.append("a", [ev.ApprovalGranted(aliases=aliases)], source="acp")
-    assert again.verdict == "orphan"
+    (late_answer,) = await ledger.log.append("a", [ev.ApprovalGranted(aliases=aliases)], source="acp")
+    assert late_answer.verdict == "orphan"
 
 
 async def test_a_prefix_of_two_requests_of_a_session_is_ambiguous(ledger: LocalLedger) -> None:

@@ -1,4 +1,4 @@
-"""One suite of operations over every way to a ledger: in this process, without an event loop, and through a server."""
+"""The same operations for every kind of ledger: in this process, without an event loop, and through a server."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ TIMEOUT_S = 30.0
 SETTINGS = Settings(reaper_interval=0.05, reaper_grace=0.0, ingest_lease=1.0)
 
 
-class InThreads:
-    """Makes the plain methods of a sync object awaitable, so that the same tests can use it."""
+class AwaitableSync:
+    """Make the methods of a sync object awaitable, so that the same tests can use it."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
@@ -41,8 +41,8 @@ class InThreads:
         value = getattr(self._target, name)
         if name in ("commands", "session") or not callable(value):
             if name == "session":
-                return lambda *args: InThreads(value(*args))
-            return InThreads(value) if name == "commands" else value
+                return lambda *args: AwaitableSync(value(*args))
+            return AwaitableSync(value) if name == "commands" else value
         if name in ("complete", "fail", "expire") and type(self._target).__name__ == "SyncCall":
             return value
         if name in ("call", "turn"):
@@ -60,7 +60,7 @@ class InThreads:
 async def _enter(manager: contextlib.AbstractContextManager[Any]) -> AsyncGenerator[Any]:
     entered = await asyncio.to_thread(manager.__enter__)
     try:
-        yield InThreads(entered)
+        yield AwaitableSync(entered)
     except BaseException as error:
         if not await asyncio.to_thread(manager.__exit__, type(error), error, error.__traceback__):
             raise
@@ -79,7 +79,7 @@ async def _iterate(items: Any) -> AsyncGenerator[Any]:
 
 @pytest.fixture
 async def backend(tmp_path: Path) -> AsyncIterator[LocalLedger]:
-    """The ledger in this process, for what a test prepares and checks."""
+    """Open the ledger in this process, which a test uses to prepare and check data."""
     async with callslip.open(tmp_path / "ledger.db", SETTINGS) as ledger:
         yield ledger
         assert await find_faults(ledger) == []
@@ -87,20 +87,20 @@ async def backend(tmp_path: Path) -> AsyncIterator[LocalLedger]:
 
 @pytest.fixture(params=["local", "sync", "remote"])
 async def ledger(request: pytest.FixtureRequest, backend: LocalLedger, tmp_path: Path) -> AsyncIterator[Any]:
-    """The ledger under test, over the same database."""
+    """Open the ledger under test, over the same database."""
     if request.param == "local":
         yield backend
     elif request.param == "sync":
-        opened = await asyncio.to_thread(callslip.sync.open, tmp_path / "ledger.db", SETTINGS)
-        yield InThreads(opened)
-        await asyncio.to_thread(opened.close)
+        sync_ledger = await asyncio.to_thread(callslip.sync.open, tmp_path / "ledger.db", SETTINGS)
+        yield AwaitableSync(sync_ledger)
+        await asyncio.to_thread(sync_ledger.close)
     else:
         server = build(http.Server(backend, AllowAll()), http.ROUTES)
-        async with running(server) as url, callslip.connect(url, token="t" * 16) as connected:
-            yield connected
+        async with running(server) as url, callslip.connect(url, token="t" * 16) as remote:
+            yield remote
 
 
-async def start(backend: LocalLedger, session: str, tool: str) -> ev.CallStarted:
+async def start_call(backend: LocalLedger, session: str, tool: str) -> ev.CallStarted:
     """Start a call that lives as long as this process."""
     draft = ev.CallStarted(call="new:1", tool_name=tool)
     (event,) = await backend.log.append(session, [draft], owner=backend.log.owner)
@@ -108,12 +108,12 @@ async def start(backend: LocalLedger, session: str, tool: str) -> ev.CallStarted
     return event
 
 
-async def pending(ledger: Any) -> ApprovalRecord:
+async def wait_for_approval(ledger: Any) -> ApprovalRecord:
     """Return the pending approval, once there is one."""
     async with asyncio.timeout(TIMEOUT_S):
-        while not (found := await ledger.approvals()):
+        while not (approvals := await ledger.approvals()):
             await asyncio.sleep(0.01)
-    return found[0]
+    return approvals[0]
 
 
 async def test_a_call_is_recorded_from_start_to_end(ledger: Any, backend: LocalLedger) -> None:
@@ -168,7 +168,7 @@ async def test_a_turn_is_ended_by_its_block(ledger: Any, backend: LocalLedger) -
 
 
 async def test_sessions_calls_and_approvals_are_found_by_ids_and_prefixes(ledger: Any, backend: LocalLedger) -> None:
-    """Whole ids, prefixes, producers' ids, approvals and @last; what matches several is ambiguous."""
+    """By full ids, prefixes, producers' ids, approvals and @last; a text that matches several is ambiguous."""
     request = ev.ApprovalRequested(tool_name="deploy", options=[], aliases=(ev.Alias("acp", "call_7"),))
     (event,) = await backend.log.append("alpha", [request], owner=backend.log.owner)
     await backend.log.append("beta", [ev.MessageUser(text="hi")])
@@ -198,7 +198,7 @@ async def test_sessions_calls_and_approvals_are_found_by_ids_and_prefixes(ledger
 async def test_sessions_and_calls_are_listed_in_pages(ledger: Any, backend: LocalLedger) -> None:
     """Sessions and calls come in pages, newest first, and can be filtered."""
     for number in range(5):
-        await start(backend, f"s{number}", f"t{number}")
+        await start_call(backend, f"s{number}", f"t{number}")
     page = await ledger.calls(limit=3)
     assert [record.tool for record in page.items] == ["t4", "t3", "t2"]
     rest = await ledger.calls(limit=3, cursor=page.cursor)
@@ -216,7 +216,7 @@ async def test_an_approved_call_runs(ledger: Any) -> None:
             return call.input, call.edited
 
     task = asyncio.create_task(run())
-    request = await pending(ledger)
+    request = await wait_for_approval(ledger)
     answered = await ledger.approve(request.id, input={"env": "staging"}, reason="not on a Friday")
     assert (answered.state, answered.call) == ("granted", request.call)
     async with asyncio.timeout(TIMEOUT_S):
@@ -233,7 +233,7 @@ async def test_a_denied_call_does_not_run(ledger: Any) -> None:
             raise AssertionError("entered")
 
     task = asyncio.create_task(run())
-    request = await pending(ledger)
+    request = await wait_for_approval(ledger)
     await ledger.deny(request.call, reason="too risky")
     with pytest.raises(callslip.CallDeniedError, match="too risky"):
         async with asyncio.timeout(TIMEOUT_S):
@@ -242,8 +242,8 @@ async def test_a_denied_call_does_not_run(ledger: Any) -> None:
 
 
 async def test_a_call_is_cancelled_once(ledger: Any, backend: LocalLedger) -> None:
-    """Cancelling twice is cancelling once; a call that has ended otherwise is a conflict with its record."""
-    started = await start(backend, "s", "t")
+    """Cancelling again changes nothing; a call that has ended otherwise is a conflict with its record."""
+    started = await start_call(backend, "s", "t")
     assert (await ledger.cancel(started.call, reason="enough")).state == "cancelled"
     record = await ledger.cancel(started.call)
     assert record.state == "cancelled" and "enough" in record.reason
@@ -256,20 +256,20 @@ async def test_a_call_is_cancelled_once(ledger: Any, backend: LocalLedger) -> No
 
 async def test_waiting_ends_with_the_call_or_with_the_timeout(ledger: Any, backend: LocalLedger) -> None:
     """WaitTimeoutError is also a TimeoutError."""
-    started = await start(backend, "s", "t")
+    started = await start_call(backend, "s", "t")
     with pytest.raises(TimeoutError) as timeout:
         await ledger.wait(started.call, timeout=0.05)
     assert isinstance(timeout.value, callslip.WaitTimeoutError)
-    waiting = asyncio.create_task(ledger.wait(started.call, TIMEOUT_S))
+    waiter = asyncio.create_task(ledger.wait(started.call, TIMEOUT_S))
     await backend.log.append("s", [ev.CallCompleted(call=started.call, output=1)])
-    assert (await waiting).state == "completed"
+    assert (await waiter).state == "completed"
 
 
 async def test_a_call_timeout_is_a_timeout_error(ledger: Any, backend: LocalLedger) -> None:
     """The call expires, and the block raises an exception that `except TimeoutError` catches."""
     with pytest.raises(TimeoutError) as timeout:
         async with ledger.session("s").call("t", timeout=0.05):
-            await backend.wait("@last", TIMEOUT_S)  # Interrupted, or without an event loop, until the call has expired.
+            await backend.wait("@last", TIMEOUT_S)  # Async: interrupted. Sync: until the call has expired.
     assert isinstance(timeout.value, callslip.CallTimeoutError) and timeout.value.state == "expired"
     assert (await backend.find_call("@last")).state == "expired"
 
@@ -292,7 +292,7 @@ async def test_a_missing_session_is_not_found(ledger: Any) -> None:
 
 
 async def test_a_missing_command_is_not_found(ledger: Any) -> None:
-    """The exception has the id, and its class says that polling again is of no use."""
+    """The exception has the id, and its class tells a client to stop polling."""
     with pytest.raises(callslip.CommandNotFoundError) as missing:
         await ledger.commands.get("nope")
     assert missing.value.correlation_id == "nope"
@@ -308,7 +308,7 @@ async def test_unknown_states_are_refused(ledger: Any) -> None:
 
 
 async def test_followers_receive_every_event_once(ledger: Any, backend: LocalLedger) -> None:
-    """From a cursor on, what exists and what comes."""
+    """A follower gets the stored events after its cursor, then the new ones."""
     for number in range(3):
         await backend.log.append("s", [ev.MessageUser(text=f"m{number}")])
     texts: list[str] = []
@@ -331,7 +331,7 @@ async def test_followers_receive_every_event_once(ledger: Any, backend: LocalLed
 
 @pytest.mark.parametrize("format", ["events", "entries", "openai", "ui-v6", "otel"])
 async def test_exports_are_the_same_for_every_ledger(ledger: Any, backend: LocalLedger, format: str) -> None:
-    """Byte for byte, now and as the session was."""
+    """Byte for byte, for the current session and for an earlier seq."""
     async with backend.session("s").turn("Hello"), backend.session("s").call("t", {"n": 1}) as call:
         call.complete("x" * 10)
     assert await ledger.export("s", format) == await backend.export("s", format)
@@ -342,18 +342,18 @@ async def test_frames_are_the_same_for_every_ledger(ledger: Any, backend: LocalL
     """A snapshot, then the patches of each event."""
     await backend.log.append("s", [ev.MessageUser(text="one")])
 
-    async def first_two(source: Any) -> list[tuple[str, int]]:
-        found: list[tuple[str, int]] = []
+    async def read_two_frames(source: Any) -> list[tuple[str, int]]:
+        kinds: list[tuple[str, int]] = []
         async with contextlib.aclosing(source.frames("s")) as frames:
             async for frame in frames:
-                found.append((frame.kind, frame.seq))
-                if len(found) == 2:
+                kinds.append((frame.kind, frame.seq))
+                if len(kinds) == 2:
                     break
                 await backend.log.append("s", [ev.MessageUser(text="more")])
-        return found
+        return kinds
 
     async with asyncio.timeout(TIMEOUT_S):
-        assert await first_two(ledger) == [("snapshot", 1), ("patches", 2)]
+        assert await read_two_frames(ledger) == [("snapshot", 1), ("patches", 2)]
 
 
 async def test_a_stream_is_recorded_while_it_is_read(ledger: Any, backend: LocalLedger) -> None:
@@ -381,7 +381,7 @@ async def test_a_stream_is_recorded_while_it_is_read(ledger: Any, backend: Local
             yield chunk
 
     session = ledger.session("s")
-    stream = chunks if isinstance(ledger, InThreads) else model()
+    stream = chunks if isinstance(ledger, AwaitableSync) else model()
     assert [chunk async for chunk in session.record(stream, "openai")] == chunks
     async with session.call("add", {"a": 1}, alias=("openai", "call_1")) as call:
         call.complete(2)
@@ -390,7 +390,7 @@ async def test_a_stream_is_recorded_while_it_is_read(ledger: Any, backend: Local
 
 
 async def test_large_output_is_stored_as_a_blob(ledger: Any) -> None:
-    """And can be loaded whole."""
+    """The full output can be loaded by the hash of the blob."""
     async with ledger.session("s").call("t") as call:
         call.complete("x" * 300_000)
     entry = await ledger.entry(call.id)
@@ -403,27 +403,27 @@ async def test_commands_are_submitted_claimed_and_completed(ledger: Any) -> None
     commands = ledger.commands
     command = await commands.submit("resize", {"width": 10}, queue="images", correlation_id="c1")
     assert (command.correlation_id, command.status, command.client) == ("c1", "pending", "images")
-    assert [found.correlation_id for found in await commands.pending("images")] == ["c1"]
+    assert [item.correlation_id for item in await commands.pending("images")] == ["c1"]
     claim = await commands.claim("images", worker="w", lease=30)
     assert claim is not None and (claim.params, claim.attempt) == ({"width": 10}, 1)
     assert await commands.heartbeat(claim.call, claim.fence, lease=60, text="half") > 0
     with pytest.raises(callslip.StaleClaimError):
         await commands.complete(claim.call, None, fence=claim.fence + 1)
-    done = await commands.complete(claim.call, {"ok": True}, fence=claim.fence)
-    assert (done.status, done.result, done.final) == ("complete", {"ok": True}, True)
+    completed = await commands.complete(claim.call, {"ok": True}, fence=claim.fence)
+    assert (completed.status, completed.result, completed.final) == ("complete", {"ok": True}, True)
     assert (await commands.get("c1", wait=1)).result == {"ok": True}
-    assert [found.correlation_id for found in await commands.completed("images")] == ["c1"]
+    assert [item.correlation_id for item in await commands.completed("images")] == ["c1"]
     assert await commands.claim("images") is None
     await commands.submit("resize", queue="images", correlation_id="c2")
     claim = await commands.claim("images")
     await commands.release(claim.call, claim.fence, "not me")
     claim = await commands.claim("images")
     assert (await commands.fail(claim.call, "too big", fence=claim.fence)).error == "too big"
-    assert [found.correlation_id for found in await commands.failed("images")] == ["c2"]
+    assert [item.correlation_id for item in await commands.failed("images")] == ["c2"]
 
 
 @pytest.mark.parametrize(
-    ("request_of", "field"),
+    ("send_request", "field"),
     [
         (lambda ledger: ledger.commands.submit(""), "action"),
         (lambda ledger: ledger.export("s", "no-such-format"), "format"),
@@ -431,12 +431,12 @@ async def test_commands_are_submitted_claimed_and_completed(ledger: Any) -> None
     ],
 )
 async def test_bad_input_is_refused_with_its_field(
-    ledger: Any, backend: LocalLedger, request_of: Callable[[Any], Any], field: str
+    ledger: Any, backend: LocalLedger, send_request: Callable[[Any], Any], field: str
 ) -> None:
-    """The same exception and the same field everywhere."""
+    """Every kind of ledger raises the same exception with the same field."""
     await backend.log.append("s", [ev.MessageUser(text="hi")])
     with pytest.raises(callslip.InvalidInputError) as refusal:
-        await request_of(ledger)
+        await send_request(ledger)
     assert refusal.value.field == field
 
 
@@ -523,9 +523,9 @@ def test_plain_functions_are_tools_of_a_sync_ledger(tmp_path: Path) -> None:
                 divide(1, b=0)
         with session.use(), concurrent.futures.ThreadPoolExecutor() as pool:
             removed = pool.submit(contextvars.copy_context().run, delete, "a.txt")
-            while not (found := ledger.approvals()):
+            while not (approvals := ledger.approvals()):
                 assert not removed.done()
-            ledger.approve(found[0].id, by="ann", input={"path": "b.txt"})
+            ledger.approve(approvals[0].id, by="ann", input={"path": "b.txt"})
             assert removed.result(TIMEOUT_S) == "deleted b.txt"
         calls = ledger.calls().items
         assert [(call.tool, call.state) for call in calls] == [
@@ -544,7 +544,7 @@ def test_plain_functions_are_tools_of_a_sync_ledger(tmp_path: Path) -> None:
 
 
 def test_a_sync_ledger_is_closed_by_its_block(tmp_path: Path) -> None:
-    """And its methods do not need an event loop."""
+    """Its methods need no event loop."""
     with callslip.sync.open(tmp_path / "a.db") as ledger:
         assert isinstance(ledger, SyncLedger)
         with ledger.session("s").call("t") as call:

@@ -34,15 +34,15 @@ def _is_public(kind: type) -> bool:
     return not _public_types().isdisjoint(kind.__mro__)
 
 
-def _types_in(hint: object) -> typing.Iterator[type]:
+def _iter_types(hint: object) -> typing.Iterator[type]:
     for part in (hint, typing.get_origin(hint)):
         if isinstance(part, type) and not isinstance(part, types.GenericAlias):
             yield part
         elif isinstance(part, list):
             for item in typing.cast("list[object]", part):
-                yield from _types_in(item)
+                yield from _iter_types(item)
     for argument in typing.get_args(hint):
-        yield from _types_in(argument)
+        yield from _iter_types(argument)
 
 
 def _all_names() -> dict[str, object]:
@@ -58,7 +58,7 @@ def _all_names() -> dict[str, object]:
     return names
 
 
-def _functions(owner: object, name: str) -> typing.Iterator[tuple[str, types.FunctionType]]:
+def _iter_functions(owner: object, name: str) -> typing.Iterator[tuple[str, types.FunctionType]]:
     if isinstance(owner, types.FunctionType):
         yield name, owner
     elif inspect.isclass(owner):
@@ -69,17 +69,17 @@ def _functions(owner: object, name: str) -> typing.Iterator[tuple[str, types.Fun
                 yield f"{name}.{member}", function
 
 
-def internal_types(module: types.ModuleType) -> dict[str, set[str]]:
+def find_internal_types(module: types.ModuleType) -> dict[str, set[str]]:
     """Return the internal types in the signatures of a module's public names, by function."""
-    found: dict[str, set[str]] = {}
+    internal: dict[str, set[str]] = {}
     names = _all_names()
     for public in module.__all__:
-        for name, function in _functions(getattr(module, public), public):
+        for name, function in _iter_functions(getattr(module, public), public):
             scope = names | vars(sys.modules[function.__module__])
             for hint in typing.get_type_hints(function, globalns=scope).values():
-                if hidden := {kind.__qualname__ for kind in _types_in(hint) if not _is_public(kind)}:
-                    found.setdefault(name, set()).update(hidden)
-    return found
+                if internal_names := {kind.__qualname__ for kind in _iter_types(hint) if not _is_public(kind)}:
+                    internal.setdefault(name, set()).update(internal_names)
+    return internal
 
 
 def test_dir_lists_the_public_names() -> None:
@@ -103,7 +103,7 @@ def test_every_exception_is_exported_and_its_name_ends_in_error() -> None:
 @pytest.mark.parametrize("module", [callslip, callslip.sync], ids=["callslip", "callslip.sync"])
 def test_public_signatures_use_public_types(module: types.ModuleType) -> None:
     """Every type in a public signature can be imported from the package."""
-    assert internal_types(module) == {}
+    assert find_internal_types(module) == {}
 
 
 def test_an_internal_type_is_found() -> None:
@@ -118,4 +118,4 @@ def test_an_internal_type_is_found() -> None:
     module.__all__ = ["Broken"]  # pyright: ignore[reportAttributeAccessIssue]
     module.Broken = Broken  # pyright: ignore[reportAttributeAccessIssue]
     Broken.append.__annotations__["drafts"] = Draft
-    assert internal_types(module) == {"Broken.append": {"Draft"}}
+    assert find_internal_types(module) == {"Broken.append": {"Draft"}}

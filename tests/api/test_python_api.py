@@ -53,7 +53,7 @@ async def session(ledger: LocalLedger) -> AsyncIterator[Session]:
         yield session
 
 
-async def entry(ledger: LocalLedger, call: str = "") -> ToolCall:
+async def load_entry(ledger: LocalLedger, call: str = "") -> ToolCall:
     """Return the entry of a call, by default of the last one."""
     calls = [item for item in (await ledger.snapshot("a")).entries if isinstance(item, ToolCall)]
     return [item for item in calls if call in ("", item.call_id)][-1]
@@ -65,7 +65,7 @@ async def entry(ledger: LocalLedger, call: str = "") -> ToolCall:
 async def test_a_call_is_shown_while_it_runs_and_after(ledger: LocalLedger, session: Session) -> None:
     """C4: running inside the block, completed after it, with its output."""
     async with session.call("get_weather", {"city": "Paris"}, title="Weather", kind="fetch") as call:
-        view = await entry(ledger)
+        view = await load_entry(ledger)
         assert (view.status, view.raw_input, view.title, view.kind) == (
             "running",
             {"city": "Paris"},
@@ -75,8 +75,8 @@ async def test_a_call_is_shown_while_it_runs_and_after(ledger: LocalLedger, sess
         await call.progress("asking ")
         await call.progress("them", title="Weather of Paris", locations=[{"path": "x"}])
         call.complete({"sky": "blue"})
-        assert (await entry(ledger)).status == "running"
-    view = await entry(ledger)
+        assert (await load_entry(ledger)).status == "running"
+    view = await load_entry(ledger)
     assert (view.status, view.output, view.output_text) == ("completed", {"sky": "blue"}, "asking them")
     assert (view.title, view.locations) == ("Weather of Paris", [{"path": "x"}])
     assert view.call_id == call.id and (await call.result()).source == "python"
@@ -86,14 +86,14 @@ async def test_a_call_completes_without_an_explicit_result(ledger: LocalLedger, 
     """A block that sets no outcome completes with the output None."""
     async with session.call("touch"):
         pass
-    assert ((await entry(ledger)).status, (await entry(ledger)).output) == ("completed", None)
+    assert ((await load_entry(ledger)).status, (await load_entry(ledger)).output) == ("completed", None)
 
 
 async def test_a_call_may_fail_without_an_exception(ledger: LocalLedger, session: Session) -> None:
     """`fail` records an error, and the program continues."""
     async with session.call("grep") as call:
         call.fail({"exit": 2}, "no such file")
-    view = await entry(ledger)
+    view = await load_entry(ledger)
     assert (view.status, view.error, view.reason) == ("failed", {"exit": 2}, "no such file")
 
 
@@ -102,7 +102,7 @@ async def test_an_exception_fails_the_call_and_is_raised(ledger: LocalLedger, se
     with pytest.raises(ValueError, match="it broke") as raised:
         async with session.call("t"):
             raise ValueError("it broke")
-    view = await entry(ledger)
+    view = await load_entry(ledger)
     assert (view.status, view.reason) == ("failed", "ValueError: it broke")
     assert view.error == {"error": "it broke", "type": "ValueError"} and raised.value.__cause__ is None
 
@@ -113,24 +113,24 @@ async def test_an_exception_overrides_an_earlier_result(ledger: LocalLedger, ses
         async with session.call("t") as call:
             call.complete("fine")
             raise ValueError
-    assert (await entry(ledger)).status == "failed"
+    assert (await load_entry(ledger)).status == "failed"
 
 
 async def test_cancelling_cancels_the_call(ledger: LocalLedger, session: Session) -> None:
     """C5: a cancelled task leaves a cancelled call, and stays cancelled itself."""
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     async def work() -> None:
         async with session.call("t"):
-            begun.set()
+            started.set()
             await asyncio.sleep(60)
 
     task = asyncio.create_task(work())
-    await begun.wait()
+    await started.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert ((await entry(ledger)).status, (await entry(ledger)).reason) == (
+    assert ((await load_entry(ledger)).status, (await load_entry(ledger)).reason) == (
         "cancelled",
         "cancelled by the program that ran it",
     )
@@ -163,7 +163,10 @@ async def test_a_timeout_expires_the_call(ledger: LocalLedger, session: Session)
             finally:
                 stopped = True
     assert stopped and ended.value.state == "expired" and "0.02 s" in ended.value.reason
-    assert ((await entry(ledger)).status, (await entry(ledger)).reason) == ("expired", "no result within 0.02 s")
+    assert ((await load_entry(ledger)).status, (await load_entry(ledger)).reason) == (
+        "expired",
+        "no result within 0.02 s",
+    )
 
 
 async def test_a_timeout_error_of_the_program_is_a_failure(ledger: LocalLedger, session: Session) -> None:
@@ -171,11 +174,11 @@ async def test_a_timeout_error_of_the_program_is_a_failure(ledger: LocalLedger, 
     with pytest.raises(TimeoutError):
         async with session.call("t", timeout=60):
             raise TimeoutError("the server did not answer")
-    assert (await entry(ledger)).status == "failed"
+    assert (await load_entry(ledger)).status == "failed"
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.02), session.call("t", timeout=60):
             await asyncio.sleep(60)
-    assert (await entry(ledger)).status == "cancelled"
+    assert (await load_entry(ledger)).status == "cancelled"
 
 
 async def test_a_call_that_was_ended_from_outside_stays_ended(ledger: LocalLedger, session: Session) -> None:
@@ -183,7 +186,7 @@ async def test_a_call_that_was_ended_from_outside_stays_ended(ledger: LocalLedge
     async with session.call("t") as call:
         await ledger.log.append("a", [ev.CallCancelled(call=call.id, reason="a person stopped it")])
         call.complete("too late")
-    view = await entry(ledger)
+    view = await load_entry(ledger)
     assert (view.status, view.reason, view.output, bool(view.late)) == (
         "cancelled",
         "a person stopped it",
@@ -230,6 +233,8 @@ async def test_a_session_records_prompts_thoughts_and_messages(ledger: LocalLedg
 
 
 class EntryView:
+    """The type and the text of an entry."""
+
     def __init__(self, item: Any) -> None:
         self.type = type(item).__struct_config__.tag
         self.content = item.content
@@ -276,29 +281,29 @@ async def test_functions_of_every_kind_are_tools(ledger: LocalLedger, session: S
 
 async def test_a_tool_needs_a_session(ledger: LocalLedger) -> None:
     """Outside `session.use()` and turns the tool does not run; inside a turn it does."""
-    ran: list[str] = []
+    paths: list[str] = []
 
     @callslip.tool
     def touch(path: str) -> None:
-        ran.append(path)
+        paths.append(path)
 
     with pytest.raises(callslip.NoSessionError, match="no current session"):
         await contextvars.Context().run(lambda: asyncio.create_task(touch("a")))
     async with ledger.session("s").turn("Touch b"):
         await touch("b")
-    assert ran == ["b"]
+    assert paths == ["b"]
 
 
 async def test_a_tool_takes_arguments_of_every_kind(session: Session) -> None:
     """Positional-only, variable and keyword arguments reach the function unchanged."""
 
     @callslip.tool
-    def every(first: int, /, second: int, *rest: int, named: int = 0, **more: int) -> list[Any]:
+    def collect(first: int, /, second: int, *rest: int, named: int = 0, **more: int) -> list[Any]:
         return [first, second, rest, named, more]
 
-    assert await every(1, 2, 3, 4, named=5, other=6) == [1, 2, (3, 4), 5, {"other": 6}]
+    assert await collect(1, 2, 3, 4, named=5, other=6) == [1, 2, (3, 4), 5, {"other": 6}]
     with pytest.raises(TypeError):
-        await every()
+        await collect()
 
 
 async def test_a_sync_tool_does_not_block_the_loop(session: Session) -> None:
@@ -310,9 +315,9 @@ async def test_a_sync_tool_does_not_block_the_loop(session: Session) -> None:
     def wait() -> bool:
         return released.wait(10)
 
-    waiting = asyncio.gather(wait(), wait())
+    results = asyncio.gather(wait(), wait())
     asyncio.get_running_loop().call_later(0.01, released.set)
-    assert await waiting == [True, True]
+    assert await results == [True, True]
 
 
 async def test_a_tool_that_fails_fails_its_call(ledger: LocalLedger, session: Session) -> None:
@@ -349,14 +354,14 @@ async def test_any_arguments_and_results_are_shown_safely(ledger: LocalLedger, s
     """S1.5: the function receives and returns the original object, the ledger stores JSON."""
     cycle: list[Any] = [1]
     cycle.append(cycle)
-    things = [b"\xff", b"text", datetime.date(2026, 1, 2), ValueError("x"), {1, 2}, cycle, float("nan"), object, ledger]
+    values = [b"\xff", b"text", datetime.date(2026, 1, 2), ValueError("x"), {1, 2}, cycle, float("nan"), object, ledger]
 
     @callslip.tool
-    def give(thing: Any) -> Any:
-        return thing
+    def return_unchanged(value: Any) -> Any:
+        return value
 
-    for thing in things:
-        assert await give(thing) is thing
+    for value in values:
+        assert await return_unchanged(value) is value
     outputs = [item.output for item in (await ledger.snapshot("a")).entries if isinstance(item, ToolCall)]
     assert outputs[:7] == [
         {"base64": "/w=="},
@@ -383,22 +388,22 @@ async def wait_for_request(ledger: LocalLedger) -> ApprovalRecord:
 
 async def test_a_call_waits_for_its_approval(ledger: LocalLedger, session: Session) -> None:
     """S2.7, S2.13: nothing runs before the answer; then the call runs, and the request has its author."""
-    ran: list[str] = []
+    paths: list[str] = []
 
     @callslip.tool(approval=True)
     def remove(path: str) -> str:
-        ran.append(path)
+        paths.append(path)
         return "removed"
 
     running = asyncio.create_task(remove("x"))
     request = await wait_for_request(ledger)
     for _ in range(3):  # A tool that did not wait would have run by the end of these writes.
         await ledger.session("other").say("meanwhile")
-    assert not ran and not running.done() and (await entry(ledger)).status == "awaiting_approval"
-    assert request.call == (await entry(ledger)).call_id
+    assert not paths and not running.done() and (await load_entry(ledger)).status == "awaiting_approval"
+    assert request.call == (await load_entry(ledger)).call_id
     answered = await ledger.approve(request.id, by="ann", reason="go ahead")
     assert (answered.state, answered.by, answered.option) == ("granted", "ann", "approve")
-    assert await running == "removed" and ran == ["x"]
+    assert await running == "removed" and paths == ["x"]
     assert await ledger.approvals() == []
 
 
@@ -413,7 +418,7 @@ async def test_a_denied_call_does_not_run(ledger: LocalLedger, session: Session)
     await ledger.deny((await wait_for_request(ledger)).id, by="ann", reason="that is my thesis")
     with pytest.raises(CallDeniedError, match="that is my thesis"):
         await running
-    assert ((await entry(ledger)).status, (await entry(ledger)).reason) == ("denied", "that is my thesis")
+    assert ((await load_entry(ledger)).status, (await load_entry(ledger)).reason) == ("denied", "that is my thesis")
 
 
 async def test_edited_arguments_are_the_ones_that_run(ledger: LocalLedger, session: Session) -> None:
@@ -426,7 +431,7 @@ async def test_edited_arguments_are_the_ones_that_run(ledger: LocalLedger, sessi
     running = asyncio.create_task(remove("/", force=True))
     await ledger.approve((await wait_for_request(ledger)).id, by="ann", input={"path": "/tmp/x"})
     assert await running == "/tmp/x False"
-    assert (await entry(ledger)).raw_input == {"path": "/tmp/x"}
+    assert (await load_entry(ledger)).raw_input == {"path": "/tmp/x"}
 
 
 async def test_a_request_without_an_answer_is_denied(db: str) -> None:
@@ -436,7 +441,7 @@ async def test_a_request_without_an_answer_is_denied(db: str) -> None:
             with pytest.raises(CallDeniedError, match="no answer in time"):
                 async with ledger.session("a").call("t", approval=True):
                     raise AssertionError("entered")
-        assert (await entry(ledger)).status == "denied"
+        assert (await load_entry(ledger)).status == "denied"
 
 
 async def test_one_of_many_answers_wins(ledger: LocalLedger, session: Session) -> None:
@@ -448,13 +453,13 @@ async def test_one_of_many_answers_wins(ledger: LocalLedger, session: Session) -
         *(ledger.deny(request.id, by=f"q{n}") for n in range(5)),
         return_exceptions=True,
     )
-    won = [result for result in results if isinstance(result, ApprovalRecord)]
-    lost = [result for result in results if isinstance(result, ConflictError)]
-    assert len(won) == 1 and len(lost) == 9
-    assert all(isinstance(error.current, ApprovalRecord) and error.current.by == won[0].by for error in lost)
+    winners = [result for result in results if isinstance(result, ApprovalRecord)]
+    conflicts = [result for result in results if isinstance(result, ConflictError)]
+    assert len(winners) == 1 and len(conflicts) == 9
+    assert all(isinstance(error.current, ApprovalRecord) and error.current.by == winners[0].by for error in conflicts)
     await asyncio.gather(running, return_exceptions=True)
     with pytest.raises(ConflictError):
-        await ledger.approve(request.id, by=won[0].by)
+        await ledger.approve(request.id, by=winners[0].by)
 
 
 async def _enter_call(session: Session) -> None:
@@ -469,7 +474,7 @@ async def test_an_answer_from_another_process_arrives(ledger: LocalLedger, sessi
     assert await asyncio.to_thread(process.communicate) == ("", "")
     async with asyncio.timeout(10):
         await running
-    assert (await entry(ledger)).status == "completed"
+    assert (await load_entry(ledger)).status == "completed"
 
 
 async def test_requests_and_answers_survive_a_restart(db: str) -> None:
@@ -538,7 +543,7 @@ async def test_a_program_that_stops_waiting_cancels_the_call(ledger: LocalLedger
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05), session.call("t", approval=True):
             raise AssertionError("entered")
-    assert (await entry(ledger)).status == "cancelled" and await ledger.approvals() == []
+    assert (await load_entry(ledger)).status == "cancelled" and await ledger.approvals() == []
 
 
 async def test_closing_the_ledger_during_an_approval_does_not_run_the_call(db: str) -> None:
@@ -559,15 +564,15 @@ async def test_closing_the_ledger_during_an_approval_does_not_run_the_call(db: s
 
 async def test_waiting_for_a_call_returns_when_it_ends(ledger: LocalLedger, session: Session) -> None:
     """Every kind of end wakes all waiters, and waiting for an ended call returns immediately."""
-    for ending in (ev.CallCompleted, ev.CallFailed, ev.CallDenied, ev.CallCancelled, ev.CallExpired, ev.CallLost):
+    for end_type in (ev.CallCompleted, ev.CallFailed, ev.CallDenied, ev.CallCancelled, ev.CallExpired, ev.CallLost):
         (event,) = await ledger.log.append("a", [ev.CallStarted(tool_name="t")])
         assert isinstance(event, ev.CallStarted)
-        waiting = [asyncio.create_task(ledger.wait(event.call)) for _ in range(3)]
-        await until_in("_wait_in", *waiting)
-        assert not any(task.done() for task in waiting)
-        (end,) = await ledger.log.append("a", [ending(call=event.call, reason="why")])
+        waiters = [asyncio.create_task(ledger.wait(event.call)) for _ in range(3)]
+        await until_in("_wait_in", *waiters)
+        assert not any(task.done() for task in waiters)
+        (end,) = await ledger.log.append("a", [end_type(call=event.call, reason="why")])
         async with asyncio.timeout(60):
-            rows = await asyncio.gather(*waiting)
+            rows = await asyncio.gather(*waiters)
         assert {(row.state, row.end) for row in rows} == {(ev.type_of(end).partition(".")[2], end.seq)}
         assert await ledger.wait(event.call, timeout=0) == rows[0]
         assert await ledger.log.ending_event(rows[0]) == end
@@ -577,21 +582,21 @@ async def test_a_denied_request_wakes_the_waiter(ledger: LocalLedger) -> None:
     """A denial ends the call."""
     (event,) = await ledger.log.append("a", [ev.ApprovalRequested(tool_name="t")])
     assert isinstance(event, ev.ApprovalRequested)
-    waiting = asyncio.create_task(ledger.wait(event.call))
-    await until_in("_wait_in", waiting)
+    waiter = asyncio.create_task(ledger.wait(event.call))
+    await until_in("_wait_in", waiter)
     await ledger.log.append("a", [ev.ApprovalRefused(approval=event.approval, reason="no")])
     async with asyncio.timeout(60):
-        assert (await waiting).state == "denied"
+        assert (await waiter).state == "denied"
 
 
 async def test_waiting_ends_with_a_call_of_another_process(ledger: LocalLedger, db: str) -> None:
     """The end arrives by polling the file."""
     (event,) = await ledger.log.append("a", [ev.CallStarted(tool_name="t")])
     assert isinstance(event, ev.CallStarted)
-    waiting = asyncio.create_task(ledger.wait(event.call))
+    waiter = asyncio.create_task(ledger.wait(event.call))
     process = start_program("finish", db, "call", event.call)
     async with asyncio.timeout(10):
-        row = await waiting
+        row = await waiter
     assert await asyncio.to_thread(process.communicate) == ("", "")
     ending = await ledger.log.ending_event(row)
     assert isinstance(ending, ev.CallCompleted) and ending.output == "from another process"
@@ -670,15 +675,15 @@ def test_threads_can_share_a_sync_ledger(db: str) -> None:
 async def test_an_idle_ledger_uses_little_processor_time(ledger: LocalLedger, session: Session) -> None:
     """Measure two seconds with a reader, an open call and a waiter, and print the processor time."""
     async with session.call("t") as call:
-        following = asyncio.create_task(_read_batches(ledger))
-        waiting = asyncio.create_task(ledger.wait(call.id))
+        reader = asyncio.create_task(_read_batches(ledger))
+        waiter = asyncio.create_task(ledger.wait(call.id))
         await asyncio.sleep(0.1)
-        begun, used_before = time.monotonic(), time.process_time()
+        started_at, used_before = time.monotonic(), time.process_time()
         await asyncio.sleep(2)  # The duration is what is measured.
-        used, elapsed = time.process_time() - used_before, time.monotonic() - begun
-    await waiting
-    following.cancel()
-    await asyncio.gather(following, return_exceptions=True)
+        used, elapsed = time.process_time() - used_before, time.monotonic() - started_at
+    await waiter
+    reader.cancel()
+    await asyncio.gather(reader, return_exceptions=True)
     print(f"\nidle, polling 40 times and reaping 50 times per second: {used / elapsed * 100:.2f} % of one processor")
     assert used < elapsed / 2
 

@@ -28,7 +28,7 @@ LEASE_S = 0.4
 
 
 class LossyProxy:
-    """Passes bytes on to a server. While `drops` is positive, the server's answer to a POST is dropped."""
+    """Forward bytes to a server. While `drops` is positive, the server's answer to a POST is dropped."""
 
     def __init__(self, url: str) -> None:
         self._host, self._port = urlsplit(url).hostname, urlsplit(url).port
@@ -44,18 +44,18 @@ class LossyProxy:
             server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(self._host, self._port)
+        server_reader, server_writer = await asyncio.open_connection(self._host, self._port)
         try:
             while request := await reader.read(65536):
-                back.write(request)
-                answer = await there.read(65536)
+                server_writer.write(request)
+                answer = await server_reader.read(65536)
                 if self.drops and request.startswith(b"POST"):
                     self.drops -= 1
                     self.dropped.append(answer)
                     return
                 writer.write(answer)
         finally:
-            back.transport.abort()
+            server_writer.transport.abort()
             writer.transport.abort()
 
 
@@ -74,12 +74,12 @@ async def url(backend: LocalLedger) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def proxy(url: str) -> AsyncIterator[tuple[LossyProxy, RemoteLedger]]:
-    lossy = LossyProxy(url)
-    async with lossy.running() as address, callslip.connect(address) as ledger:
-        yield lossy, ledger
+    proxy = LossyProxy(url)
+    async with proxy.running() as address, callslip.connect(address) as ledger:
+        yield proxy, ledger
 
 
-async def until(condition: Any) -> None:
+async def wait_until(condition: Any) -> None:
     """Wait until an async condition holds."""
     async with asyncio.timeout(TIMEOUT_S):
         while not await condition():
@@ -125,7 +125,7 @@ async def test_a_call_of_a_disconnected_client_ends(backend: LocalLedger, url: s
         call = ledger.session("s").call("t")
         await call.__aenter__()
         await call._exit_stack.aclose()  # As if the process had died: no more renewals, no end.
-    await until(lambda: _has_state(backend, call.id, ("lost", "expired")))
+    await wait_until(lambda: _has_state(backend, call.id, ("lost", "expired")))
 
 
 async def _has_state(backend: LocalLedger, call: str, states: tuple[str, ...]) -> bool:
@@ -170,7 +170,7 @@ async def test_a_command_whose_confirmation_was_lost_is_queued_once(proxy: tuple
     lossy.drops = 1
     command = await ledger.commands.submit("resize")
     assert len(lossy.dropped) == 1
-    assert [found.correlation_id for found in await ledger.commands.pending()] == [command.correlation_id]
+    assert [item.correlation_id for item in await ledger.commands.pending()] == [command.correlation_id]
 
 
 async def test_the_token_names_the_author_of_an_answer(backend: LocalLedger, url: str) -> None:
@@ -209,24 +209,24 @@ async def test_followers_and_waiters_survive_a_restart_of_the_server(backend: Lo
     async with contextlib.AsyncExitStack() as stack:
         async with running(app) as url:
             ledger = await stack.enter_async_context(callslip.connect(url, report=reports.append))
-            following = asyncio.create_task(follow(ledger))
-            waiting = asyncio.create_task(ledger.wait(started.call, TIMEOUT_S))
+            follower = asyncio.create_task(follow(ledger))
+            waiter = asyncio.create_task(ledger.wait(started.call, TIMEOUT_S))
 
             async def has_first() -> bool:
                 return texts == ["one"]
 
-            await until(has_first)
+            await wait_until(has_first)
         await backend.log.append("s", [ev.MessageUser(text="two")])
 
         async def has_reported() -> bool:
             return bool(reports)
 
-        await until(has_reported)
+        await wait_until(has_reported)
         async with running(app, port=urlsplit(url).port or 0):
             await backend.log.append("s", [ev.MessageUser(text="three"), ev.CallCompleted(call=started.call)])
             async with asyncio.timeout(TIMEOUT_S):
-                await following
-                assert (await waiting).state == "completed"
+                await follower
+                assert (await waiter).state == "completed"
     assert texts == ["one", "two", "three"]
     assert any(report.startswith("Reconnected to") for report in reports)
 
@@ -234,11 +234,11 @@ async def test_followers_and_waiters_survive_a_restart_of_the_server(backend: Lo
 async def test_a_server_that_is_not_callslip_is_reported(tmp_path: Path) -> None:
     """The web server of another program is not mistaken for ours."""
 
-    async def other(scope: Any, receive: Any, send: Any) -> None:
+    async def serve_html(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/html")]})
         await send({"type": "http.response.body", "body": b"<html>"})
 
-    async with running(other) as url, callslip.connect(url) as ledger:
+    async with running(serve_html) as url, callslip.connect(url) as ledger:
         for request in (ledger.sessions(), ledger.find_call("x"), ledger.commands.get("x")):
             with pytest.raises(callslip.ServerUnavailableError, match="not a Callslip server"):
                 await request

@@ -1,4 +1,4 @@
-"""Commands from Python, on a real file: submitted, looked at, waited for, taken up, finished, and never twice (S3)."""
+"""Commands from Python on a real file: submitting, polling, waiting, claiming and ending, each exactly once (S3)."""
 
 from __future__ import annotations
 
@@ -50,14 +50,15 @@ pytestmark = pytest.mark.anyio
 
 T = TypeVar("T")
 SECRET = "sk-ant-api03-" + "aB3" * 30
-READER_WAITS = "CommandMonitor._wait_notice"
-WORKER_WAITS = "Waiter.wait"
-QUICK = 20.0
-"""In s: long for a busy machine, and far from when anybody who waits would look for themselves (`nobody_looks`)."""
+# The functions in which a poll and a worker wait.
+READER_WAIT = "CommandMonitor._wait_notice"
+WORKER_WAIT = "Waiter.wait"
+QUICK_S = 20.0
+"""Long enough for a busy machine, and much shorter than the polls of waiters (`no_polling`)."""
 
 
 @pytest.fixture(autouse=True)
-def nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn off the polls, so that a test passes only if waiters are woken."""
     monkeypatch.setattr(claims, "CLAIM_POLL_S", 1000.0)
     monkeypatch.setattr(monitor, "END_POLL_S", 1000.0)
@@ -84,14 +85,15 @@ def ledger_of(commands: CommandQueue) -> LocalLedger:
     return LocalLedger(commands.log)
 
 
-async def soon(work: Awaitable[T]) -> T:
-    async with asyncio.timeout(QUICK):
+async def finish_soon(work: Awaitable[T]) -> T:
+    """Return the result of `work`, which must be ready within QUICK_S."""
+    async with asyncio.timeout(QUICK_S):
         return await work
 
 
 @asynccontextmanager
-async def at_work(db: str, **settings: Any) -> AsyncGenerator[CommandQueue]:
-    """Commands over a ledger that must be sound in the end."""
+async def running_commands(db: str, **settings: Any) -> AsyncGenerator[CommandQueue]:
+    """Yield the commands of a ledger, which must be sound at the end."""
     async with sound_ledger(db, **settings) as ledger:
         commands = CommandQueue(ledger.log)
         try:
@@ -102,34 +104,38 @@ async def at_work(db: str, **settings: Any) -> AsyncGenerator[CommandQueue]:
 
 @pytest.fixture
 async def commands(db: str) -> AsyncIterator[CommandQueue]:
-    async with at_work(db, reaper_interval=0.05, reaper_grace=0.05) as queue:
+    async with running_commands(db, reaper_interval=0.05, reaper_grace=0.05) as queue:
         yield queue
 
 
-async def claimed(commands: CommandQueue, client: str = "default", access: Access = FULL_ACCESS, **how: Any) -> Claim:
-    claim = await commands.claim_as(access, client, ClaimOptions(**how))
+async def claim_command(
+    commands: CommandQueue, client: str = "default", access: Access = FULL_ACCESS, **options: Any
+) -> Claim:
+    claim = await commands.claim_as(access, client, ClaimOptions(**options))
     assert claim is not None
     return claim
 
 
-async def answer(
-    commands: CommandQueue, verb: Callable[..., Coroutine[Any, Any, Any]] = approvals.approve, **how: Any
+async def answer_request(
+    commands: CommandQueue, verb: Callable[..., Coroutine[Any, Any, Any]] = approvals.approve, **options: Any
 ) -> None:
-    """Answer the only request there is."""
+    """Answer the only pending request."""
     (row,) = await ledger_of(commands).approvals()
-    await verb(commands.log, row.id, by="ann", **how)
+    await verb(commands.log, row.id, by="ann", **options)
 
 
-async def log_of(commands: CommandQueue, arguments: str) -> list[ev.CallEvent]:
-    """The events of one command."""
-    row = await commands.find(arguments)
+async def list_events(commands: CommandQueue, command_id: str) -> list[ev.CallEvent]:
+    """Return the events of a command."""
+    row = await commands.find(command_id)
     log = await read_events(ledger_of(commands), row.session)
     return [event for event in log if isinstance(event, ev.CallEvent) and event.call == row.id]
 
 
-async def ending(commands: CommandQueue, arguments: str) -> ev.CallEvent:
-    """The one event that ended a command."""
-    (end,) = [event for event in await log_of(commands, arguments) if event.verdict == "applied" and is_terminal(event)]
+async def find_end(commands: CommandQueue, command_id: str) -> ev.CallEvent:
+    """Return the only event that ended a command."""
+    (end,) = [
+        event for event in await list_events(commands, command_id) if event.verdict == "applied" and is_terminal(event)
+    ]
     return end
 
 
@@ -137,11 +143,11 @@ class Clock:
     """The wall clock, which a test may set."""
 
     def __init__(self) -> None:
-        self.ahead = 0.0
+        self.offset_s = 0.0
         self.real = time.time
 
     def __call__(self) -> float:
-        return self.real() + self.ahead
+        return self.real() + self.offset_s
 
 
 @pytest.fixture
@@ -165,15 +171,15 @@ async def test_submit_returns_at_once_without_a_worker(commands: CommandQueue) -
     )
     assert submitted.correlation_id.startswith("exec_") and submitted.created_at.endswith("Z")
     assert (submitted.result, submitted.error, submitted.completed_at) == (UNSET, UNSET, UNSET)
-    assert [type(event) for event in await log_of(commands, submitted.correlation_id)] == [ev.CallProposed]
+    assert [type(event) for event in await list_events(commands, submitted.correlation_id)] == [ev.CallProposed]
 
 
 async def test_the_same_correlation_id_is_the_same_command(commands: CommandQueue) -> None:
     """S3.1, C7: a retry of the submission makes no second command, also once the first has ended."""
     first = await commands.submit("a", {"n": 1}, correlation_id="mine", timeout=5)
     assert first.correlation_id == "mine"
-    again = await commands.submit("a", {"n": 1}, correlation_id="mine", timeout=5)
-    assert again == first
+    repeated = await commands.submit("a", {"n": 1}, correlation_id="mine", timeout=5)
+    assert repeated == first
     await commands.complete("mine", "done")
     ended = await commands.submit("a", {"n": 1}, correlation_id="mine", timeout=5)
     assert (ended.status, ended.result) == ("complete", "done")
@@ -206,7 +212,7 @@ async def test_a_correlation_id_with_other_arguments_is_a_conflict(
     with pytest.raises(ConflictError):
         await commands.submit(**arguments | other, correlation_id="mine")
     assert len(await read_events(ledger_of(commands), "commands")) == 1
-    assert (await claimed(commands)).params == {"n": 1}
+    assert (await claim_command(commands)).params == {"n": 1}
 
 
 async def test_a_repeated_submission_requests_approval_once(commands: CommandQueue) -> None:
@@ -220,10 +226,12 @@ async def test_a_repeated_submission_requests_approval_once(commands: CommandQue
 
 async def test_concurrent_submissions_with_the_same_id_create_a_single_command(commands: CommandQueue) -> None:
     """S3.1, C7: also in the same transaction as submissions that are refused."""
-    how: list[dict[str, Any]] = [{"params": {"n": n % 2}, "correlation_id": "mine"} for n in range(20)]
-    submitted = await asyncio.gather(*(commands.submit("a", **arguments) for arguments in how), return_exceptions=True)
-    assert sum(isinstance(one, ConflictError) for one in submitted) == 10
-    assert {one.correlation_id for one in submitted if isinstance(one, Command)} == {"mine"}
+    requests: list[dict[str, Any]] = [{"params": {"n": n % 2}, "correlation_id": "mine"} for n in range(20)]
+    results = await asyncio.gather(
+        *(commands.submit("a", **arguments) for arguments in requests), return_exceptions=True
+    )
+    assert sum(isinstance(result, ConflictError) for result in results) == 10
+    assert {result.correlation_id for result in results if isinstance(result, Command)} == {"mine"}
     assert len(await commands.pending()) == 1
 
 
@@ -271,7 +279,7 @@ async def test_an_invalid_command_is_refused_and_not_stored(
 
 async def test_arguments_that_are_too_large_are_refused(db: str) -> None:
     """C11: the error has the limit of an event."""
-    async with at_work(db, max_event=10_000) as commands:
+    async with running_commands(db, max_event=10_000) as commands:
         with pytest.raises(InvalidInputError) as refusal:
             await commands.submit("a", {"text": "x" * 10_000})
         assert refusal.value.limit == 10_000 and await commands.pending() == []
@@ -281,11 +289,11 @@ async def test_arguments_that_are_too_large_are_refused(db: str) -> None:
 
 
 async def _complete(commands: CommandQueue, name: str) -> None:
-    await commands.complete(name, {"title": "x"}, fence=(await claimed(commands)).fence)
+    await commands.complete(name, {"title": "x"}, fence=(await claim_command(commands)).fence)
 
 
 async def _fail(commands: CommandQueue, name: str) -> None:
-    await commands.fail(name, "no such tab", fence=(await claimed(commands)).fence)
+    await commands.fail(name, "no such tab", fence=(await claim_command(commands)).fence)
 
 
 async def _cancel(commands: CommandQueue, name: str) -> None:
@@ -297,21 +305,21 @@ async def _expire(commands: CommandQueue, name: str) -> None:
 
 
 async def _time_out(commands: CommandQueue, name: str) -> None:
-    await claimed(commands)
+    await claim_command(commands)
     await commands.expire(name)
 
 
 async def _deny(commands: CommandQueue, name: str) -> None:
-    await answer(commands, approvals.deny, reason="not that")
+    await answer_request(commands, approvals.deny, reason="not that")
 
 
 async def _withdraw(commands: CommandQueue, name: str) -> None:
-    await answer(commands, approvals.withdraw)
+    await answer_request(commands, approvals.withdraw)
 
 
 async def _lose(commands: CommandQueue, name: str) -> None:
-    await claimed(commands, worker="w7", lease=0.1)
-    async with asyncio.timeout(QUICK):
+    await claim_command(commands, worker="w7", lease=0.1)
+    async with asyncio.timeout(QUICK_S):
         while not (await commands.get(name)).final:
             await asyncio.sleep(0.02)
 
@@ -328,11 +336,11 @@ ENDINGS: dict[str, tuple[Callable[[CommandQueue, str], Coroutine[Any, Any, None]
 }
 
 
-@pytest.mark.parametrize("how", ENDINGS)
-async def test_a_poll_returns_the_outcome_of_an_ended_command(commands: CommandQueue, how: str) -> None:
+@pytest.mark.parametrize("end_kind", ENDINGS)
+async def test_a_poll_returns_the_outcome_of_an_ended_command(commands: CommandQueue, end_kind: str) -> None:
     """S3.2, S3.10: with the documented status, the result or reason, and `final`."""
-    end, ask, status, expected = ENDINGS[how]
-    submitted = await commands.submit("a", correlation_id="c", approval=ask)
+    end, needs_approval, status, expected = ENDINGS[end_kind]
+    submitted = await commands.submit("a", correlation_id="c", approval=needs_approval)
     assert (submitted.status, submitted.final) == ("pending", False)
     await end(commands, "c")
     command = await commands.get("c")
@@ -345,7 +353,7 @@ async def test_a_poll_returns_the_outcome_of_an_ended_command(commands: CommandQ
     }
     assert command.completed_at != UNSET and str(command.completed_at) >= submitted.created_at
     assert {key: body[key] for key in ("result", "error") if key in body} == expected
-    await ending(commands, "c")
+    await find_end(commands, "c")
 
 
 async def test_a_poll_returns_pending_for_an_open_command(commands: CommandQueue) -> None:
@@ -353,29 +361,29 @@ async def test_a_poll_returns_pending_for_an_open_command(commands: CommandQueue
     await commands.submit("a", correlation_id="asks", approval=True)
     await commands.submit("a", correlation_id="queued")
     await commands.submit("a", correlation_id="runs", queue="other")
-    await claimed(commands, "other")
+    await claim_command(commands, "other")
     for name in ("asks", "queued", "runs"):
         command = await commands.get(name)
         assert (command.status, command.final) == ("pending", False)
         assert command.result is command.error is command.completed_at is UNSET
 
 
-@pytest.mark.parametrize("arguments", ["exec_0123456789ab", "nobody", "", "@last", "\ud800", "x" * 10_000])
-async def test_an_unknown_id_is_not_found_without_waiting(commands: CommandQueue, arguments: str) -> None:
+@pytest.mark.parametrize("command_id", ["exec_0123456789ab", "nobody", "", "@last", "\ud800", "x" * 10_000])
+async def test_an_unknown_id_is_not_found_without_waiting(commands: CommandQueue, command_id: str) -> None:
     """S3.2: waiting would not change it."""
     with pytest.raises(NotFoundError):
-        await soon(commands.get(arguments, wait=60))
+        await finish_soon(commands.get(command_id, wait=60))
 
 
 async def test_a_call_that_is_no_command_cannot_be_claimed_or_ended(commands: CommandQueue) -> None:
     """S3.6: also not cancelled or expired here."""
-    (submitted,) = await commands.log.append("a", [ev.CallProposed(tool_name="t", scope="detached")])
-    assert isinstance(submitted, ev.CallEvent)
+    (event,) = await commands.log.append("a", [ev.CallProposed(tool_name="t", scope="detached")])
+    assert isinstance(event, ev.CallEvent)
     assert await commands.claim() is None and await commands.queued() == []
     for verb in (commands.complete, commands.cancel, commands.expire):
         with pytest.raises(InvalidInputError, match="not a command"):
-            await verb(submitted.call)
-    assert (await commands.get(submitted.call)).status == "pending" and await commands.pending() == []
+            await verb(event.call)
+    assert (await commands.get(event.call)).status == "pending" and await commands.pending() == []
 
 
 @pytest.mark.parametrize("result", [None, 0, "", [], {"a": [1, {"b": None}]}, "x" * 200_000, {"big": "y" * 200_000}])
@@ -400,24 +408,24 @@ async def test_a_large_error_is_returned_unchanged(commands: CommandQueue) -> No
 # S3.3: waiting
 
 
-@pytest.mark.parametrize("how", ENDINGS)
-async def test_a_waiting_poll_returns_at_every_kind_of_end(commands: CommandQueue, how: str) -> None:
+@pytest.mark.parametrize("end_kind", ENDINGS)
+async def test_a_waiting_poll_returns_at_every_kind_of_end(commands: CommandQueue, end_kind: str) -> None:
     """S3.3: long before its timeout."""
-    end, ask, status, _ = ENDINGS[how]
-    await commands.submit("a", correlation_id="c", approval=ask)
-    waiting = [asyncio.create_task(commands.get("c", wait=60)) for _ in range(3)]
-    await until_in(READER_WAITS, *waiting)
+    end, needs_approval, status, _ = ENDINGS[end_kind]
+    await commands.submit("a", correlation_id="c", approval=needs_approval)
+    polls = [asyncio.create_task(commands.get("c", wait=60)) for _ in range(3)]
+    await until_in(READER_WAIT, *polls)
     await end(commands, "c")
-    found = await soon(asyncio.gather(*waiting))
-    assert [(one.status, one.final) for one in found] == [(status, True)] * 3
+    results = await finish_soon(asyncio.gather(*polls))
+    assert [(result.status, result.final) for result in results] == [(status, True)] * 3
 
 
 async def test_a_waiting_poll_returns_pending_after_its_timeout(commands: CommandQueue) -> None:
     """S3.3: a timeout of the poll is no error."""
     await commands.submit("a", correlation_id="c")
-    begun = time.monotonic()
-    command = await soon(commands.get("c", wait=0.1))
-    assert time.monotonic() - begun > 0.09
+    started_at = time.monotonic()
+    command = await finish_soon(commands.get("c", wait=0.1))
+    assert time.monotonic() - started_at > 0.09
     assert (command.status, command.final, command.position) == ("pending", False, 1)
 
 
@@ -425,17 +433,17 @@ async def test_a_poll_for_an_ended_command_does_not_wait(commands: CommandQueue)
     """S3.3: the outcome is returned at once."""
     await commands.submit("a", correlation_id="c")
     await commands.complete("c")
-    assert (await soon(commands.get("c", wait=60))).final
+    assert (await finish_soon(commands.get("c", wait=60))).final
 
 
 async def test_a_waiting_poll_returns_when_another_process_ends_the_command(commands: CommandQueue, db: str) -> None:
     """S3.3: the processes share only the file."""
     await commands.submit("a", correlation_id="c")
-    waiting = asyncio.create_task(commands.get("c", wait=60))
+    poll = asyncio.create_task(commands.get("c", wait=60))
     async with await open_with_settings(db) as ledger:
         other = CommandQueue(ledger.log)
-        await other.complete("c", 1, fence=(await claimed(other)).fence)
-        assert (await soon(waiting)).result == 1
+        await other.complete("c", 1, fence=(await claim_command(other)).fence)
+        assert (await finish_soon(poll)).result == 1
 
 
 async def test_a_waiting_poll_raises_not_found_when_the_session_is_deleted(
@@ -445,11 +453,11 @@ async def test_a_waiting_poll_raises_not_found_when_the_session_is_deleted(
     monkeypatch.setattr(monitor, "END_POLL_S", 0.1)
     await commands.submit("a", {"key": SECRET}, correlation_id="c")
     call = (await commands.find("c")).id
-    waiting = asyncio.create_task(commands.get("c", wait=60))
-    await until_in(READER_WAITS, waiting)
+    poll = asyncio.create_task(commands.get("c", wait=60))
+    await until_in(READER_WAIT, poll)
     await commands.log.delete("commands")
     with pytest.raises(NotFoundError):
-        await soon(waiting)
+        await finish_soon(poll)
     assert await commands.claim() is None and await commands.pending() == []
     assert await commands.log.store.sealed(call) is None
     with pytest.raises(NotFoundError):
@@ -460,7 +468,7 @@ async def test_commands_of_a_deleted_session_are_no_longer_tracked(commands: Com
     """S3.8: at the latest when its deadline passes."""
     await commands.submit("a", timeout=0.1)
     await commands.log.delete("commands")
-    async with asyncio.timeout(QUICK):
+    async with asyncio.timeout(QUICK_S):
         while commands.tracker.pending:
             await asyncio.sleep(0.02)
     await commands.submit("a", correlation_id="c", timeout=0.1)
@@ -472,12 +480,12 @@ async def test_closing_the_ledger_ends_waiting_polls_and_claims(db: str) -> None
     ledger = await open_with_settings(db)
     commands = CommandQueue(ledger.log)
     await commands.submit("a", correlation_id="c", queue="x")
-    waiting = [asyncio.create_task(commands.get("c", wait=60)), asyncio.create_task(commands.claim(wait=60))]
-    await until_in(READER_WAITS, waiting[0])
-    await until_in(WORKER_WAITS, waiting[1])
+    tasks = [asyncio.create_task(commands.get("c", wait=60)), asyncio.create_task(commands.claim(wait=60))]
+    await until_in(READER_WAIT, tasks[0])
+    await until_in(WORKER_WAIT, tasks[1])
     await ledger.close()
-    got, work = await soon(asyncio.gather(*waiting, return_exceptions=True))
-    assert isinstance(got, StoreError) and work is None
+    poll_error, claim = await finish_soon(asyncio.gather(*tasks, return_exceptions=True))
+    assert isinstance(poll_error, StoreError) and claim is None
 
 
 # S3.4: time
@@ -485,18 +493,18 @@ async def test_closing_the_ledger_ends_waiting_polls_and_claims(db: str) -> None
 
 async def test_an_unclaimed_command_expires_after_its_timeout(commands: CommandQueue) -> None:
     """S3.4: not before its timeout, and soon after it."""
-    begun = time.time()
+    started_at = time.time()
     await commands.submit("a", correlation_id="c", timeout=0.2)
     ended = await commands.get("c", wait=10)
     assert (ended.status, ended.error) == ("expired", "no worker claimed it before its timeout")
-    assert 0.199 <= time.time() - begun < 0.2 + QUICK
+    assert 0.199 <= time.time() - started_at < 0.2 + QUICK_S
     assert await commands.claim() is None
 
 
 async def test_a_command_that_runs_too_long_times_out(commands: CommandQueue) -> None:
     """S3.4: its worker's result is too late, even while its lease lasts."""
     await commands.submit("a", correlation_id="c", timeout=1)
-    claim = await claimed(commands, lease=60)
+    claim = await claim_command(commands, lease=60)
     assert (await commands.get("c", wait=10)).status == "timeout"
     with pytest.raises(ConflictError):
         await commands.heartbeat("c", claim.fence)
@@ -509,8 +517,8 @@ async def test_a_command_that_runs_too_long_times_out(commands: CommandQueue) ->
 async def test_a_command_expires_after_thirty_seconds_by_default(commands: CommandQueue) -> None:
     """S3.4: a submission can set another timeout."""
     submitted = {
-        name: await commands.find((await commands.submit(name, **how)).correlation_id)
-        for name, how in {"default": {}, "own": {"timeout": 5.5}}.items()
+        name: await commands.find((await commands.submit(name, **options)).correlation_id)
+        for name, options in {"default": {}, "own": {"timeout": 5.5}}.items()
     }
     assert submitted["default"].deadline - submitted["default"].created_at == 30_000
     assert submitted["own"].deadline - submitted["own"].created_at == 5_500
@@ -520,11 +528,11 @@ async def test_the_timeout_starts_after_approval(commands: CommandQueue) -> None
     """S3.4: an answer may take longer than the timeout; then the command has its full timeout."""
     await commands.submit("a", correlation_id="c", timeout=0.15, approval=True)
     assert (await commands.get("c", wait=0.3)).status == "pending" and await commands.claim() is None
-    await answer(commands)
+    await answer_request(commands)
     assert (await commands.get("c", wait=10)).status == "expired"
-    (granted,) = [event for event in await log_of(commands, "c") if isinstance(event, ev.ApprovalGranted)]
+    (granted,) = [event for event in await list_events(commands, "c") if isinstance(event, ev.ApprovalGranted)]
     row = await commands.find("c")
-    assert row.deadline == granted.at + 150 <= row.ended_at < granted.at + 150 + 1000 * QUICK
+    assert row.deadline == granted.at + 150 <= row.ended_at < granted.at + 150 + 1000 * QUICK_S
 
 
 async def test_a_completed_command_does_not_expire(commands: CommandQueue) -> None:
@@ -537,22 +545,22 @@ async def test_a_completed_command_does_not_expire(commands: CommandQueue) -> No
     assert await commands.get("c") == before
     with pytest.raises(ConflictError):
         await commands.expire("c")
-    assert await commands.get("c") == before and len(await log_of(commands, "c")) == 3
+    assert await commands.get("c") == before and len(await list_events(commands, "c")) == 3
 
 
 async def test_commands_expire_in_the_order_of_their_deadlines(commands: CommandQueue) -> None:
     """S3.4: the last submitted command may be the first to expire."""
     order: list[int] = []
 
-    async def watch(number: int) -> None:
+    async def wait_for_expiry(number: int) -> None:
         assert (await commands.get(f"c{number}", wait=10)).status == "expired"
         order.append(number)
 
-    times = [0.5, 0.3, 0.1, 0.4, 0.2]
+    timeouts = [0.5, 0.3, 0.1, 0.4, 0.2]
     await asyncio.gather(
-        *(commands.submit("a", correlation_id=f"c{number}", timeout=timeout) for number, timeout in enumerate(times))
+        *(commands.submit("a", correlation_id=f"c{number}", timeout=timeout) for number, timeout in enumerate(timeouts))
     )
-    await asyncio.gather(*map(watch, range(5)))
+    await asyncio.gather(*map(wait_for_expiry, range(5)))
     assert order == [2, 4, 1, 3, 0]
 
 
@@ -562,19 +570,19 @@ async def test_a_command_of_a_closed_process_still_expires(db: str) -> None:
         first = CommandQueue(ledger.log)
         await first.submit("a", correlation_id="c", timeout=0.1)
     await asyncio.sleep(0.11)
-    async with at_work(db, reaper_grace=0.1, reaper_interval=0.05) as commands:
+    async with running_commands(db, reaper_grace=0.1, reaper_interval=0.05) as commands:
         assert (await commands.get("c", wait=10)).status == "expired"
-        await ending(commands, "c")
+        await find_end(commands, "c")
 
 
 async def test_a_clock_jump_does_not_expire_a_command_early(db: str, clock: Clock) -> None:
     """S3.4, C5: after sleep, executors have a grace period to continue."""
-    async with at_work(db, reaper_interval=1e6, reaper_grace=0.3) as commands:
-        begun = time.monotonic()
+    async with running_commands(db, reaper_interval=1e6, reaper_grace=0.3) as commands:
+        started_at = time.monotonic()
         await commands.submit("a", correlation_id="c", timeout=0.3)
-        clock.ahead += 3600
+        clock.offset_s += 3600
         assert (await commands.get("c", wait=10)).status == "expired"
-        assert time.monotonic() - begun >= 0.59, "its own time, and then the grace"
+        assert time.monotonic() - started_at >= 0.59, "its own time, and then the grace"
 
 
 # S3.5: lists
@@ -582,53 +590,53 @@ async def test_a_clock_jump_does_not_expire_a_command_early(db: str, clock: Cloc
 
 async def test_commands_are_listed_as_pending_and_recently_ended(db: str, clock: Clock) -> None:
     """S3.5: completed commands are listed for a minute; by id a command is always found."""
-    async with at_work(db) as commands:
+    async with running_commands(db) as commands:
         for name in ("first", "second", "third"):
             await commands.submit("a", correlation_id=name, timeout=1000)
         await commands.complete("first", 1)
-        clock.ahead += 59
+        clock.offset_s += 59
         await commands.complete("second", 2)
-        assert [one.correlation_id for one in await commands.completed()] == ["second", "first"]
-        clock.ahead += 2
-        assert [one.correlation_id for one in await commands.completed()] == ["second"]
-        clock.ahead += 60
+        assert [command.correlation_id for command in await commands.completed()] == ["second", "first"]
+        clock.offset_s += 2
+        assert [command.correlation_id for command in await commands.completed()] == ["second"]
+        clock.offset_s += 60
         assert await commands.completed() == [] and (await commands.get("first")).result == 1
-        assert [one.correlation_id for one in await commands.pending()] == ["third"]
+        assert [command.correlation_id for command in await commands.pending()] == ["third"]
 
 
 async def test_the_last_hundred_failures_are_listed(db: str) -> None:
     """S3.5: the 101st removes the first from the list, not from the log."""
-    async with at_work(db, synchronous="NORMAL", queue_limit=1000) as commands:
+    async with running_commands(db, synchronous="NORMAL", queue_limit=1000) as commands:
         for number in range(101):
             await commands.submit("a", correlation_id=f"c{number}")
             await commands.fail(f"c{number}", f"e{number}")
         failed = await commands.failed()
-        assert [one.correlation_id for one in failed] == [f"c{number}" for number in range(100, 0, -1)]
+        assert [command.correlation_id for command in failed] == [f"c{number}" for number in range(100, 0, -1)]
         assert (await commands.get("c0")).error == "e0"
         assert len(await commands.failed(limit=5)) == 5 and len(await commands.failed(limit=1000)) == 100
 
 
 async def test_every_end_except_completion_is_listed_as_failed(commands: CommandQueue) -> None:
     """S3.5: each command is in exactly one list, filtered by client or not."""
-    for name, verb in (("failed", _fail), ("cancelled", _cancel), ("expired", _expire), ("timeout", _time_out)):
+    for name, end in (("failed", _fail), ("cancelled", _cancel), ("expired", _expire), ("timeout", _time_out)):
         await commands.submit("a", correlation_id=name)
-        await verb(commands, name)
+        await end(commands, name)
     await commands.submit("a", correlation_id="elsewhere", queue="other")
     await commands.complete("elsewhere")
     await commands.submit("a", correlation_id="open", queue="other")
-    expected = [(one.correlation_id, one.status) for one in reversed(await commands.failed())]
+    expected = [(command.correlation_id, command.status) for command in reversed(await commands.failed())]
     assert expected == [("failed", "error"), ("cancelled", "cancelled"), ("expired", "expired"), ("timeout", "timeout")]
     assert await commands.failed("other") == [] and len(await commands.completed("other")) == 1
     assert await commands.completed("default") == [] and await commands.pending("default") == []
-    assert [one.correlation_id for one in await commands.pending("other")] == ["open"]
+    assert [command.correlation_id for command in await commands.pending("other")] == ["open"]
 
 
 @pytest.mark.parametrize("limit", [0, -1, 2**63, 10**30])
 async def test_an_invalid_list_limit_is_refused(commands: CommandQueue, limit: int) -> None:
     """S3.5: 0 and negative limits do not mean no limit, and a limit beyond 63 bits is refused too."""
-    for listed in (commands.pending, commands.completed, commands.failed, commands.queued):
+    for list_commands in (commands.pending, commands.completed, commands.failed, commands.queued):
         with pytest.raises(InvalidInputError, match="limit"):
-            await listed(limit=limit)
+            await list_commands(limit=limit)
 
 
 async def test_lists_skip_commands_that_the_caller_may_not_read(commands: CommandQueue) -> None:
@@ -642,18 +650,18 @@ async def test_lists_skip_commands_that_the_caller_may_not_read(commands: Comman
     await commands.complete("done")
     for number in range(20):
         await commands.complete(f"t{number}")
-    for listed, name in ((commands.pending, "open"), (commands.completed, "done")):
-        assert [one.correlation_id for one in await listed(limit=2, access=access)] == [name]
-        assert {one.session for one in await listed(limit=2)} == {"theirs"}
+    for list_commands, name in ((commands.pending, "open"), (commands.completed, "done")):
+        assert [command.correlation_id for command in await list_commands(limit=2, access=access)] == [name]
+        assert {command.session for command in await list_commands(limit=2)} == {"theirs"}
 
 
 async def test_pending_commands_are_listed_oldest_first(commands: CommandQueue) -> None:
     """S3.5: in any open state."""
     for number in range(4):
         await commands.submit("a", correlation_id=f"c{number}", approval=number == 1)
-    await claimed(commands)
-    assert [one.correlation_id for one in await commands.pending()] == ["c0", "c1", "c2", "c3"]
-    assert [one.correlation_id for one in await commands.pending(limit=2)] == ["c0", "c1"]
+    await claim_command(commands)
+    assert [command.correlation_id for command in await commands.pending()] == ["c0", "c1", "c2", "c3"]
+    assert [command.correlation_id for command in await commands.pending(limit=2)] == ["c0", "c1"]
 
 
 # S3.6: executors that poll
@@ -664,8 +672,8 @@ async def test_polling_the_queue_does_not_claim_commands(commands: CommandQueue)
     for number in range(3):
         await commands.submit(f"a{number}", {"n": number}, correlation_id=f"c{number}")
     for _ in range(2):
-        found = await commands.queued()
-        assert [(one.action, one.params, one.fence, one.attempt) for one in found] == [
+        queued = await commands.queued()
+        assert [(command.action, command.params, command.fence, command.attempt) for command in queued] == [
             (f"a{number}", {"n": number}, 0, 0) for number in range(3)
         ]
     assert len(await commands.queued(limit=2)) == 2 and await commands.queued("other") == []
@@ -682,20 +690,22 @@ async def test_an_unclaimed_command_can_be_completed_without_a_fence(commands: C
     assert not isinstance(refusal.value, StaleClaimError) and refusal.value.current.state == "completed"  # type: ignore[attr-defined]
     with pytest.raises(ConflictError):
         await commands.fail("c", "x")
-    assert [event.verdict for event in await log_of(commands, "c")] == ["applied"] * 2 + ["duplicate"] + ["late"] * 2
+    verdicts = [event.verdict for event in await list_events(commands, "c")]
+    assert verdicts == ["applied", "applied", "duplicate", "late", "late"]
     assert await commands.get("c") == first
 
 
 async def test_a_claimed_command_cannot_be_completed_without_its_fence(commands: CommandQueue) -> None:
     """S3.6: the refused result is logged as late."""
     await commands.submit("a", correlation_id="c")
-    claim = await claimed(commands)
+    claim = await claim_command(commands)
     for verb in (commands.complete, commands.fail):
         with pytest.raises(StaleClaimError):
             await verb("c", "from nobody")
     assert (await commands.get("c")).status == "pending"
     assert (await commands.complete("c", "mine", fence=claim.fence)).result == "mine"
-    assert [event.verdict for event in await log_of(commands, "c")] == ["applied", "applied", "late", "late", "applied"]
+    verdicts = [event.verdict for event in await list_events(commands, "c")]
+    assert verdicts == ["applied", "applied", "late", "late", "applied"]
 
 
 async def test_a_command_awaiting_approval_cannot_be_claimed_or_completed(commands: CommandQueue) -> None:
@@ -708,7 +718,7 @@ async def test_a_command_awaiting_approval_cannot_be_claimed_or_completed(comman
         with pytest.raises(StaleClaimError):
             await commands.heartbeat("c", fence)
     assert (await commands.get("c")).status == "pending"
-    await answer(commands)
+    await answer_request(commands)
     assert (await commands.complete("c", "ran")).result == "ran"
 
 
@@ -721,27 +731,27 @@ async def test_commands_are_claimed_first_in_first_out(commands: CommandQueue) -
     for number, name in enumerate(names):
         await commands.submit("a", correlation_id=name, session=f"s{number % 3}")
         await asyncio.sleep(0.001)
-    taken = [(await claimed(commands)).correlation_id for _ in names]
-    assert taken == names and await commands.claim() is None
+    claimed_ids = [(await claim_command(commands)).correlation_id for _ in names]
+    assert claimed_ids == names and await commands.claim() is None
 
 
 async def test_concurrent_claims_give_each_command_to_a_single_worker(commands: CommandQueue) -> None:
     """S3.6: twenty workers in one process for ten commands."""
     for number in range(10):
         await commands.submit("a", correlation_id=f"c{number}")
-    found = await asyncio.gather(*(commands.claim(worker=f"w{number}") for number in range(20)))
-    assert sorted(one.correlation_id for one in found if one) == [f"c{number}" for number in range(10)]
-    assert {one.fence for one in found if one} == {1}
+    results = await asyncio.gather(*(commands.claim(worker=f"w{number}") for number in range(20)))
+    assert sorted(claim.correlation_id for claim in results if claim) == [f"c{number}" for number in range(10)]
+    assert {claim.fence for claim in results if claim} == {1}
 
 
 async def test_a_claim_contains_all_fields_of_the_command(commands: CommandQueue) -> None:
     """S3.6: arguments, end of the lease and deadline."""
     await commands.submit("a", {"x": 1}, correlation_id="c", queue="tab", session="s", timeout=20, idempotent=True)
-    begun = int(time.time() * 1000)
-    claim = await claimed(commands, "tab", worker="w1", lease=5)
+    before_ms = int(time.time() * 1000)
+    claim = await claim_command(commands, "tab", worker="w1", lease=5)
     assert (claim.correlation_id, claim.session, claim.action, claim.params) == ("c", "s", "a", {"x": 1})
     assert (claim.client, claim.fence, claim.attempt, claim.idempotent) == ("tab", 1, 1, True)
-    assert begun + 5000 <= claim.lease_until <= int(time.time() * 1000) + 5000
+    assert before_ms + 5000 <= claim.lease_until <= int(time.time() * 1000) + 5000
     assert claim.expires_at is not None and claim.expires_at > claim.created_at
     row = await commands.find("c")
     assert (row.id, row.worker, row.state) == (claim.call, "w1", "running")
@@ -749,14 +759,14 @@ async def test_a_claim_contains_all_fields_of_the_command(commands: CommandQueue
 
 async def test_each_new_command_wakes_a_single_waiting_worker(commands: CommandQueue) -> None:
     """S3.6: at once, in the same process."""
-    waiting = [asyncio.create_task(commands.claim(wait=60)) for _ in range(3)]
-    await until_in(WORKER_WAITS, *waiting)
+    workers = [asyncio.create_task(commands.claim(wait=60)) for _ in range(3)]
+    await until_in(WORKER_WAIT, *workers)
     for number in range(3):
         await commands.submit("a", correlation_id=f"c{number}")
-        done, _ = await soon(asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED))
+        done, _ = await finish_soon(asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED))
         assert len(done) == 1
         (task,) = done
-        waiting.remove(task)
+        workers.remove(task)
         claim = task.result()
         assert claim is not None and claim.correlation_id == f"c{number}"
 
@@ -765,38 +775,38 @@ async def test_waiting_workers_query_the_queue_only_a_few_times(
     commands: CommandQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S3.8: fifty waiting workers and a single command cause at most about a hundred queries."""
-    looks = 0
-    look = commands.log.store.queued_commands
+    query_count = 0
+    query = commands.log.store.queued_commands
 
-    async def counted(*arguments: Any) -> Any:
-        nonlocal looks
-        looks += 1
-        return await look(*arguments)
+    async def count_query(*arguments: Any) -> Any:
+        nonlocal query_count
+        query_count += 1
+        return await query(*arguments)
 
-    monkeypatch.setattr(commands.log.store, "queued_commands", counted)
-    waiting = [asyncio.create_task(commands.claim(wait=1)) for _ in range(50)]
-    async with asyncio.timeout(QUICK):
-        while looks < 50:
+    monkeypatch.setattr(commands.log.store, "queued_commands", count_query)
+    workers = [asyncio.create_task(commands.claim(wait=1)) for _ in range(50)]
+    async with asyncio.timeout(QUICK_S):
+        while query_count < 50:
             await asyncio.sleep(0.01)
-    assert looks == 50
+    assert query_count == 50
     await commands.submit("a")
-    found = await asyncio.gather(*waiting)
-    assert sum(claim is not None for claim in found) == 1
-    assert looks <= 2 * 50 + 2
+    results = await asyncio.gather(*workers)
+    assert sum(claim is not None for claim in results) == 1
+    assert query_count <= 2 * 50 + 2
 
 
-@pytest.mark.parametrize("sort", ["approved", "requeued"])
-async def test_an_approved_or_requeued_command_wakes_a_waiting_worker(commands: CommandQueue, sort: str) -> None:
+@pytest.mark.parametrize("kind", ["approved", "requeued"])
+async def test_an_approved_or_requeued_command_wakes_a_waiting_worker(commands: CommandQueue, kind: str) -> None:
     """S3.6: the same as a new command."""
-    await commands.submit("a", correlation_id="c", approval=sort == "approved", idempotent=True)
-    if sort == "requeued":
-        await claimed(commands, lease=0.2)
-    waiting = asyncio.create_task(commands.claim(wait=60))
-    await until_in(WORKER_WAITS, waiting)
-    if sort == "approved":
-        await answer(commands)
-    claim = await soon(waiting)
-    assert claim is not None and claim.attempt == (1 if sort == "approved" else 2)
+    await commands.submit("a", correlation_id="c", approval=kind == "approved", idempotent=True)
+    if kind == "requeued":
+        await claim_command(commands, lease=0.2)
+    worker = asyncio.create_task(commands.claim(wait=60))
+    await until_in(WORKER_WAIT, worker)
+    if kind == "approved":
+        await answer_request(commands)
+    claim = await finish_soon(worker)
+    assert claim is not None and claim.attempt == (1 if kind == "approved" else 2)
 
 
 async def test_a_command_of_another_process_wakes_a_waiting_worker(commands: CommandQueue, db: str) -> None:
@@ -805,12 +815,12 @@ async def test_a_command_of_another_process_wakes_a_waiting_worker(commands: Com
         assert process.stdin is not None and process.stdout is not None
         assert await asyncio.to_thread(process.stdout.readline) == "ready\n"
         for number in range(3):
-            waiting = asyncio.create_task(commands.claim(wait=60))
-            await until_in(WORKER_WAITS, waiting)
+            worker = asyncio.create_task(commands.claim(wait=60))
+            await until_in(WORKER_WAIT, worker)
             process.stdin.write(f"action{number}\n")
             process.stdin.flush()
             name = (await asyncio.to_thread(process.stdout.readline)).strip()
-            claim = await soon(waiting)
+            claim = await finish_soon(worker)
             assert claim is not None and (claim.call, claim.action) == (name, f"action{number}")
         _, errors = await asyncio.to_thread(process.communicate)
         assert errors == ""
@@ -818,22 +828,22 @@ async def test_a_command_of_another_process_wakes_a_waiting_worker(commands: Com
 
 async def test_a_command_is_not_lost_when_a_waiting_worker_is_cancelled(commands: CommandQueue) -> None:
     """S3.6: at any moment, also after its wake-up; no command stays claimed without a worker."""
-    for turns in range(12):
+    for loop_steps in range(12):
         leaving, staying = (asyncio.create_task(commands.claim(wait=60)) for _ in range(2))
-        await until_in(WORKER_WAITS, leaving, staying)
+        await until_in(WORKER_WAIT, leaving, staying)
         name = (await commands.submit("a", idempotent=True)).correlation_id
-        for _ in range(turns):
+        for _ in range(loop_steps):
             await asyncio.sleep(0)
         leaving.cancel()
-        async with asyncio.timeout(QUICK):
-            gone = (await asyncio.gather(leaving, return_exceptions=True))[0]
-            if isinstance(gone, Claim):
+        async with asyncio.timeout(QUICK_S):
+            result = (await asyncio.gather(leaving, return_exceptions=True))[0]
+            if isinstance(result, Claim):
                 await commands.submit("more")
             claim = await staying
-        assert claim is not None and (isinstance(gone, Claim) or claim.call == name)
-        for one in (gone, claim):
-            if isinstance(one, Claim):
-                await commands.complete(one.call, fence=one.fence)
+        assert claim is not None and (isinstance(result, Claim) or claim.call == name)
+        for held in (result, claim):
+            if isinstance(held, Claim):
+                await commands.complete(held.call, fence=held.fence)
     assert await commands.pending() == []
 
 
@@ -843,244 +853,251 @@ async def test_a_worker_claims_only_commands_of_sessions_it_may_execute(commands
         await commands.submit("a", session="secret", correlation_id=f"s{number}")
     await commands.submit("a", session="open", correlation_id="o")
     access = OneSessionAccess("open", "execute")
-    assert [one.correlation_id for one in await commands.queued(access=access)] == ["o"]
-    assert (await claimed(commands, access=access)).correlation_id == "o"
+    assert [command.correlation_id for command in await commands.queued(access=access)] == ["o"]
+    assert (await claim_command(commands, access=access)).correlation_id == "o"
     assert await commands.claim_as(access, "default", {}) is None
-    picky = asyncio.create_task(commands.claim_as(access, "x", {"wait": 60}))
-    await until_in(WORKER_WAITS, picky)
-    any_of_them = asyncio.create_task(commands.claim("x", wait=60))
-    await until_in(WORKER_WAITS, any_of_them)
+    restricted = asyncio.create_task(commands.claim_as(access, "x", {"wait": 60}))
+    await until_in(WORKER_WAIT, restricted)
+    unrestricted = asyncio.create_task(commands.claim("x", wait=60))
+    await until_in(WORKER_WAIT, unrestricted)
     await commands.submit("a", queue="x", session="secret")
-    assert (await soon(any_of_them)) is not None
-    picky.cancel()
-    await asyncio.gather(picky, return_exceptions=True)
-    assert (await claimed(commands, session="secret")).session == "secret"
+    assert (await finish_soon(unrestricted)) is not None
+    restricted.cancel()
+    await asyncio.gather(restricted, return_exceptions=True)
+    assert (await claim_command(commands, session="secret")).session == "secret"
 
 
 # A command that is handed to a waiting worker
 
 
 @asynccontextmanager
-async def held_up(commands: CommandQueue) -> AsyncGenerator[None]:
-    """Inside, what is written waits for a moment before it is decided."""
-    gate = threading.Event()
-    holding = asyncio.ensure_future(commands.log.store.transact(lambda unit: gate.wait(10)))
+async def delaying_writes(commands: CommandQueue) -> AsyncGenerator[None]:
+    """Delay all writes until the end of the block."""
+    released = threading.Event()
+    task = asyncio.ensure_future(commands.log.store.transact(lambda unit: released.wait(10)))
     try:
         yield
         await asyncio.sleep(0.02)
     finally:
-        gate.set()
-        await holding
+        released.set()
+        await task
 
 
-async def waiting_for_work(
-    commands: CommandQueue, client: str = "default", access: Access = FULL_ACCESS, **how: Any
+async def start_waiting_worker(
+    commands: CommandQueue, client: str = "default", access: Access = FULL_ACCESS, **options: Any
 ) -> asyncio.Task[Claim | None]:
     """Start a worker that found no command and waits."""
-    task = asyncio.create_task(commands.claim_as(access, client, ClaimOptions(**{"wait": 60} | how)))
-    await until_in(WORKER_WAITS, task)
+    task = asyncio.create_task(commands.claim_as(access, client, ClaimOptions(**{"wait": 60} | options)))
+    await until_in(WORKER_WAIT, task)
     return task
 
 
 async def test_a_submission_with_a_waiting_worker_is_claimed_in_the_same_commit(commands: CommandQueue) -> None:
     """S3.6: the log has both events in order."""
     batches: list[list[type[ev.Event]]] = []
-    commands.log.store.on_commit(lambda submitted: batches.append([type(one.event) for one in submitted]))
-    waiting = await waiting_for_work(commands, worker="w1")
+    commands.log.store.on_commit(lambda stored: batches.append([type(item.event) for item in stored]))
+    worker = await start_waiting_worker(commands, worker="w1")
     submitted = await commands.submit("a", {"key": SECRET}, correlation_id="c")
-    claim = await soon(waiting)
+    claim = await finish_soon(worker)
     assert batches == [[ev.CallProposed, ev.CallStarted]]
     assert claim is not None and (claim.correlation_id, claim.fence, claim.params) == ("c", 1, {"key": SECRET})
     assert (submitted.status, (await commands.find("c")).worker) == ("pending", "w1")
     assert (await commands.complete("c", 1, fence=claim.fence)).status == "complete"
 
 
-@pytest.mark.parametrize("how", ["cancelled", "timed out"])
+@pytest.mark.parametrize("cause", ["cancelled", "timed out"])
 async def test_a_command_is_requeued_when_its_worker_leaves_during_the_handover(
-    commands: CommandQueue, how: str
+    commands: CommandQueue, cause: str
 ) -> None:
     """S3.6: no worker holds it, and it is claimed next."""
-    waiting = await waiting_for_work(commands, wait=0.1 if how == "timed out" else 30)
-    async with held_up(commands):
-        registering = asyncio.create_task(commands.submit("a", correlation_id="c"))
+    worker = await start_waiting_worker(commands, wait=0.1 if cause == "timed out" else 30)
+    async with delaying_writes(commands):
+        submission = asyncio.create_task(commands.submit("a", correlation_id="c"))
         await asyncio.sleep(0.02)
-        if how == "cancelled":
-            waiting.cancel()
-        (gone,) = await asyncio.gather(waiting, return_exceptions=True)
-    await soon(registering)
-    assert gone is None or isinstance(gone, asyncio.CancelledError)
-    assert [type(event) for event in await log_of(commands, "c")] == [ev.CallProposed, ev.CallStarted, ev.CallRequeued]
-    assert (await claimed(commands)).correlation_id == "c"
+        if cause == "cancelled":
+            worker.cancel()
+        (result,) = await asyncio.gather(worker, return_exceptions=True)
+    await finish_soon(submission)
+    assert result is None or isinstance(result, asyncio.CancelledError)
+    assert [type(event) for event in await list_events(commands, "c")] == [
+        ev.CallProposed,
+        ev.CallStarted,
+        ev.CallRequeued,
+    ]
+    assert (await claim_command(commands)).correlation_id == "c"
 
 
 async def test_a_requeued_command_goes_to_the_next_waiting_worker(commands: CommandQueue) -> None:
     """S3.6: without polling."""
-    leaving, staying = await waiting_for_work(commands), await waiting_for_work(commands)
-    async with held_up(commands):
-        registering = asyncio.create_task(commands.submit("a", correlation_id="c"))
+    leaving, staying = await start_waiting_worker(commands), await start_waiting_worker(commands)
+    async with delaying_writes(commands):
+        submission = asyncio.create_task(commands.submit("a", correlation_id="c"))
         await asyncio.sleep(0.02)
         leaving.cancel()
-    await soon(registering)
-    claim = await soon(staying)
+    await finish_soon(submission)
+    claim = await finish_soon(staying)
     assert claim is not None and (claim.correlation_id, claim.attempt) == ("c", 2)
     await asyncio.gather(leaving, return_exceptions=True)
 
 
 async def test_a_cancelled_submit_call_still_delivers_the_command(commands: CommandQueue) -> None:
     """S3.6: a submission that is being written is completed."""
-    waiting = await waiting_for_work(commands)
-    async with held_up(commands):
-        registering = asyncio.create_task(commands.submit("a", correlation_id="c"))
+    worker = await start_waiting_worker(commands)
+    async with delaying_writes(commands):
+        submission = asyncio.create_task(commands.submit("a", correlation_id="c"))
         await asyncio.sleep(0.02)
-        registering.cancel()
-    claim = await soon(waiting)
+        submission.cancel()
+    claim = await finish_soon(worker)
     assert claim is not None and (claim.correlation_id, claim.attempt) == ("c", 1)
     with pytest.raises(asyncio.CancelledError):
-        await registering
+        await submission
 
 
-@pytest.mark.parametrize("why", ["conflict", "full", "too large"])
-async def test_a_refused_submission_leaves_workers_waiting(db: str, why: str) -> None:
+@pytest.mark.parametrize("cause", ["conflict", "full", "too large"])
+async def test_a_refused_submission_leaves_workers_waiting(db: str, cause: str) -> None:
     """S3.6, S3.7: the worker gets the next command."""
-    async with at_work(db, queue_limit=1, max_event=10_000) as commands:
+    async with running_commands(db, queue_limit=1, max_event=10_000) as commands:
         await commands.submit("a", correlation_id="known", session="other")
-        if why == "conflict":
+        if cause == "conflict":
             await commands.cancel("known")
-        waiting = await waiting_for_work(commands, session="mine")
-        wrong: dict[str, Any] = {"session": "mine"}
-        if why == "conflict":
+        worker = await start_waiting_worker(commands, session="mine")
+        fields: dict[str, Any] = {"session": "mine"}
+        if cause == "conflict":
             await commands.submit("a", correlation_id="mine", session="mine")
-            assert await soon(waiting) is not None
-            waiting = await waiting_for_work(commands, session="mine")
-            wrong |= {"correlation_id": "mine", "params": 1}
+            assert await finish_soon(worker) is not None
+            worker = await start_waiting_worker(commands, session="mine")
+            fields |= {"correlation_id": "mine", "params": 1}
         with pytest.raises((ConflictError, QueueFullError, InvalidInputError)):
-            await commands.submit("a", "x" * 10_000 if why == "too large" else wrong.pop("params", None), **wrong)
-        if why != "conflict":
+            await commands.submit("a", "x" * 10_000 if cause == "too large" else fields.pop("params", None), **fields)
+        if cause != "conflict":
             await commands.cancel("known")
         submitted = await commands.submit("a", session="mine")
-        claim = await soon(waiting)
+        claim = await finish_soon(worker)
         assert claim is not None and claim.correlation_id == submitted.correlation_id
 
 
 async def test_concurrent_commands_are_spread_over_the_waiting_workers(commands: CommandQueue) -> None:
     """S3.6: also in the same transaction, in the order of submission."""
-    waiting = [await waiting_for_work(commands) for _ in range(3)]
+    workers = [await start_waiting_worker(commands) for _ in range(3)]
     names = [f"c{number}" for number in range(3)]
-    async with held_up(commands):
-        registering = asyncio.gather(*(commands.submit("a", correlation_id=name) for name in names))
+    async with delaying_writes(commands):
+        submissions = asyncio.gather(*(commands.submit("a", correlation_id=name) for name in names))
         await asyncio.sleep(0.02)
-    await soon(registering)
-    arguments = await soon(asyncio.gather(*waiting))
-    assert [(claim.correlation_id, claim.fence) for claim in arguments if claim] == [(name, 1) for name in names]
+    await finish_soon(submissions)
+    results = await finish_soon(asyncio.gather(*workers))
+    assert [(claim.correlation_id, claim.fence) for claim in results if claim] == [(name, 1) for name in names]
     assert await commands.claim() is None
 
 
 async def test_commands_beyond_the_waiting_workers_are_queued(commands: CommandQueue) -> None:
     """S3.6: each worker gets a single command, and no command is started twice."""
-    waiting = [await waiting_for_work(commands) for _ in range(2)]
-    async with held_up(commands):
-        registering = asyncio.gather(*(commands.submit("a") for _ in range(6)))
+    workers = [await start_waiting_worker(commands) for _ in range(2)]
+    async with delaying_writes(commands):
+        submissions = asyncio.gather(*(commands.submit("a") for _ in range(6)))
         await asyncio.sleep(0.02)
-    submitted = {one.correlation_id for one in await soon(registering)}
-    arguments = [*await soon(asyncio.gather(*waiting)), *[await commands.claim() for _ in range(4)]]
-    assert {claim.correlation_id for claim in arguments if claim} == submitted and await commands.claim() is None
-    assert {claim.fence for claim in arguments if claim} == {1}
+    submitted = {command.correlation_id for command in await finish_soon(submissions)}
+    results = [*await finish_soon(asyncio.gather(*workers)), *[await commands.claim() for _ in range(4)]]
+    assert {claim.correlation_id for claim in results if claim} == submitted and await commands.claim() is None
+    assert {claim.fence for claim in results if claim} == {1}
 
 
 async def test_a_command_awaiting_approval_does_not_delay_later_commands(commands: CommandQueue) -> None:
     """S3.6: the waiting worker gets the second command while the first awaits approval."""
-    waiting = await waiting_for_work(commands)
-    async with held_up(commands):
+    worker = await start_waiting_worker(commands)
+    async with delaying_writes(commands):
         first = asyncio.ensure_future(commands.submit("a", correlation_id="first", approval=True))
         second = asyncio.ensure_future(commands.submit("a", correlation_id="second"))
         await asyncio.sleep(0.02)
-    await soon(asyncio.gather(first, second))
-    claim = await soon(waiting)
-    assert claim is not None and claim.correlation_id == "second", "what nobody has approved holds nobody up"
+    await finish_soon(asyncio.gather(first, second))
+    claim = await finish_soon(worker)
+    assert claim is not None and claim.correlation_id == "second", "an unapproved command delays no other"
 
 
 async def test_a_repeated_submission_is_handed_over_once(commands: CommandQueue) -> None:
     """S3.1, S3.6: the second of two waiting workers keeps waiting."""
-    waiting = [await waiting_for_work(commands) for _ in range(2)]
+    workers = [await start_waiting_worker(commands) for _ in range(2)]
     for _ in range(2):
         assert (await commands.submit("a", correlation_id="c")).correlation_id == "c"
-    done, pending = await asyncio.wait(waiting, timeout=0.2)
+    done, pending = await asyncio.wait(workers, timeout=0.2)
     assert [task.result() and task.result().fence for task in done] == [1] and len(pending) == 1
     await commands.submit("a", correlation_id="other")
-    claim = await soon(next(iter(pending)))
+    claim = await finish_soon(next(iter(pending)))
     assert claim is not None and claim.correlation_id == "other"
 
 
 async def test_a_command_is_handed_only_to_a_worker_that_may_execute_it(commands: CommandQueue) -> None:
     """S3.6: workers without access that wait in front are skipped."""
     access = OneSessionAccess("open", "execute")
-    picky, elsewhere = await waiting_for_work(commands, access=access), await waiting_for_work(commands, session="x")
-    any_of_them = await waiting_for_work(commands)
+    restricted, other_session = (
+        await start_waiting_worker(commands, access=access),
+        await start_waiting_worker(commands, session="x"),
+    )
+    unrestricted = await start_waiting_worker(commands)
     secret = await commands.submit("a", session="secret")
-    claim = await soon(any_of_them)
+    claim = await finish_soon(unrestricted)
     assert claim is not None and claim.correlation_id == secret.correlation_id
-    opened = await commands.submit("a", session="open")
-    claim = await soon(picky)
-    assert claim is not None and claim.correlation_id == opened.correlation_id
-    elsewhere.cancel()
-    await asyncio.gather(elsewhere, return_exceptions=True)
+    visible = await commands.submit("a", session="open")
+    claim = await finish_soon(restricted)
+    assert claim is not None and claim.correlation_id == visible.correlation_id
+    other_session.cancel()
+    await asyncio.gather(other_session, return_exceptions=True)
 
 
 async def test_an_error_of_a_waiting_worker_does_not_fail_the_submission(commands: CommandQueue) -> None:
     """S3.1: the worker gets the error, and the command stays for others."""
-    waiting = await waiting_for_work(commands, access=BrokenAccess())
+    worker = await start_waiting_worker(commands, access=BrokenAccess())
     submitted = await commands.submit("a")
     with pytest.raises(LookupError):
-        await soon(waiting)
-    assert (await claimed(commands)).correlation_id == submitted.correlation_id
+        await finish_soon(worker)
+    assert (await claim_command(commands)).correlation_id == submitted.correlation_id
 
 
 async def test_a_claim_cancelled_repeatedly_requeues_the_command(commands: CommandQueue) -> None:
     """S3.6: a caller may cancel it repeatedly."""
     assert await commands.claim() is None
     await commands.submit("a", correlation_id="c")
-    async with held_up(commands):
-        taking = asyncio.create_task(commands.claim())
+    async with delaying_writes(commands):
+        claim_task = asyncio.create_task(commands.claim())
         for _ in range(3):
             await asyncio.sleep(0.01)
-            taking.cancel()
-    (gone,) = await asyncio.gather(taking, return_exceptions=True)
-    assert isinstance(gone, asyncio.CancelledError) and (await claimed(commands)).correlation_id == "c"
+            claim_task.cancel()
+    (result,) = await asyncio.gather(claim_task, return_exceptions=True)
+    assert isinstance(result, asyncio.CancelledError) and (await claim_command(commands)).correlation_id == "c"
 
 
 async def test_closing_the_ledger_during_a_handover_leaves_no_caller_waiting(db: str) -> None:
     """S3.3: a submission in progress is written or raises an error."""
     ledger = await open_with_settings(db)
     commands = CommandQueue(ledger.log)
-    waiting = await waiting_for_work(commands)
-    async with held_up(commands):
-        registering = asyncio.create_task(commands.submit("a", correlation_id="c"))
+    worker = await start_waiting_worker(commands)
+    async with delaying_writes(commands):
+        submission = asyncio.create_task(commands.submit("a", correlation_id="c"))
         await asyncio.sleep(0.02)
         closing = asyncio.create_task(ledger.close())
-    await soon(closing)
-    submitted, claim = await soon(asyncio.gather(registering, waiting))
+    await finish_soon(closing)
+    submitted, claim = await finish_soon(asyncio.gather(submission, worker))
     assert claim is not None and claim.correlation_id == submitted.correlation_id == "c"
 
 
-# S3.6: holding one
+# S3.6: leases and fences
 
 
 async def test_a_heartbeat_renews_the_lease(commands: CommandQueue) -> None:
     """S3.6: a heartbeat can also report progress."""
     await commands.submit("a", correlation_id="c", timeout=30)
-    claim = await claimed(commands, lease=2)
-    until = claim.lease_until
+    claim = await claim_command(commands, lease=2)
+    lease_until = claim.lease_until
     for number in range(5):
         renewed = await commands.heartbeat(
             "c", claim.fence, lease=20 + number, text=f"step {number}\n", progress=number
         )
-        assert renewed > until
-        until = renewed
-    async with asyncio.timeout(QUICK):
+        assert renewed > lease_until
+        lease_until = renewed
+    async with asyncio.timeout(QUICK_S):
         while await commands.log.store.clock() <= claim.lease_until:
             await asyncio.sleep(0.02)
     assert (await commands.complete("c", "x", fence=claim.fence)).status == "complete"
-    log = await log_of(commands, "c")
+    log = await list_events(commands, "c")
     assert sum(isinstance(event, ev.CallProgress) and event.verdict == "applied" for event in log) == 5
 
 
@@ -1088,12 +1105,12 @@ async def test_a_heartbeat_renews_the_lease(commands: CommandQueue) -> None:
 async def test_an_expired_lease_requeues_only_idempotent_commands(commands: CommandQueue, idempotent: bool) -> None:
     """S3.6: the others are lost, because the progress of the first worker is unknown."""
     await commands.submit("a", correlation_id="c", idempotent=idempotent)
-    first = await claimed(commands, worker="one", lease=0.15)
+    first = await claim_command(commands, worker="one", lease=0.15)
     if not idempotent:
         assert (await commands.get("c", wait=10)).status == "error"
         assert (await commands.find("c")).state == "lost" and await commands.claim() is None
         return
-    second = await claimed(commands, worker="two", wait=10)
+    second = await claim_command(commands, worker="two", wait=10)
     assert (second.call, second.fence, second.attempt) == (first.call, 2, 2)
     assert second.expires_at == first.expires_at, "a second attempt has no more time than the first"
     assert (await commands.complete("c", "two", fence=2)).result == "two"
@@ -1102,12 +1119,12 @@ async def test_an_expired_lease_requeues_only_idempotent_commands(commands: Comm
 async def test_a_late_result_is_refused_and_only_logged(commands: CommandQueue) -> None:
     """S3.6: while the command is queued again, while another worker runs it, and after its end."""
     await commands.submit("a", correlation_id="c", idempotent=True)
-    stalled = await claimed(commands, lease=0.1)
-    async with asyncio.timeout(QUICK):
+    stalled = await claim_command(commands, lease=0.1)
+    async with asyncio.timeout(QUICK_S):
         while (await commands.find("c")).state != "queued":
             await asyncio.sleep(0.01)
 
-    async def too_late() -> None:
+    async def check_refused() -> None:
         for verb in (commands.complete, commands.fail):
             with pytest.raises(StaleClaimError):
                 await verb("c", "zombie", fence=stalled.fence)
@@ -1116,16 +1133,16 @@ async def test_a_late_result_is_refused_and_only_logged(commands: CommandQueue) 
         with pytest.raises(ConflictError):
             await commands.heartbeat("c", stalled.fence, text="zombie")
 
-    await too_late()
+    await check_refused()
     assert (await commands.get("c")).status == "pending"
-    second = await claimed(commands)
-    await too_late()
+    second = await claim_command(commands)
+    await check_refused()
     await commands.complete("c", "real", fence=second.fence)
-    await too_late()
+    await check_refused()
     assert (await commands.get("c")).result == "real"
-    zombies = [event for event in await log_of(commands, "c") if event.verdict == "late"]
+    zombies = [event for event in await list_events(commands, "c") if event.verdict == "late"]
     assert len(zombies) == 9, "each is kept in the log"
-    assert (await ending(commands, "c")).output == "real"  # type: ignore[attr-defined]
+    assert (await find_end(commands, "c")).output == "real"  # type: ignore[attr-defined]
     snapshot = msgspec.json.encode((await commands.log.snapshot("commands")).entries)
     assert b"real" in snapshot and b"zombie" not in snapshot
 
@@ -1136,30 +1153,30 @@ async def test_an_unknown_fence_is_refused(commands: CommandQueue, fence: int) -
     await commands.submit("a", correlation_id="c")
     with pytest.raises(StaleClaimError):
         await commands.complete("c", fence=fence)
-    await claimed(commands)
-    for attempt in (commands.complete("c", fence=fence), commands.heartbeat("c", fence)):
+    await claim_command(commands)
+    for request in (commands.complete("c", fence=fence), commands.heartbeat("c", fence)):
         with pytest.raises(StaleClaimError):
-            await attempt
+            await request
 
 
 @pytest.mark.parametrize("fence", [-1, "1", 1.5, None, 2**80])
 async def test_an_invalid_fence_changes_nothing(commands: CommandQueue, fence: Any) -> None:
     """C11: refused for every type and value."""
     await commands.submit("a", correlation_id="c")
-    await claimed(commands)
-    for attempt in (commands.complete("c", 1, fence=fence), commands.heartbeat("c", fence)):
+    await claim_command(commands)
+    for request in (commands.complete("c", 1, fence=fence), commands.heartbeat("c", fence)):
         with pytest.raises((InvalidInputError, StaleClaimError)):
-            await attempt
+            await request
     assert (await commands.get("c")).status == "pending"
 
 
 @pytest.mark.parametrize("lease", [0, -1, float("nan"), 10**10])
 async def test_an_invalid_lease_worker_or_queue_is_refused(commands: CommandQueue, lease: float) -> None:
-    """C11: and nothing is claimed by it."""
+    """C11: it claims nothing."""
     await commands.submit("a", correlation_id="c")
     with pytest.raises(InvalidInputError):
         await commands.claim(lease=lease)
-    claim = await claimed(commands)
+    claim = await claim_command(commands)
     with pytest.raises(InvalidInputError):
         await commands.heartbeat("c", claim.fence, lease=lease)
     for wrong in ({"worker": "a\nb"}, {"queue": ""}, {"queue": "x" * 201}):
@@ -1170,7 +1187,7 @@ async def test_an_invalid_lease_worker_or_queue_is_refused(commands: CommandQueu
 async def test_a_repeated_result_of_the_same_worker_is_accepted_once(commands: CommandQueue) -> None:
     """S3.6: for a worker that lost the response; another result is a conflict."""
     await commands.submit("a", correlation_id="c")
-    claim = await claimed(commands)
+    claim = await claim_command(commands)
     first = await commands.complete("c", [1, 2], fence=claim.fence)
     assert await commands.complete("c", [1, 2], fence=claim.fence) == first
     with pytest.raises(ConflictError) as refusal:
@@ -1181,14 +1198,14 @@ async def test_a_repeated_result_of_the_same_worker_is_accepted_once(commands: C
 async def test_a_cancelled_command_refuses_the_workers_next_request(commands: CommandQueue) -> None:
     """S3.6: a second cancel changes nothing; a command that ended otherwise is not cancelled."""
     await commands.submit("a", correlation_id="c")
-    claim = await claimed(commands)
+    claim = await claim_command(commands)
     first = await commands.cancel("c", "enough")
     assert first.status == "cancelled" and await commands.cancel("c", "really") == first
-    for attempt in (commands.heartbeat("c", claim.fence), commands.complete("c", 1, fence=claim.fence)):
+    for request in (commands.heartbeat("c", claim.fence), commands.complete("c", 1, fence=claim.fence)):
         with pytest.raises(ConflictError, match="cancelled"):
-            await attempt
+            await request
     await commands.submit("a", correlation_id="d")
-    await commands.complete("d", 1, fence=(await claimed(commands)).fence)
+    await commands.complete("d", 1, fence=(await claim_command(commands)).fence)
     for verb in (commands.cancel, commands.expire):
         with pytest.raises(ConflictError) as refusal:
             await verb("d")
@@ -1200,7 +1217,7 @@ async def test_a_cancelled_command_refuses_the_workers_next_request(commands: Co
 
 async def test_a_full_queue_refuses_the_new_command(db: str) -> None:
     """S3.7: nothing is written; other clients have their own queues; a claim makes room."""
-    async with at_work(db, queue_limit=3) as commands:
+    async with running_commands(db, queue_limit=3) as commands:
         for number in range(3):
             await commands.submit("a", correlation_id=f"c{number}", approval=number == 2)
         head = len(await read_events(ledger_of(commands), "commands"))
@@ -1212,35 +1229,35 @@ async def test_a_full_queue_refuses_the_new_command(db: str) -> None:
             await commands.get("c3")
         assert (await commands.submit("a", correlation_id="c1")).correlation_id == "c1", "a retry is no new command"
         await commands.submit("a", queue="other")
-        await claimed(commands)
+        await claim_command(commands)
         await commands.submit("a", correlation_id="c3")
 
 
 async def test_a_queue_holds_a_hundred_commands_by_default(db: str) -> None:
     """S3.7: also for concurrent submissions from two ledgers on a file."""
-    async with at_work(db) as commands, await open_with_settings(db) as other:
+    async with running_commands(db) as commands, await open_with_settings(db) as other:
         second = CommandQueue(other.log)
-        both = [(commands, second)[number % 2].submit("a") for number in range(150)]
-        submitted = await asyncio.gather(*both, return_exceptions=True)
-        assert sum(isinstance(one, Command) for one in submitted) == 100
-        assert sum(isinstance(one, QueueFullError) for one in submitted) == 50
+        submissions = [(commands, second)[number % 2].submit("a") for number in range(150)]
+        results = await asyncio.gather(*submissions, return_exceptions=True)
+        assert sum(isinstance(result, Command) for result in results) == 100
+        assert sum(isinstance(result, QueueFullError) for result in results) == 50
         assert len(await commands.pending(limit=1000)) == 100
         await second.close()
 
 
 async def test_a_full_queue_can_expire_its_oldest_command(db: str) -> None:
     """S3.7: it ends with a reason, and its secrets are deleted."""
-    async with at_work(db, queue_limit=5, queue_overflow="expire_oldest") as commands:
+    async with running_commands(db, queue_limit=5, queue_overflow="expire_oldest") as commands:
         submitted = [await commands.submit("a", {"key": SECRET, "n": n}, correlation_id=f"c{n}") for n in range(5)]
-        waiting = asyncio.create_task(commands.get("c0", wait=60))
+        poll = asyncio.create_task(commands.get("c0", wait=60))
         submitted += await asyncio.gather(
             *(commands.submit("a", {"key": SECRET}, correlation_id=f"d{n}") for n in range(7))
         )
-        assert [one.correlation_id for one in await commands.pending()] == [f"d{n}" for n in range(2, 7)]
-        first = await soon(waiting)
+        assert [command.correlation_id for command in await commands.pending()] == [f"d{n}" for n in range(2, 7)]
+        first = await finish_soon(poll)
         assert (first.status, first.error) == ("expired", "a newer command took its place in a full queue")
-        for one in submitted:
-            row = await commands.find(one.correlation_id)
+        for command in submitted:
+            row = await commands.find(command.correlation_id)
             assert (await commands.log.store.sealed(row.id) is not None) == (row.state == "queued")
 
 
@@ -1259,32 +1276,32 @@ async def test_polling_starts_no_write_transaction(commands: CommandQueue) -> No
             await commands.pending()
             await commands.completed()
             await commands.failed()
-        waiting = [asyncio.create_task(commands.get("c", wait=60)) for _ in range(50)]
-        await until_in(READER_WAITS, *waiting)
+        polls = [asyncio.create_task(commands.get("c", wait=60)) for _ in range(50)]
+        await until_in(READER_WAIT, *polls)
         assert written == []
         await commands.log.append("chat", [ev.MessageUser(text="hello")])
         assert len(written) == 1
     await commands.complete("c")
-    await asyncio.gather(*waiting)
+    await asyncio.gather(*polls)
 
 
 async def test_a_closed_command_queue_is_garbage_collected(commands: CommandQueue) -> None:
     """S3.8: for any number of queues opened and closed on a ledger."""
-    closed: list[weakref.ref[DeadlineTracker]] = []
+    trackers: list[weakref.ref[DeadlineTracker]] = []
     for _ in range(5):
         other = CommandQueue(commands.log)
         await other.submit("a")
         await other.close()
-        closed.append(weakref.ref(other.tracker))
+        trackers.append(weakref.ref(other.tracker))
     del other
     gc.collect()
-    assert [one() for one in closed[:-1]] == [None] * 4  # Of the last one the interpreter may still hold a traceback.
+    assert [tracker() for tracker in trackers[:-1]] == [None] * 4  # A traceback may still refer to the last one.
 
 
 async def test_executors_not_seen_for_a_long_time_are_removed(commands: CommandQueue, clock: Clock) -> None:
     """S3.11: the list of clients does not grow forever."""
     await commands.claim("old")
-    clock.ahead = 40 * 24 * 3600
+    clock.offset_s = 40 * 24 * 3600
     await commands.claim("new")
     assert list(await commands.log.store.executors()) == ["new"]
 
@@ -1292,37 +1309,37 @@ async def test_executors_not_seen_for_a_long_time_are_removed(commands: CommandQ
 @pytest.mark.parametrize("client", ["", "x" * 201, "\ud800", None])
 async def test_an_invalid_queue_name_is_refused_and_not_stored(commands: CommandQueue, client: Any) -> None:
     """S3.11, C11: for polls and claims."""
-    for ask in (commands.queued, commands.claim):
+    for method in (commands.queued, commands.claim):
         with pytest.raises(InvalidInputError, match="queue"):
-            await ask(client)
+            await method(client)
     assert await commands.log.store.executors() == {}
 
 
-LOOKS = (
+INDEXED_QUERIES = (
     *("queued_commands", "commands_before", "pending_count", "oldest_pending", "commands_changed", "last_change"),
     *("pending_commands", "completed_commands", "failed_commands", "failed_commands_of", "alias_everywhere", "call"),
     *("calls_due", "calls_leased", "calls_with_owner", "approvals_due", "owned_calls", "open_calls", "all_open_calls"),
 )
 
 
-@pytest.mark.parametrize("name", LOOKS)
+@pytest.mark.parametrize("name", INDEXED_QUERIES)
 def test_command_queries_use_an_index(name: str) -> None:
     """S3.8: no query scans all commands."""
     connection = apsw.Connection(":memory:")
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     for _, sql in migrations("sqlite"):
         connection.execute(sql)
-    plan = connection.execute(f"EXPLAIN QUERY PLAN {SQL[name]}", (None,) * _bindings(SQL[name])).fetchall()
+    plan = connection.execute(f"EXPLAIN QUERY PLAN {SQL[name]}", (None,) * _count_bindings(SQL[name])).fetchall()
     connection.close()
-    small = ("commands_", "calls_o", "CONSTANT ROW", "(subquery")
+    allowed_scans = ("commands_", "calls_o", "CONSTANT ROW", "(subquery")
     for step in (row[3] for row in plan):
-        assert "SCAN" not in step or any(part in step for part in small), plan
+        assert "SCAN" not in step or any(part in step for part in allowed_scans), plan
         assert "calls_by_session" not in step, plan
 
 
-def _bindings(sql: str) -> int:
-    numbered = [int(number) for number in re.findall(r"\?(\d+)", sql)]
-    return max(numbered) if numbered else sql.count("?")
+def _count_bindings(sql: str) -> int:
+    numbers = [int(number) for number in re.findall(r"\?(\d+)", sql)]
+    return max(numbers) if numbers else sql.count("?")
 
 
 async def test_the_tracker_is_empty_when_no_commands_are_open(commands: CommandQueue) -> None:
@@ -1331,7 +1348,7 @@ async def test_the_tracker_is_empty_when_no_commands_are_open(commands: CommandQ
     await asyncio.gather(*submitted)
     assert len(commands.tracker.pending) == 50
     await asyncio.gather(*(commands.complete(f"c{n}") for n in range(0, 50, 2)))
-    async with asyncio.timeout(QUICK):
+    async with asyncio.timeout(QUICK_S):
         while commands.tracker.pending:
             await asyncio.sleep(0.02)
     assert commands.tracker.next_due == 0
@@ -1345,23 +1362,23 @@ async def test_secrets_are_shown_only_to_the_executor(commands: CommandQueue, tm
     params = {"headers": {"Authorization": f"Bearer {SECRET}"}, "n": 1}
     await commands.submit("a", params, correlation_id="c")
     row = await commands.find("c")
-    (peeked,) = await commands.queued()
-    claim = await claimed(commands)
-    assert peeked.params == claim.params == params
-    shown = [await commands.get("c"), await commands.pending(), (await commands.log.snapshot("commands")).entries]
+    (queued,) = await commands.queued()
+    claim = await claim_command(commands)
+    assert queued.params == claim.params == params
+    views = [await commands.get("c"), await commands.pending(), (await commands.log.snapshot("commands")).entries]
     log = [body for _, body in await commands.log.store.events("commands", 0, 100)]
-    assert SECRET not in repr(shown) and not any(SECRET.encode() in body for body in log)
+    assert SECRET not in repr(views) and not any(SECRET.encode() in body for body in log)
     assert await commands.log.store.sealed(row.id) is not None
     await commands.complete("c", {"echo": SECRET}, fence=claim.fence)
     assert await commands.log.store.sealed(row.id) is None
     assert SECRET not in repr([await commands.get("c"), await commands.completed()])
 
 
-@pytest.mark.parametrize("how", ENDINGS)
-async def test_every_kind_of_end_deletes_the_secrets(commands: CommandQueue, tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("end_kind", ENDINGS)
+async def test_every_kind_of_end_deletes_the_secrets(commands: CommandQueue, tmp_path: Path, end_kind: str) -> None:
     """C12: from the file too, not only from the tables."""
-    end, ask, _, _ = ENDINGS[how]
-    await commands.submit("a", {"key": SECRET}, correlation_id="c", approval=ask)
+    end, needs_approval, _, _ = ENDINGS[end_kind]
+    await commands.submit("a", {"key": SECRET}, correlation_id="c", approval=needs_approval)
     await end(commands, "c")
     connection = apsw.Connection(str(tmp_path / "ledger.db"))
     assert connection.execute("SELECT count(*) FROM sealed").fetchall() == [(0,)]
@@ -1375,17 +1392,21 @@ async def test_editing_arguments_keeps_the_redacted_secrets(commands: CommandQue
     params = {"key": SECRET, "url": "http://a", "deep": {"token": SECRET, "n": 1}}
     await commands.submit("a", params, correlation_id="c", approval=True)
     entry = next(e for e in (await commands.log.snapshot("commands")).entries if getattr(e, "raw_input", None))
-    shown: dict[str, Any] = entry.raw_input  # type: ignore[attr-defined]
-    assert SECRET not in repr(shown)
-    await answer(commands, input=shown | {"url": "http://b", "deep": {**shown["deep"], "n": 2}})
-    assert (await claimed(commands)).params == {"key": SECRET, "url": "http://b", "deep": {"token": SECRET, "n": 2}}
+    redacted: dict[str, Any] = entry.raw_input  # type: ignore[attr-defined]
+    assert SECRET not in repr(redacted)
+    await answer_request(commands, input=redacted | {"url": "http://b", "deep": {**redacted["deep"], "n": 2}})
+    assert (await claim_command(commands)).params == {
+        "key": SECRET,
+        "url": "http://b",
+        "deep": {"token": SECRET, "n": 2},
+    }
 
 
 async def test_editing_arguments_can_replace_a_secret(commands: CommandQueue) -> None:
     """S2.7: an approver may remove or replace it."""
     await commands.submit("a", {"key": SECRET, "other": SECRET}, correlation_id="c", approval=True)
-    await answer(commands, input={"key": "none"})
-    assert (await claimed(commands)).params == {"key": "none"}
+    await answer_request(commands, input={"key": "none"})
+    assert (await claim_command(commands)).params == {"key": "none"}
 
 
 async def test_a_submission_that_differs_only_in_a_secret_is_a_conflict(commands: CommandQueue) -> None:
@@ -1394,10 +1415,10 @@ async def test_a_submission_that_differs_only_in_a_secret_is_a_conflict(commands
     await commands.submit("a", {"key": SECRET}, correlation_id="c")
     with pytest.raises(ConflictError):
         await commands.submit("a", {"key": SECRET[:-3] + "zzz"}, correlation_id="c")
-    assert (await claimed(commands)).params == {"key": SECRET}
+    assert (await claim_command(commands)).params == {"key": SECRET}
 
 
-# S3.11: is a worker there
+# S3.11: presence of executors
 
 
 async def test_a_pending_command_has_its_position_and_executor_time(commands: CommandQueue) -> None:
@@ -1408,7 +1429,7 @@ async def test_a_pending_command_has_its_position_and_executor_time(commands: Co
     assert (await commands.get("c0")).executor_seen_at is None
     await commands.claim("other")
     assert (await commands.get("c0")).executor_seen_at is None
-    await claimed(commands)
+    await claim_command(commands)
     second = await commands.get("c1")
     assert second.position == 1 and isinstance(second.executor_seen_at, str)
     assert second.executor_seen_at >= second.created_at
@@ -1425,7 +1446,7 @@ async def test_polling_executors_are_seen_by_other_processes(commands: CommandQu
         assert (await other.get("c")).executor_seen_at is not None
 
 
-# The house
+# Retention, reopening, older files and reapers
 
 
 async def test_open_commands_survive_retention(commands: CommandQueue) -> None:
@@ -1435,23 +1456,23 @@ async def test_open_commands_survive_retention(commands: CommandQueue) -> None:
     await commands.submit("a", {"n": 1, "key": SECRET}, correlation_id="queued")
     await commands.submit("a", {"n": 2}, correlation_id="asks", approval=True, queue="x")
     await commands.submit("a", {"n": 3}, correlation_id="runs", queue="y", idempotent=True)
-    running = await claimed(commands, "y", lease=0.3)
+    running = await claim_command(commands, "y", lease=0.3)
     await asyncio.sleep(0.002)
     assert await commands.log.prune(0) >= 7
-    assert [str(one) for one in await verify(commands.log)] == []
+    assert [str(fault) for fault in await verify(commands.log)] == []
     with pytest.raises(NotFoundError):
         await commands.get("ended")
     assert (await commands.submit("a", {"n": 1, "key": SECRET}, correlation_id="queued")).final is False
     with pytest.raises(ConflictError):
         await commands.submit("a", {"n": 9, "key": SECRET}, correlation_id="queued")
-    assert (await claimed(commands)).params == {"n": 1, "key": SECRET}
-    await answer(commands)
-    assert (await claimed(commands, "x")).params == {"n": 2}
-    again = await claimed(commands, "y", wait=10)
-    assert (again.params, again.fence) == ({"n": 3}, running.fence + 1)
+    assert (await claim_command(commands)).params == {"n": 1, "key": SECRET}
+    await answer_request(commands)
+    assert (await claim_command(commands, "x")).params == {"n": 2}
+    second_claim = await claim_command(commands, "y", wait=10)
+    assert (second_claim.params, second_claim.fence) == ({"n": 3}, running.fence + 1)
     with pytest.raises(StaleClaimError):
         await commands.complete("runs", "zombie", fence=running.fence)
-    assert (await commands.complete("runs", "x", fence=again.fence)).result == "x"
+    assert (await commands.complete("runs", "x", fence=second_claim.fence)).result == "x"
     assert not await find_faults(ledger_of(commands))
 
 
@@ -1464,32 +1485,32 @@ async def test_commands_survive_reopening_the_ledger(db: str) -> None:
             if name == "ended":
                 await commands.complete("ended", 7)
             if name == "runs":
-                claim = await claimed(commands)
+                claim = await claim_command(commands)
         await commands.close()
-    async with at_work(db) as commands:
+    async with running_commands(db) as commands:
         assert (await commands.get("ended")).result == 7
         assert (await commands.complete("runs", 8, fence=claim.fence)).result == 8
-        assert (await claimed(commands)).params == {"name": "queued", "key": SECRET}
+        assert (await claim_command(commands)).params == {"name": "queued", "key": SECRET}
 
 
 async def test_a_command_stays_queued_after_its_submitter_closes(db: str) -> None:
     """C5: the process that submitted it closes its ledger, and the command stays in the queue."""
     async with await open_with_settings(db) as ledger:
         submitted = await CommandQueue(ledger.log).submit("a", {"x": 1})
-    async with at_work(db) as commands:
-        assert (await claimed(commands)).call == submitted.correlation_id
+    async with running_commands(db) as commands:
+        assert (await claim_command(commands)).call == submitted.correlation_id
 
 
-async def second_schema(path: Path) -> None:
-    """A file as it was before there were commands: a session with one call that ended and one that is open."""
+async def create_second_schema(path: Path) -> None:
+    """Create a file of the version before commands: a session with an ended call and an open one."""
     new = path.with_name("new.db")
     async with await callslip.open(f"sqlite:///{new}") as ledger:
         drafts = [
             ev.CallProposed(tool_name="old", scope="detached"),
             ev.CallProposed(tool_name="done", scope="detached"),
         ]
-        submitted = await ledger.log.append("old", drafts)
-        await ledger.log.append("old", [ev.CallCompleted(call=submitted[1].call, output="x")])  # type: ignore[attr-defined]
+        events = await ledger.log.append("old", drafts)
+        await ledger.log.append("old", [ev.CallCompleted(call=events[1].call, output="x")])  # type: ignore[attr-defined]
     connection = apsw.Connection(str(path))
     for number, sql in migrations("sqlite")[:2]:
         connection.execute(sql)
@@ -1498,23 +1519,23 @@ async def second_schema(path: Path) -> None:
     connection.execute(f"PRAGMA application_id = {sqlite_open.APPLICATION_ID}")
     connection.execute("ATTACH ? AS new", (str(new),))
     for table in ("sessions", "events", "calls", "aliases"):
-        found = connection.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
-        columns = ", ".join(f'"{name}"' for (name,) in found)
+        rows = connection.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
+        columns = ", ".join(f'"{name}"' for (name,) in rows)
         connection.execute(f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM new.{table}")
     connection.close()
 
 
 async def test_a_file_without_command_tables_is_migrated(tmp_path: Path, db: str) -> None:
     """S1.7: it is migrated, its calls stay what they were, and commands work in it."""
-    await second_schema(tmp_path / "ledger.db")
-    async with at_work(db) as commands:
+    await create_second_schema(tmp_path / "ledger.db")
+    async with running_commands(db) as commands:
         assert {row.tool: (row.state, row.client) for row in (await ledger_of(commands).calls()).items} == {
             "old": ("queued", ""),
             "done": ("completed", ""),
         }
         assert await commands.pending() == [] and await commands.claim() is None
         await commands.submit("a", {"key": SECRET}, session="old", correlation_id="c")
-        claim = await claimed(commands)
+        claim = await claim_command(commands)
         assert claim.params == {"key": SECRET}
         assert (await commands.complete("c", 1, fence=claim.fence)).status == "complete"
         assert (await commands.find("c")).entry == 4
@@ -1524,7 +1545,7 @@ async def test_a_read_only_file_without_command_tables_has_no_commands(
     tmp_path: Path, db: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S1.7: it is read unchanged, and a submission raises ReadOnlyStoreError."""
-    await second_schema(tmp_path / "ledger.db")
+    await create_second_schema(tmp_path / "ledger.db")
     before = (tmp_path / "ledger.db").read_bytes()
     monkeypatch.setattr(sqlite_open, "is_writable", lambda path: False)
     async with await callslip.open(db) as ledger:
@@ -1539,70 +1560,70 @@ async def test_a_read_only_file_without_command_tables_has_no_commands(
     assert (tmp_path / "ledger.db").read_bytes() == before
 
 
-@pytest.mark.parametrize("how", ["end", "delete"])
+@pytest.mark.parametrize("action", ["end", "delete"])
 async def test_a_waiting_poll_returns_when_an_older_version_ends_the_command(
-    db: str, how: str, monkeypatch: pytest.MonkeyPatch
+    db: str, action: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S1.7: the older version sends no notification and does not delete secrets."""
-    if how == "delete":
+    if action == "delete":
         monkeypatch.setattr(monitor, "END_POLL_S", 0.1)
     async with await open_with_settings(db, reaper_interval=3600) as ledger:
         commands = CommandQueue(ledger.log)
         await commands.submit("a", {"key": SECRET}, correlation_id="c")
         call = (await commands.find("c")).id
         assert await ledger.log.store.sealed(call) is not None
-        waiting = asyncio.create_task(commands.get("c", wait=60))
-        await until_in(READER_WAITS, waiting)
+        poll = asyncio.create_task(commands.get("c", wait=60))
+        await until_in(READER_WAIT, poll)
         older = apsw.Connection(db.removeprefix("sqlite:///"))
         older.execute(
             "UPDATE calls SET state = 'cancelled', ended_at = 1, reason = 'by an older one' WHERE id = ?"
-            if how == "end"
+            if action == "end"
             else "DELETE FROM calls WHERE id = ?",
             (call,),
         )
         older.close()
-        if how == "end":
-            assert (await soon(waiting)).error == "by an older one" and not commands.tracker.pending
+        if action == "end":
+            assert (await finish_soon(poll)).error == "by an older one" and not commands.tracker.pending
         else:
             with pytest.raises(NotFoundError):
-                await soon(waiting)
+                await finish_soon(poll)
         assert await ledger.log.store.sealed(call) is None
         await commands.submit("b", correlation_id="d")
-        assert (await commands.find("d")).change == (3 if how == "end" else 2)
+        assert (await commands.find("d")).change == (3 if action == "end" else 2)
 
 
 async def test_concurrent_reapers_end_a_command_once(db: str) -> None:
     """C4, S3.4: timers and reapers of three ledgers on one file, one end for each."""
-    async with at_work(db, reaper_interval=0.02, reaper_grace=0.02) as commands:
-        others = [await open_with_settings(db, reaper_interval=0.02, reaper_grace=0.02) for _ in range(2)]
-        beside = [CommandQueue(ledger.log) for ledger in others]
+    async with running_commands(db, reaper_interval=0.02, reaper_grace=0.02) as commands:
+        other_ledgers = [await open_with_settings(db, reaper_interval=0.02, reaper_grace=0.02) for _ in range(2)]
+        other_queues = [CommandQueue(ledger.log) for ledger in other_ledgers]
         names = [f"c{number}" for number in range(30)]
         for number, name in enumerate(names):
-            await (commands, *beside)[number % 3].submit("a", correlation_id=name, timeout=0.2)
-        found = await asyncio.gather(*(beside[n % 2].get(name, wait=10) for n, name in enumerate(names)))
-        assert {one.status for one in found} == {"expired"}
+            await (commands, *other_queues)[number % 3].submit("a", correlation_id=name, timeout=0.2)
+        results = await asyncio.gather(*(other_queues[n % 2].get(name, wait=10) for n, name in enumerate(names)))
+        assert {result.status for result in results} == {"expired"}
         for name in names:
-            assert len(await log_of(commands, name)) == 2
-        for one in beside:
-            await one.close()
-            await one.log.close()
+            assert len(await list_events(commands, name)) == 2
+        for queue in other_queues:
+            await queue.close()
+            await queue.log.close()
 
 
 async def test_the_reaper_spares_a_command_with_a_concurrent_heartbeat(db: str) -> None:
     """C5, S3.6: the heartbeat comes after the reaper has read the command."""
-    async with at_work(db, reaper_interval=1e6, reaper_grace=0.0) as commands:
+    async with running_commands(db, reaper_interval=1e6, reaper_grace=0.0) as commands:
         log = commands.log
         await commands.submit("a", correlation_id="c")
-        claim = await claimed(commands, lease=0.01)
+        claim = await claim_command(commands, lease=0.01)
         await asyncio.sleep(0.02)
         stale = await log.store.calls_due(2**62)
         await commands.heartbeat("c", claim.fence, lease=30)
 
-        async def as_it_was(until: int) -> Any:
+        async def read_stale(until: int) -> Any:
             return stale
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(log.store, "calls_due", as_it_was)
+            patch.setattr(log.store, "calls_due", read_stale)
             reaper = Reaper(log.store, log.write_context(source="callslip", strict=True), Settings(reaper_grace=0.0))
             assert await reaper.reap() == 0
         assert (await commands.complete("c", 1, fence=claim.fence)).status == "complete"

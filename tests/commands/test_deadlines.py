@@ -1,4 +1,4 @@
-"""What a process remembers of open commands: small, quick, and the same as a plain list of them would say (S3.8)."""
+"""The tracker of open commands: small, fast, and in agreement with a plain list of the commands (S3.8)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from callslip.model.records import CallRecord
 NOW = 1_700_000_000_000
 
 
-def row(name: str, state: str = "queued", deadline: int = NOW, client: str = "default") -> CallRecord:
+def make_row(name: str, state: str = "queued", deadline: int = NOW, client: str = "default") -> CallRecord:
     return CallRecord(id=name, session="s", entry=1, state=state, deadline=deadline, client=client)
 
 
-def steps(work: Callable[[], Any]) -> int:
-    """How many lines of the tracker run: time would depend on the machine."""
+def count_steps(work: Callable[[], Any]) -> int:
+    """Return how many lines of the tracker run; a duration would depend on the machine."""
     count = 0
 
     def trace(frame: FrameType, kind: str, value: object) -> Any:
@@ -44,23 +44,25 @@ def steps(work: Callable[[], Any]) -> int:
     return count
 
 
-# What is open
+# Open commands
 
 
 def test_a_command_is_tracked_until_it_ends() -> None:
     tracker = DeadlineTracker()
-    assert tracker.update(row("a")) and tracker.get("a") == module.Pending("default", "queued", NOW)
-    assert not tracker.update(row("a", "running")) and tracker.get("a") == module.Pending("default", "running", NOW)
-    assert not tracker.update(row("a", "completed")) and tracker.get("a") is None
-    assert not tracker.update(row("a", "completed")) and tracker.pending == {}
+    assert tracker.update(make_row("a")) and tracker.get("a") == module.Pending("default", "queued", NOW)
+    assert not tracker.update(make_row("a", "running")) and tracker.get("a") == module.Pending(
+        "default", "running", NOW
+    )
+    assert not tracker.update(make_row("a", "completed")) and tracker.get("a") is None
+    assert not tracker.update(make_row("a", "completed")) and tracker.pending == {}
 
 
 @pytest.mark.parametrize("state", ["completed", "failed", "denied", "cancelled", "expired", "lost"])
 def test_an_ended_command_is_never_due(state: str) -> None:
     """S3.4: the end and the deadline in either order."""
     tracker = DeadlineTracker()
-    tracker.update(row("a"))
-    tracker.update(row("a", state))
+    tracker.update(make_row("a"))
+    tracker.update(make_row("a", state))
     assert tracker.due(NOW * 2) == [] and tracker.next_due == 0
 
 
@@ -68,20 +70,20 @@ def test_update_returns_true_when_a_command_becomes_claimable() -> None:
     """When it is queued and when it is requeued, but not for a repeated update."""
     tracker = DeadlineTracker()
     claimable = [
-        tracker.update(row("a", state)) for state in ("queued", "queued", "running", "running", "queued", "queued")
+        tracker.update(make_row("a", state)) for state in ("queued", "queued", "running", "running", "queued", "queued")
     ]
     assert claimable == [True, False, False, False, True, False]
-    assert not tracker.update(row("b", "awaiting_approval")) and tracker.update(row("b"))
+    assert not tracker.update(make_row("b", "awaiting_approval")) and tracker.update(make_row("b"))
 
 
-# What is due
+# Due commands
 
 
 def test_a_command_is_due_at_its_deadline_and_not_before() -> None:
     """S3.4: at most one bucket late, never early; and the time of the next check is known."""
     for deadline in range(NOW, NOW + 2 * BUCKET_MS):
         tracker = DeadlineTracker()
-        tracker.update(row("a", deadline=deadline))
+        tracker.update(make_row("a", deadline=deadline))
         assert deadline <= tracker.next_due < deadline + BUCKET_MS
         assert tracker.due(deadline - 1) == []
         assert tracker.due(tracker.next_due) == ["a"]
@@ -90,9 +92,9 @@ def test_a_command_is_due_at_its_deadline_and_not_before() -> None:
 def test_a_due_command_is_returned_once() -> None:
     """The caller tries to end it; if that fails, it reschedules it."""
     tracker = DeadlineTracker()
-    tracker.update(row("a"))
+    tracker.update(make_row("a"))
     assert tracker.due(NOW) == ["a"] and tracker.due(NOW + 1000) == [] and tracker.next_due == 0
-    tracker.update(row("a", "running"))
+    tracker.update(make_row("a", "running"))
     assert tracker.due(NOW + 1000) == []
     tracker.reschedule("a", NOW + 2000)
     assert tracker.next_due == NOW + 2000 and tracker.due(NOW + 1999) == [] and tracker.due(NOW + 2000) == ["a"]
@@ -103,9 +105,9 @@ def test_a_due_command_is_returned_once() -> None:
 def test_a_command_awaiting_approval_is_not_due() -> None:
     """S3.4: the clock starts after approval."""
     tracker = DeadlineTracker()
-    tracker.update(row("a", "awaiting_approval"))
+    tracker.update(make_row("a", "awaiting_approval"))
     assert tracker.next_due == 0 and tracker.due(NOW * 2) == []
-    tracker.update(row("a", deadline=NOW + 500))
+    tracker.update(make_row("a", deadline=NOW + 500))
     assert tracker.due(NOW + 499) == [] and tracker.due(NOW + 500) == ["a"]
 
 
@@ -114,30 +116,30 @@ def test_a_moved_deadline_replaces_the_earlier_deadline() -> None:
     for moves in ([NOW, NOW + 5], [NOW + 5, NOW], [NOW, NOW + 500, NOW], [NOW + 500, NOW, NOW + 500], [NOW, 0, NOW]):
         tracker = DeadlineTracker()
         for deadline in moves:
-            tracker.update(row("a", deadline=deadline))
+            tracker.update(make_row("a", deadline=deadline))
         assert tracker.due(moves[-1] - 1) == []
         assert tracker.due(NOW + 5000) == ["a"] and tracker.due(NOW + 9000) == []
 
 
 def test_a_removed_command_is_no_longer_tracked() -> None:
     tracker = DeadlineTracker()
-    tracker.update(row("a"))
+    tracker.update(make_row("a"))
     tracker.remove("a")
     tracker.remove("a")
     assert tracker.pending == {} and tracker.due(NOW) == []
 
 
-# What it costs
+# Cost
 
 
 def test_checking_for_due_commands_takes_constant_time() -> None:
     """S3.8: the same few steps for one open command and for ten thousand."""
     few, many = DeadlineTracker(), DeadlineTracker()
-    few.update(row("a", deadline=NOW + 10))
+    few.update(make_row("a", deadline=NOW + 10))
     for number in range(10_000):
-        many.update(row(f"c{number}", deadline=NOW + 10 + number))
-    assert steps(lambda: few.due(NOW)) == steps(lambda: many.due(NOW)) <= 5
-    assert steps(lambda: few.get("a")) == steps(lambda: many.get("c77")) == 1
+        many.update(make_row(f"c{number}", deadline=NOW + 10 + number))
+    assert count_steps(lambda: few.due(NOW)) == count_steps(lambda: many.due(NOW)) <= 5
+    assert count_steps(lambda: few.get("a")) == count_steps(lambda: many.get("c77")) == 1
 
 
 def test_adding_or_ending_a_command_takes_constant_time() -> None:
@@ -145,22 +147,24 @@ def test_adding_or_ending_a_command_takes_constant_time() -> None:
     tracker = DeadlineTracker()
     costs: list[int] = []
     for number in range(3000):
-        costs.append(steps(lambda number=number: tracker.update(row(f"c{number}", deadline=NOW + number))))
+        costs.append(count_steps(lambda number=number: tracker.update(make_row(f"c{number}", deadline=NOW + number))))
     assert max(costs) <= 20
-    assert max(steps(lambda n=n: tracker.update(row(f"c{n}", "completed"))) for n in range(3000)) <= 12
+    assert max(count_steps(lambda n=n: tracker.update(make_row(f"c{n}", "completed"))) for n in range(3000)) <= 12
     assert tracker.pending == {}
 
 
 def test_ended_commands_leave_no_growing_set_of_buckets() -> None:
     """S3.8: a server that runs for months keeps only the buckets of open commands and a few more."""
     tracker = DeadlineTracker()
-    tracker.update(row("stays"))
-    spent = 0
-    for number in range(20_000):  # Each ends at once, and would have had a day.
-        spent += steps(lambda n=number: tracker.update(row(f"c{n}", deadline=NOW + 86_400_000 + n * BUCKET_MS)))
-        tracker.update(row(f"c{number}", "completed"))
+    tracker.update(make_row("stays"))
+    total_steps = 0
+    for number in range(20_000):  # Each ends at once, a day before its deadline.
+        total_steps += count_steps(
+            lambda n=number: tracker.update(make_row(f"c{n}", deadline=NOW + 86_400_000 + n * BUCKET_MS))
+        )
+        tracker.update(make_row(f"c{number}", "completed"))
         assert tracker._places <= STALE_SLACK + 5  # pyright: ignore[reportPrivateUsage]
-    assert len(tracker._buckets) <= STALE_SLACK + 5 and spent / 20_000 <= 20  # pyright: ignore[reportPrivateUsage]
+    assert len(tracker._buckets) <= STALE_SLACK + 5 and total_steps / 20_000 <= 20  # pyright: ignore[reportPrivateUsage]
 
 
 def test_an_idle_tracker_is_small_and_a_command_costs_about_200_bytes() -> None:
@@ -170,23 +174,23 @@ def test_an_idle_tracker_is_small_and_a_command_costs_about_200_bytes() -> None:
     tracemalloc.start()
     try:
         tracker = DeadlineTracker()
-        begun = tracemalloc.get_traced_memory()[0]
+        start_bytes = tracemalloc.get_traced_memory()[0]
         for number, (name, client) in enumerate(names):
-            tracker.update(row(name, deadline=NOW + number * 3, client=client))
-        assert (tracemalloc.get_traced_memory()[0] - begun) / len(names) < 300
+            tracker.update(make_row(name, deadline=NOW + number * 3, client=client))
+        assert (tracemalloc.get_traced_memory()[0] - start_bytes) / len(names) < 300
         for name, _ in names:
-            tracker.update(row(name, "completed"))
-        idle = tracemalloc.get_traced_memory()[0] - begun
+            tracker.update(make_row(name, "completed"))
+        idle_bytes = tracemalloc.get_traced_memory()[0] - start_bytes
     finally:
         tracemalloc.stop()
-    assert idle < 50_000
+    assert idle_bytes < 50_000
 
 
-# The law
+# Comparison with a naive tracker
 
 
-class Naive:
-    """The same by looking at everything."""
+class NaiveTracker:
+    """A tracker that checks every command."""
 
     def __init__(self) -> None:
         self.open: dict[str, CallRecord] = {}
@@ -199,7 +203,7 @@ class Naive:
             return False
         deadline = record.deadline if record.state != "awaiting_approval" else 0
         before = 0 if existing is None else existing.deadline
-        self.open[record.id] = row(record.id, record.state, deadline)
+        self.open[record.id] = make_row(record.id, record.state, deadline)
         if existing is None or before != deadline:
             self.arm(record.id, deadline)
         return record.state == "queued" and (existing is None or existing.state != "queued")
@@ -215,15 +219,15 @@ class Naive:
             self.arm(name, deadline)
 
     def due(self, now: int) -> set[str]:
-        over = {name for name, at in self.armed.items() if at <= now}
-        for name in over:
+        due = {name for name, at in self.armed.items() if at <= now}
+        for name in due:
             del self.armed[name]
-        return over
+        return due
 
 
 NAMES = st.sampled_from("abcdef")
 TIMES = st.integers(NOW, NOW + 60)
-STEPS = st.lists(
+OPERATIONS = st.lists(
     st.one_of(
         st.tuples(
             st.just("update"), NAMES, st.sampled_from(["queued", "running", "awaiting_approval", "completed"]), TIMES
@@ -235,36 +239,36 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS)
-def test_the_tracker_agrees_with_a_naive_list(steps: list[tuple[str, str, str, int]]) -> None:
+@given(OPERATIONS)
+def test_the_tracker_agrees_with_a_naive_list(operations: list[tuple[str, str, str, int]]) -> None:
     """For updates in any order: the same open commands and the same due commands, each once."""
-    tracker, naive = DeadlineTracker(), Naive()
-    for step, name, state, at in steps:
-        if step == "update":
-            assert tracker.update(row(name, state, at)) == naive.update(row(name, state, at))
-        elif step == "reschedule":
+    tracker, naive = DeadlineTracker(), NaiveTracker()
+    for operation, name, state, at in operations:
+        if operation == "update":
+            assert tracker.update(make_row(name, state, at)) == naive.update(make_row(name, state, at))
+        elif operation == "reschedule":
             tracker.reschedule(name, at)
             naive.reschedule(name, at)
         else:
             due = tracker.due(at)
             assert len(due) == len(set(due)) and set(due) == naive.due(at)
-        assert {name: (known.state, known.deadline) for name, known in tracker.pending.items()} == {
-            name: (known.state, known.deadline) for name, known in naive.open.items()
+        assert {name: (command.state, command.deadline) for name, command in tracker.pending.items()} == {
+            name: (command.state, command.deadline) for name, command in naive.open.items()
         }
         assert not naive.armed or 0 < tracker.next_due <= min(naive.armed.values())
 
 
-@given(STEPS)
-def test_rebuilding_the_buckets_loses_no_command(steps: list[tuple[str, str, str, int]]) -> None:
+@given(OPERATIONS)
+def test_rebuilding_the_buckets_loses_no_command(operations: list[tuple[str, str, str, int]]) -> None:
     """Rebuilt at every step, it still returns every due command once, and none before its deadline."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "STALE_SLACK", -100)
-        tracker, naive = DeadlineTracker(), Naive()
-        for step, name, state, at in steps:
-            if step == "update":
-                tracker.update(row(name, state, at))
-                naive.update(row(name, state, at))
-            elif step == "reschedule":
+        tracker, naive = DeadlineTracker(), NaiveTracker()
+        for operation, name, state, at in operations:
+            if operation == "update":
+                tracker.update(make_row(name, state, at))
+                naive.update(make_row(name, state, at))
+            elif operation == "reschedule":
                 tracker.reschedule(name, at)
                 naive.reschedule(name, at)
             else:
@@ -274,10 +278,11 @@ def test_rebuilding_the_buckets_loses_no_command(steps: list[tuple[str, str, str
             assert tracker._places <= 2 * len(tracker.pending) + 1  # pyright: ignore[reportPrivateUsage]
 
 
-# Standing in line
+# Waiters
 
 
-async def wait_in(queues: WaiterQueues, name: str, log: list[str], work: list[str], *, wants: str = "") -> str:
+async def wait_for_work(queues: WaiterQueues, name: str, log: list[str], work: list[str], *, wants: str = "") -> str:
+    """Wait in a queue until there is work with the text `wants`, and return it."""
     with wait_in_queue(queues, "c") as waiter:
         while True:
             waiter.enter()
@@ -289,7 +294,8 @@ async def wait_in(queues: WaiterQueues, name: str, log: list[str], work: list[st
             await waiter.wait(5)
 
 
-async def settled() -> None:
+async def settle() -> None:
+    """Let all other tasks run until they wait."""
     for _ in range(100):
         await asyncio.sleep(0)
 
@@ -300,19 +306,19 @@ async def test_a_wake_up_wakes_a_single_waiter() -> None:
     queues: WaiterQueues = {}
     log: list[str] = []
     work: list[str] = []
-    waiting = [asyncio.create_task(wait_in(queues, str(number), log, work)) for number in range(50)]
-    await settled()
+    waiters = [asyncio.create_task(wait_for_work(queues, str(number), log, work)) for number in range(50)]
+    await settle()
     assert len(log) == 50
     work.append("x")
     queues["c"].wake()
-    await settled()
-    assert await waiting[0] == "x" and log[50:] == ["0"]
-    queues["c"].wake()  # For nothing: another worker was faster.
-    await settled()
+    await settle()
+    assert await waiters[0] == "x" and log[50:] == ["0"]
+    queues["c"].wake()  # There is no work, because another worker was faster.
+    await settle()
     assert sorted(log[51:]) == sorted(map(str, range(1, 50)))
-    for task in waiting[1:]:
+    for task in waiters[1:]:
         task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
+    await asyncio.gather(*waiters, return_exceptions=True)
     assert queues == {}
 
 
@@ -322,15 +328,15 @@ async def test_a_wake_up_is_passed_on_to_a_waiter_that_can_use_it() -> None:
     queues: WaiterQueues = {}
     log: list[str] = []
     work: list[str] = []
-    first = asyncio.create_task(wait_in(queues, "first", log, work))
-    await settled()
-    others = [asyncio.create_task(wait_in(queues, "other", log, work, wants="other")) for _ in range(5)]
-    right = asyncio.create_task(wait_in(queues, "right", log, work, wants="right"))
-    await settled()
+    first = asyncio.create_task(wait_for_work(queues, "first", log, work))
+    await settle()
+    others = [asyncio.create_task(wait_for_work(queues, "other", log, work, wants="other")) for _ in range(5)]
+    right = asyncio.create_task(wait_for_work(queues, "right", log, work, wants="right"))
+    await settle()
     work.append("right")
     queues["c"].wake()
     first.cancel()
-    await settled()
+    await settle()
     assert right.done() and right.result() == "right" and first.cancelled()
     assert log.count("other") == 10
     for task in others:
@@ -347,12 +353,12 @@ async def test_a_wake_up_of_a_busy_waiter_is_passed_to_the_next() -> None:
     work: list[str] = []
     with wait_in_queue(queues, "c") as busy:
         busy.enter()
-        second = asyncio.create_task(wait_in(queues, "second", log, work))
-        await settled()
+        second = asyncio.create_task(wait_for_work(queues, "second", log, work))
+        await settle()
         work.append("x")
         queues["c"].wake()
         busy.consume_wake_up()
-        await settled()
+        await settle()
         assert log == ["second"]
     assert await second == "x" and log == ["second", "second"] and queues == {}
 
@@ -360,9 +366,9 @@ async def test_a_wake_up_of_a_busy_waiter_is_passed_to_the_next() -> None:
 @pytest.mark.anyio
 async def test_wake_all_wakes_every_waiter() -> None:
     queues: WaiterQueues = {}
-    with wait_in_queue(queues, "c") as one, wait_in_queue(queues, "c") as two:
-        one.enter()
-        two.enter()
+    with wait_in_queue(queues, "c") as first, wait_in_queue(queues, "c") as second:
+        first.enter()
+        second.enter()
         queues["c"].wake_all()
         async with asyncio.timeout(30):
-            await asyncio.gather(one.wait(60), two.wait(60))
+            await asyncio.gather(first.wait(60), second.wait(60))

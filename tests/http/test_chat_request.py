@@ -324,29 +324,29 @@ async def test_a_chat_app_can_be_mounted_under_a_prefix(ledger: LocalLedger) -> 
 async def test_other_origins_are_refused_unless_allowed(ledger: LocalLedger) -> None:
     """The chat app uses the same browser guard as the server."""
     async with running(callslip.chat(ledger, echo, allow_origins=["https://ok.example"])) as url:
-        bad = await fetch(f"{url}/", "POST", value=prompt_body("hi"), headers={"origin": "https://evil.example"})
-        good = await fetch(f"{url}/", "POST", value=prompt_body("hi"), headers={"origin": "https://ok.example"})
-    assert (bad.status, good.status) == (403, 200)
-    assert good.headers["access-control-allow-origin"] == "https://ok.example"
+        refused = await fetch(f"{url}/", "POST", value=prompt_body("hi"), headers={"origin": "https://evil.example"})
+        allowed = await fetch(f"{url}/", "POST", value=prompt_body("hi"), headers={"origin": "https://ok.example"})
+    assert (refused.status, allowed.status) == (403, 200)
+    assert allowed.headers["access-control-allow-origin"] == "https://ok.example"
 
 
 async def test_closing_the_ledger_cancels_the_handler(db: str) -> None:
     """No handler keeps waiting after the ledger is closed."""
-    begun, left = asyncio.Event(), asyncio.Event()
+    started, ended = asyncio.Event(), asyncio.Event()
 
     async def handler(chat: Chat) -> None:
         try:
-            begun.set()
+            started.set()
             await asyncio.Event().wait()
         finally:
-            left.set()
+            ended.set()
 
     async with await callslip.open(db) as ledger, running(callslip.chat(ledger, handler)) as url:
         body = json.dumps(prompt_body("hi")).encode()
         async with live_server.requesting(f"{url}/", "POST", body=body):
-            await begun.wait()
+            await started.wait()
     async with asyncio.timeout(TIMEOUT_S):
-        await left.wait()
+        await ended.wait()
 
 
 @pytest.mark.parametrize(

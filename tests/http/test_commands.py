@@ -159,7 +159,7 @@ async def test_polling_pending_queries_does_not_claim_commands(url: str) -> None
         "other"
     ]
     responses = [await post(url, f"/v1/calls/{command}/result", {"result": 1}) for _ in range(2)]
-    assert [one.status for one in responses] == [200, 200] and responses[0].json() == responses[1].json()
+    assert [response.status for response in responses] == [200, 200] and responses[0].json() == responses[1].json()
     other = await post(url, f"/v1/calls/{command}/result", {"result": 2})
     assert other.status == 409 and other.json()["current"]["state"] == "completed"
     assert (await fetch(f"{url}/pending-queries")).json() == {"queries": []}
@@ -204,15 +204,15 @@ async def test_a_disconnected_worker_gets_no_command(ledger: LocalLedger, url: s
 
 async def test_a_command_claimed_during_a_disconnect_is_requeued(ledger: LocalLedger, url: str) -> None:
     """The connection is lost after the claim and before the response."""
-    name = await submit(url)
-    requests = 0
+    command = await submit(url)
+    receive_count = 0
 
     async def receive() -> dict[str, Any]:
-        nonlocal requests
-        requests += 1
-        if requests == 2:
+        nonlocal receive_count
+        receive_count += 1
+        if receive_count == 2:
             await asyncio.Event().wait()  # The disconnect is not received before the claim.
-        return {"type": "http.request", "body": b'{"wait": 5}'} if requests == 1 else {"type": "http.disconnect"}
+        return {"type": "http.request", "body": b'{"wait": 5}'} if receive_count == 1 else {"type": "http.disconnect"}
 
     statuses: list[int] = []
 
@@ -221,8 +221,8 @@ async def test_a_command_claimed_during_a_disconnect_is_requeued(ledger: LocalLe
 
     app = callslip.asgi(ledger, authorize=lambda *_: "ann")
     await app(asgi_client.make_scope("/v1/calls/claim", method="POST"), receive, send)
-    assert (statuses[0], requests) == (204, 3)
-    row = await ledger.find_call(name)
+    assert (statuses[0], receive_count) == (204, 3)
+    row = await ledger.find_call(command)
     assert row.state == "queued"
     types = [ev.type_of(event) async for event in ledger.events(row.session)]
     assert types[-2:] == ["call.started", "call.requeued"]
@@ -256,10 +256,12 @@ async def test_a_submission_to_a_full_queue_is_refused(url: str) -> None:
 
 async def test_a_repeated_submission_creates_no_second_command(ledger: LocalLedger, url: str) -> None:
     """By `Idempotency-Key` or correlation id; another body with the same key is a conflict."""
-    one = [(await post(url, "/v1/calls", COMMAND, **{"idempotency-key": "k"})).json() for _ in range(2)]
-    assert one[0] == one[1]
-    two = [(await post(url, "/v1/calls", COMMAND | {"correlation_id": "mine-1"})).json() for _ in range(2)]
-    assert two == [{"status": "queued", "correlation_id": "mine-1"}] * 2
+    by_key = [(await post(url, "/v1/calls", COMMAND, **{"idempotency-key": "k"})).json() for _ in range(2)]
+    assert by_key[0] == by_key[1]
+    by_correlation_id = [
+        (await post(url, "/v1/calls", COMMAND | {"correlation_id": "mine-1"})).json() for _ in range(2)
+    ]
+    assert by_correlation_id == [{"status": "queued", "correlation_id": "mine-1"}] * 2
     assert (await poll(url, "mine-1"))["status"] == "pending"
     assert (await post(url, "/v1/calls", COMMAND | {"correlation_id": "mine-1", "client": "x"})).status == 409
     assert (await post(url, "/v1/calls", {"action": "other"}, **{"idempotency-key": "k"})).status == 409
@@ -272,7 +274,7 @@ async def test_commands_are_listed_as_pending_and_recently_ended(url: str) -> No
     await post(url, f"/v1/calls/{ids[0]}/result", {"result": 1})
     await post(url, f"/v1/calls/{ids[1]}/result", {"error": "no"})
     response = (await fetch(f"{url}/v1/commands")).json()
-    assert {name: [one["correlation_id"] for one in response[name]] for name in response} == {
+    assert {name: [command["correlation_id"] for command in response[name]] for name in response} == {
         "pending": [ids[2]],
         "completed": [ids[0]],
         "failed": [ids[1]],
@@ -290,39 +292,39 @@ async def create_token_header(ledger: LocalLedger, verb: str, session: str = "")
 async def test_command_lists_skip_commands_that_the_caller_may_not_read(ledger: LocalLedger) -> None:
     """S3.5: commands of other sessions are not shown and do not count toward the limit."""
     async with serving_ledger(ledger, gate=TokenAuthorizer(ledger.log, TOKEN)) as url:
-        everybody = {"authorization": f"Bearer {TOKEN}"}
+        main_header = {"authorization": f"Bearer {TOKEN}"}
         await ledger.log.append("mine", [ev.SessionInfo(title="t")])
         reader = await create_token_header(ledger, "read", session="mine")
         for session in ("theirs", "theirs", "mine"):
-            assert (await post(url, "/v1/calls", COMMAND | {"session": session}, **everybody)).status == 202
+            assert (await post(url, "/v1/calls", COMMAND | {"session": session}, **main_header)).status == 202
         response = (await fetch(f"{url}/v1/commands?limit=1", headers=reader)).json()
-        assert [one["session"] for one in response["pending"]] == ["mine"]
+        assert [command["session"] for command in response["pending"]] == ["mine"]
 
 
 async def test_a_waiting_worker_with_a_revoked_token_gets_no_command(ledger: LocalLedger) -> None:
     """The submitter does not notice; the worker becomes unknown."""
     async with serving_ledger(ledger, gate=TokenAuthorizer(ledger.log, TOKEN), limits=Limits(wait=20)) as url:
-        everybody = {"authorization": f"Bearer {TOKEN}"}
+        main_header = {"authorization": f"Bearer {TOKEN}"}
         worker = await create_token_header(ledger, "execute")
-        assert (await post(url, "/v1/calls", COMMAND, **everybody)).status == 202
+        assert (await post(url, "/v1/calls", COMMAND, **main_header)).status == 202
         assert (await post(url, "/v1/calls/claim", {}, **worker)).status == 200
-        waiting = asyncio.create_task(post(url, "/v1/calls/claim", {"wait": 15}, **worker))
+        claim = asyncio.create_task(post(url, "/v1/calls/claim", {"wait": 15}, **worker))
         await asyncio.sleep(0.1)
         for row in await ledger.log.store.tokens():
             await ledger.log.store.drop_token(row.id)
-        assert (await post(url, "/v1/calls", COMMAND, **everybody)).status == 202
-        assert (await waiting).status == 401
-        assert (await post(url, "/v1/calls/claim", {}, **everybody)).status == 200
+        assert (await post(url, "/v1/calls", COMMAND, **main_header)).status == 202
+        assert (await claim).status == 401
+        assert (await post(url, "/v1/calls/claim", {}, **main_header)).status == 200
 
 
 async def test_a_poll_for_a_deleted_command_gets_a_final_404(ledger: LocalLedger, url: str) -> None:
     """S3.2: the response is that for an unknown command."""
     command = await submit(url)
-    waiting = asyncio.create_task(fetch(f"{url}/v1/calls/{command}?format=command&wait=5"))
+    poll_task = asyncio.create_task(fetch(f"{url}/v1/calls/{command}?format=command&wait=5"))
     await asyncio.sleep(0.1)
     await ledger.delete("commands")
-    answer = await waiting
-    assert answer.status == 404 and answer.json()["correlation_id"] == command and answer.json()["final"] is True
+    response = await poll_task
+    assert response.status == 404 and response.json()["correlation_id"] == command and response.json()["final"] is True
 
 
 async def test_secrets_are_shown_only_to_the_executor(ledger: LocalLedger, url: str) -> None:
@@ -331,8 +333,8 @@ async def test_secrets_are_shown_only_to_the_executor(ledger: LocalLedger, url: 
     assert (await fetch(f"{url}/pending-queries")).json()["queries"][0]["params"] == {"key": SECRET}
     row = await ledger.find_call(command)
     log = b"".join([encode_event(event) async for event in ledger.events(row.session)]).decode()
-    places = [f"/v1/calls/{command}", f"/v1/calls/{command}?format=command", "/v1/commands", "/v1/sessions/commands"]
-    assert SECRET not in log + "".join([(await fetch(url + place)).text for place in places])
+    paths = [f"/v1/calls/{command}", f"/v1/calls/{command}?format=command", "/v1/commands", "/v1/sessions/commands"]
+    assert SECRET not in log + "".join([(await fetch(url + path)).text for path in paths])
     claim = (await post(url, "/v1/calls/claim", {})).json()
     assert claim["params"] == {"key": SECRET} and await ledger.log.store.sealed(row.id)
     await post(url, f"/v1/calls/{command}/result", {"result": f"used {SECRET}", "fence": 1})
@@ -394,21 +396,27 @@ async def test_posting_a_result_for_a_call_that_is_no_command_is_refused(ledger:
 async def test_a_browser_extension_with_an_allowed_origin_can_run_commands(ledger: LocalLedger) -> None:
     """S3.12: it reads the queue and posts results with its token; other origins cannot."""
     app = http.standalone(ledger, TOKEN, host="127.0.0.1", allow_origins=[EXTENSION])
-    bearer = {"authorization": f"Bearer {TOKEN}"}
+    token_header = {"authorization": f"Bearer {TOKEN}"}
     async with running(app) as url:
         host = {"host": url.removeprefix("http://")}
-        own = bearer | {"origin": EXTENSION} | host
-        command = (await fetch(f"{url}/v1/calls", "POST", value=COMMAND, headers=bearer)).json()["correlation_id"]
-        response = await fetch(f"{url}/pending-queries", headers=own)
+        extension_headers = token_header | {"origin": EXTENSION} | host
+        command = (await fetch(f"{url}/v1/calls", "POST", value=COMMAND, headers=token_header)).json()["correlation_id"]
+        response = await fetch(f"{url}/pending-queries", headers=extension_headers)
         assert response.status == 200 and response.headers["access-control-allow-origin"] == EXTENSION
-        assert [one["correlation_id"] for one in response.json()["queries"]] == [command]
-        asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
-        place = f"{url}/v1/calls/{command}/result"
-        before = await fetch(place, "OPTIONS", headers={"origin": EXTENSION} | asks | host)
-        assert before.status < 300 and "authorization" in before.headers["access-control-allow-headers"].lower()
-        assert (await fetch(place, "POST", value={"result": 1}, headers=own)).status == 200
-        evil = own | {"origin": "chrome-extension://ponmlkjihgfedcbaponmlkjihgfedcba"}
-        assert (await fetch(f"{url}/pending-queries", headers=evil)).status == 403
+        assert [query["correlation_id"] for query in response.json()["queries"]] == [command]
+        preflight = {
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "authorization,content-type",
+        }
+        result_url = f"{url}/v1/calls/{command}/result"
+        preflight_response = await fetch(result_url, "OPTIONS", headers={"origin": EXTENSION} | preflight | host)
+        assert (
+            preflight_response.status < 300
+            and "authorization" in preflight_response.headers["access-control-allow-headers"].lower()
+        )
+        assert (await fetch(result_url, "POST", value={"result": 1}, headers=extension_headers)).status == 200
+        foreign_headers = extension_headers | {"origin": "chrome-extension://ponmlkjihgfedcbaponmlkjihgfedcba"}
+        assert (await fetch(f"{url}/pending-queries", headers=foreign_headers)).status == 403
         assert (await fetch(f"{url}/pending-queries", headers={"origin": EXTENSION} | host)).status == 401
 
 
@@ -419,8 +427,8 @@ async def test_a_waiting_submission_gets_the_result_of_another_process(tmp_path:
         processes.running_process(server.url, server.token, program=PROGRAM) as worker,
     ):
         worker.until("ready")
-        bearer = {"authorization": f"Bearer {server.token}"}
-        response = (await fetch(f"{server.url}/v1/calls?wait=30", "POST", value=COMMAND, headers=bearer)).json()
+        token_header = {"authorization": f"Bearer {server.token}"}
+        response = (await fetch(f"{server.url}/v1/calls?wait=30", "POST", value=COMMAND, headers=token_header)).json()
         assert response["status"] == "complete" and response["result"] == COMMAND["params"]
         assert await asyncio.to_thread(worker.end) == 0
         assert json.loads(worker.out[-1])["correlation_id"] == response["correlation_id"]

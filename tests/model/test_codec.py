@@ -35,13 +35,13 @@ from callslip.model.codec import (
     validate_json,
 )
 
-WIDEST = 10**MAX_DIGITS - 1
+MAX_INTEGER = 10**MAX_DIGITS - 1
 
-texts = st.text(st.characters(codec=None))  # with lone surrogates
+texts = st.text(st.characters(codec=None))  # With lone surrogates.
 scalars = (
     st.none()
     | st.booleans()
-    | st.integers(-WIDEST, WIDEST)
+    | st.integers(-MAX_INTEGER, MAX_INTEGER)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text()
 )
@@ -90,7 +90,7 @@ anything = st.recursive(
 )
 
 
-def nested(depth: int, inner: Any = None) -> Any:
+def nest(depth: int, inner: Any = None) -> Any:
     for _ in range(depth):
         inner = [inner]
     return inner
@@ -106,36 +106,36 @@ def is_canonical(value: Any) -> bool:
         return not any("\ud800" <= char <= "\udfff" for char in value)
     if type(value) is float:
         return math.isfinite(value)
-    return value is None or type(value) is bool or (type(value) is int and abs(value) <= WIDEST)
+    return value is None or type(value) is bool or (type(value) is int and abs(value) <= MAX_INTEGER)
 
 
-def same(one: Any, other: Any) -> bool:
+def is_identical(one: Any, other: Any) -> bool:
     """Return whether two values and their types are equal: 1, 1.0 and True are three values."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+        return list(one) == list(other) and all(is_identical(one[key], other[key]) for key in one)
     if isinstance(one, list):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(map(is_identical, one, other))
     return one == other
 
 
-class TestParse:
+class TestParseJson:
     @given(values)
     def test_encoded_values_decode_to_the_same_value(self, value: Any) -> None:
         """With the same types."""
-        assert same(parse_json(encode(value)), value)
+        assert is_identical(parse_json(encode(value)), value)
 
     @given(values)
     def test_json_of_other_libraries_is_read(self, value: Any) -> None:
         """JSON written by another library, as bytes or as text, gives the same value."""
-        written = json.dumps(value)
-        assert same(parse_json(written), value) and same(parse_json(written.encode()), value)
+        text = json.dumps(value)
+        assert is_identical(parse_json(text), value) and is_identical(parse_json(text.encode()), value)
 
     @given(values)
     def test_other_libraries_read_our_json(self, value: Any) -> None:
         """What we write is read by another library as the same value."""
-        assert same(json.loads(encode(value)), value)
+        assert is_identical(json.loads(encode(value)), value)
 
     @given(st.binary() | st.text(alphabet='[]{}:,"\\u0dD8cC9aA1.eE-+ntf\0 ').map(str.encode))
     def test_any_bytes_are_parsed_or_refused(self, data: bytes) -> None:
@@ -146,7 +146,7 @@ class TestParse:
             assert refusal.field == "body"
             return
         assert is_canonical(value)
-        assert same(parse_json(encode(value)), value)
+        assert is_identical(parse_json(encode(value)), value)
 
     @given(texts)
     def test_an_escaped_lone_surrogate_is_replaced(self, value: str) -> None:
@@ -179,7 +179,7 @@ class TestParse:
     )
     def test_unusual_but_valid_json_is_read(self, data: bytes | str, value: Any) -> None:
         """All valid JSON is accepted."""
-        assert same(parse_json(data), value)
+        assert is_identical(parse_json(data), value)
 
     @pytest.mark.parametrize(
         "data",
@@ -220,18 +220,18 @@ class TestParse:
 
     def test_nesting_up_to_the_limit_is_read(self) -> None:
         """Many brackets are not depth, and brackets in texts do not count."""
-        deepest = nested(MAX_DEPTH)
+        deepest = nest(MAX_DEPTH)
         assert parse_json(encode(deepest)) == deepest
         wide: list[Any] = [[] for _ in range(1000)] + ['[{"\\' * 200]
         assert parse_json(encode(wide)) == wide
         with pytest.raises(InvalidInputError):
-            parse_json(encode(nested(MAX_DEPTH + 1)))
+            parse_json(encode(nest(MAX_DEPTH + 1)))
         with pytest.raises(InvalidInputError):
             parse_json(b"[[1]]", max_depth=1)
 
     def test_nested_json_is_parsed_or_refused_near_the_stack_limit(self) -> None:
         """A caller in deep recursion gets an error; from Python 3.12 on the value is parsed."""
-        data = encode(nested(MAX_DEPTH))
+        data = encode(nest(MAX_DEPTH))
 
         def descend() -> None:
             try:
@@ -264,11 +264,11 @@ class TestParse:
         assert 0 <= json_depth(data) <= len(data)
 
 
-class TestCheck:
+class TestValidateJson:
     @given(values)
     def test_a_json_value_is_returned_unchanged(self, value: Any) -> None:
         """A canonical value is returned unchanged."""
-        assert same(validate_json(value, "input"), value)
+        assert is_identical(validate_json(value, "input"), value)
 
     @given(anything)
     def test_any_value_is_accepted_or_refused(self, value: Any) -> None:
@@ -279,7 +279,7 @@ class TestCheck:
             assert refusal.field.startswith(("input", "a key of input"))
             return
         assert is_canonical(checked)
-        assert same(parse_json(encode(checked)), checked)
+        assert is_identical(parse_json(encode(checked)), checked)
 
     @pytest.mark.parametrize(
         ("value", "path"),
@@ -334,13 +334,13 @@ class TestCheck:
     )
     def test_values_close_to_json_become_canonical(self, value: Any, canonical: Any) -> None:
         """Tuples, number keys, subclasses and lone surrogates are converted."""
-        assert same(validate_json(value, "input"), canonical)
+        assert is_identical(validate_json(value, "input"), canonical)
 
     def test_the_result_is_a_copy(self) -> None:
         """Later changes of the value do not affect it."""
-        mine = {"a": [1]}
-        checked = validate_json(mine, "input")
-        mine["a"].append(2)
+        value = {"a": [1]}
+        checked = validate_json(value, "input")
+        value["a"].append(2)
         assert checked == {"a": [1]}
 
     def test_deep_and_cyclic_values_are_refused(self) -> None:
@@ -349,11 +349,11 @@ class TestCheck:
         loop.append(loop)
         knot: dict[Any, Any] = {}
         knot.update(a=knot, b=(knot,))
-        for value in (nested(MAX_DEPTH + 1), nested(5000), nested(MAX_DEPTH, (1,)), loop, knot):
+        for value in (nest(MAX_DEPTH + 1), nest(5000), nest(MAX_DEPTH, (1,)), loop, knot):
             with pytest.raises(InvalidInputError) as refused:
                 validate_json(value, "input")
             assert (refused.value.field, refused.value.limit) == ("input", MAX_DEPTH)
-        assert validate_json(nested(MAX_DEPTH), "input") == nested(MAX_DEPTH)
+        assert validate_json(nest(MAX_DEPTH), "input") == nest(MAX_DEPTH)
         assert validate_json((((),),), "input", 3) == [[[]]]
         with pytest.raises(InvalidInputError):
             validate_json((((),),), "input", 2)
@@ -367,20 +367,20 @@ class TestCheck:
             validate_json(value, "input", max_bytes=2004)
 
 
-class TestSafe:
+class TestToJson:
     @given(anything)
     def test_any_value_becomes_json(self, value: Any) -> None:
         """Any result of a tool becomes canonical (S1.5), and the same each time."""
         result = to_json(value)
         assert is_canonical(result)
-        assert same(parse_json(encode(result)), result)
-        assert same(validate_json(result, "output"), result)
-        assert same(to_json(value), result)
+        assert is_identical(parse_json(encode(result)), result)
+        assert is_identical(validate_json(result, "output"), result)
+        assert is_identical(to_json(value), result)
 
     @given(values)
     def test_json_values_are_unchanged(self, value: Any) -> None:
         """A value that is JSON already is not changed."""
-        assert same(to_json(value), value)
+        assert is_identical(to_json(value), value)
 
     @pytest.mark.parametrize(
         ("value", "expected"),
@@ -418,13 +418,13 @@ class TestSafe:
     )
     def test_each_type_that_json_lacks_has_one_form(self, value: Any, expected: Any) -> None:
         """For example dates, bytes and sets."""
-        assert same(to_json(value), expected)
+        assert is_identical(to_json(value), expected)
 
     def test_objects_that_cannot_be_printed_become_text(self) -> None:
         """Integers beyond Python's limit stay exact. These values cannot be pytest parameters."""
         result = to_json([1, Hostile(), Masked(), ValueError(Hostile()), -(10**5000)])
-        words = ["[unreadable Hostile]", "[unreadable Masked]", "[unreadable ValueError]"]
-        assert result == [1, *words, hex(-(10**5000))]
+        placeholders = ["[unreadable Hostile]", "[unreadable Masked]", "[unreadable ValueError]"]
+        assert result == [1, *placeholders, hex(-(10**5000))]
 
     def test_objects_with_fields_become_objects(self) -> None:
         """Dataclasses, Structs, and objects of pydantic and numpy are converted to their contents."""
@@ -461,8 +461,8 @@ class TestSafe:
 
     def test_values_below_the_depth_limit_become_text(self) -> None:
         """Values below the depth limit are replaced by a text, at any depth."""
-        assert to_json(nested(MAX_DEPTH, 1)) == nested(MAX_DEPTH, 1)
-        assert to_json(nested(100_000)) == nested(MAX_DEPTH, "[too deep]")
+        assert to_json(nest(MAX_DEPTH, 1)) == nest(MAX_DEPTH, 1)
+        assert to_json(nest(100_000)) == nest(MAX_DEPTH, "[too deep]")
 
     def test_an_object_that_converts_endlessly_is_cut(self) -> None:
         """An object that converts to another of its type is cut at the depth limit."""
@@ -495,8 +495,8 @@ class TestSafe:
 
     def test_memory_addresses_are_removed_from_reprs(self) -> None:
         """An object without a JSON form is shown by its repr, which must be the same in every run."""
-        shown = to_json(object())
-        assert shown == "<object object>"
+        text = to_json(object())
+        assert text == "<object object>"
         assert "0x" not in to_json([threading.Lock(), lambda: None])[1]
 
     def test_sets_have_the_same_order_in_every_process(self) -> None:
@@ -515,7 +515,7 @@ class TestSafe:
         assert len(runs) == 1
 
 
-class TestText:
+class TestCleanText:
     @given(texts)
     def test_lone_surrogates_are_replaced(self, value: str) -> None:
         """The result can be encoded; only surrogates are touched, and a second time changes nothing."""

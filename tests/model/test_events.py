@@ -37,7 +37,7 @@ TYPES = [
     *("approval.requested", "approval.granted", "approval.refused", "approval.withdrawn", "raw"),
 ]
 ENDS = ["completed", "failed", "denied", "cancelled", "expired", "lost"]
-NEEDED: dict[str, dict[str, Any]] = {
+REQUIRED_FIELDS: dict[str, dict[str, Any]] = {
     "session.commands": {"commands": []},
     "session.mode": {"mode": "m"},
     "message.user": {"text": ""},
@@ -48,9 +48,9 @@ NEEDED: dict[str, dict[str, Any]] = {
 }
 
 
-def least(name: str) -> ev.Event:
+def make_minimal_event(name: str) -> ev.Event:
     """Return an event with its required fields only."""
-    return EVENT_TYPES[name](**NEEDED.get(name, {}))
+    return EVENT_TYPES[name](**REQUIRED_FIELDS.get(name, {}))
 
 
 def test_the_event_types_are_those_of_the_design() -> None:
@@ -68,8 +68,8 @@ def test_the_event_types_are_those_of_the_design() -> None:
 @pytest.mark.parametrize("name", TYPES)
 def test_defaults_are_left_out(name: str) -> None:
     """An event is encoded as its type and its fields without defaults."""
-    event = least(name)
-    assert json.loads(encode_event(event)) == {"type": name, **NEEDED.get(name, {})}
+    event = make_minimal_event(name)
+    assert json.loads(encode_event(event)) == {"type": name, **REQUIRED_FIELDS.get(name, {})}
     assert decode_event(encode_event(event)) == event
     assert type_of(event) == name
 
@@ -189,5 +189,5 @@ def test_the_error_names_the_invalid_field(body: dict[str, Any], field: str) -> 
 def test_events_are_immutable(name: str) -> None:
     """Assignment raises."""
     with pytest.raises(AttributeError):
-        least(name).seq = 2  # pyright: ignore[reportAttributeAccessIssue]
-    assert structs.replace(least(name), seq=2).seq == 2
+        make_minimal_event(name).seq = 2  # pyright: ignore[reportAttributeAccessIssue]
+    assert structs.replace(make_minimal_event(name), seq=2).seq == 2

@@ -30,21 +30,21 @@ DESIGN: dict[str, tuple[str, ...]] = {
 
 @pytest.mark.parametrize("state", DESIGN)
 def test_state_names_match_the_table_of_the_design(state: str) -> None:
-    """C13: 003, the AI SDK's majors, ACP and MCP tasks."""
+    """C13: for commands, the major versions of the AI SDK, ACP and MCP tasks."""
     assert tuple(getattr(STATE_NAMES[state], column) for column in COLUMNS) == DESIGN[state]
 
 
 def test_every_state_has_names_in_every_protocol() -> None:
-    """C13: and the table has no other keys."""
+    """C13: the table has exactly the states of a call as keys."""
     assert set(STATE_NAMES) == set(DESIGN) == OPEN_STATES | TERMINAL_STATES
 
 
 @pytest.mark.parametrize(
-    ("state", "word"), {"queued": "queued", "awaiting_approval": "queued", "running": "running"}.items()
+    ("state", "name"), {"queued": "queued", "awaiting_approval": "queued", "running": "running"}.items()
 )
-def test_shell_states_are_queued_running_and_completed(state: str, word: str) -> None:
+def test_shell_states_are_queued_running_and_completed(state: str, name: str) -> None:
     """C13: for shell calls every end is `completed`, with the error in another field."""
-    assert STATE_NAMES[state].shell == word
+    assert STATE_NAMES[state].shell == name
     assert {STATE_NAMES[end].shell for end in TERMINAL_STATES} == {"completed"}
 
 
@@ -52,19 +52,19 @@ def test_every_end_except_completed_is_an_error() -> None:
     """C13: `is_error`, `isError` and the failed names agree, and open states are no errors."""
     assert {state for state in STATE_NAMES if STATE_NAMES[state].error} == TERMINAL_STATES - {"completed"}
     for state in TERMINAL_STATES:
-        failed = state != "completed"
+        is_failed = state != "completed"
         assert (STATE_NAMES[state].act, STATE_NAMES[state].entry) == (
-            ("failed", "failed") if failed else ("completed", "completed")
+            ("failed", "failed") if is_failed else ("completed", "completed")
         )
     for state in OPEN_STATES:
         assert STATE_NAMES[state].act == "running"
 
 
 def test_complete_is_true_for_terminal_states() -> None:
-    """C13: 004's `isComplete`, and AG-UI's three stages."""
-    for state, words in STATE_NAMES.items():
-        assert words.complete == (state in TERMINAL_STATES)
-        assert words.ag_ui == (
+    """C13: `complete` is true for them, and AG-UI has a name for each of its three stages."""
+    for state, names in STATE_NAMES.items():
+        assert names.complete == (state in TERMINAL_STATES)
+        assert names.ag_ui == (
             "result" if state in TERMINAL_STATES else "interrupt" if state == "awaiting_approval" else "open"
         )
 
@@ -89,7 +89,7 @@ def test_a_denial_without_a_request_is_an_error_in_v7() -> None:
 
 def test_acp_draft_2_has_a_cancelled_state() -> None:
     """C13: all other names of the draft are those of version 1."""
-    assert {state: words.acp2 for state, words in STATE_NAMES.items() if words.acp2 != words.acp} == {
+    assert {state: names.acp2 for state, names in STATE_NAMES.items() if names.acp2 != names.acp} == {
         "cancelled": "cancelled"
     }
 

@@ -45,7 +45,7 @@ def messages(*texts: str) -> list[ev.Event]:
     return [ev.MessageUser(text=text) for text in texts]
 
 
-def _turns(stored: list[ev.Event]) -> list[str]:
+def _turn_names(stored: list[ev.Event]) -> list[str]:
     return [event.turn for event in stored if isinstance(event, ev.TurnStarted | ev.TurnEnded)]
 
 
@@ -60,11 +60,11 @@ class StoreSuite:
 
     @pytest.fixture
     async def ledger(self, url: str) -> AsyncIterator[LocalLedger]:
-        opened_ledger = await callslip.open(url, Settings(read_page=3))
+        ledger = await callslip.open(url, Settings(read_page=3))
         try:
-            yield opened_ledger
+            yield ledger
         finally:
-            await opened_ledger.close()
+            await ledger.close()
 
     # Order
 
@@ -117,17 +117,17 @@ class StoreSuite:
     async def test_a_repeated_key_returns_the_first_result(self, ledger: LocalLedger) -> None:
         """C7: sending again under a key appends nothing and answers as before."""
         (first,) = await ledger.log.append("a", [Draft(ev.MessageUser(text="once"), key="k")])
-        (again,) = await ledger.log.append("a", [Draft(ev.MessageUser(text="once"), key="k")])
-        assert again == first and len(await read_events(ledger, "a")) == 1
+        (repeated,) = await ledger.log.append("a", [Draft(ev.MessageUser(text="once"), key="k")])
+        assert repeated == first and len(await read_events(ledger, "a")) == 1
 
     async def test_a_key_repeated_in_a_batch_is_a_single_event(self, ledger: LocalLedger) -> None:
         """C7: also where the first has not been written yet."""
         draft = Draft(ev.MessageUser(text="once"), key="k")
-        first, again = await ledger.log.append("a", [draft, draft])
-        assert first == again and len(await read_events(ledger, "a")) == 1
+        first, repeated = await ledger.log.append("a", [draft, draft])
+        assert first == repeated and len(await read_events(ledger, "a")) == 1
 
     async def test_concurrent_writes_with_the_same_key_are_a_single_event(self, ledger: LocalLedger) -> None:
-        """C7: of many who send the same at once, all get the event of one."""
+        """C7: concurrent writers of the same draft all get the same event."""
         draft = Draft(ev.MessageUser(text="once"), key="k")
         stored = await asyncio.gather(*(ledger.log.append("a", [draft]) for _ in range(20)))
         assert all(batch == stored[0] for batch in stored) and len(await read_events(ledger, "a")) == 1
@@ -148,18 +148,18 @@ class StoreSuite:
     async def test_a_batch_is_written_completely_or_not_at_all(self, ledger: LocalLedger) -> None:
         """An invalid transition fails its whole batch, but not concurrent writes."""
         proposed = ev.CallProposed(tool_name="t")
-        illegal = ev.CallRequeued(call="exec_000000000000")
+        orphan = ev.CallRequeued(call="exec_000000000000")
         (started,) = await ledger.log.append("a", [proposed])
-        bad = [*messages("first"), ev.CallRequeued(call=started.call), *messages("last")]
+        invalid = [*messages("first"), ev.CallRequeued(call=started.call), *messages("last")]
         results = await asyncio.gather(
             ledger.log.append("a", messages("left")),
-            ledger.log.append("a", bad, strict=True),
+            ledger.log.append("a", invalid, strict=True),
             ledger.log.append("a", messages("right")),
             return_exceptions=True,
         )
         assert [isinstance(result, list) for result in results] == [True, False, True]
         assert [getattr(event, "text", "") for event in await read_events(ledger, "a")] == ["", "left", "right"]
-        assert (await ledger.log.append("a", [illegal]))[0].verdict == "orphan"
+        assert (await ledger.log.append("a", [orphan]))[0].verdict == "orphan"
 
     async def test_appending_no_events_creates_no_session(self, ledger: LocalLedger) -> None:
         """A session exists from its first event on."""
@@ -180,13 +180,13 @@ class StoreSuite:
 
     async def test_listeners_get_each_durable_event_once_in_order(self, ledger: LocalLedger) -> None:
         """C6: listeners get durable events, all of them, in order and once."""
-        heard: list[StoredEvent] = []
-        ledger.log.store.on_commit(heard.extend)
+        received: list[StoredEvent] = []
+        ledger.log.store.on_commit(received.extend)
         stored = await asyncio.gather(*(ledger.log.append("a", messages(str(n))) for n in range(10)))
-        assert [stored.event.seq for stored in heard] == list(range(1, 11))
-        assert [stored.event for stored in heard] == sorted((b[0] for b in stored), key=lambda event: event.seq)
+        assert [stored.event.seq for stored in received] == list(range(1, 11))
+        assert [stored.event for stored in received] == sorted((b[0] for b in stored), key=lambda event: event.seq)
         bodies = await ledger.log.store.events("a", 0, 100)
-        assert bodies == [(stored.event.seq, stored.body) for stored in heard]
+        assert bodies == [(stored.event.seq, stored.body) for stored in received]
 
     async def test_changes_by_another_ledger_are_detected(self, ledger: LocalLedger, url: str) -> None:
         """A reader finds out cheaply whether the database changed."""
@@ -211,15 +211,15 @@ class StoreSuite:
         for number in range(7):
             await ledger.log.append(f"s{number}", messages("x"))
         await ledger.log.append("s0", messages("again"))
-        found: list[str] = []
+        names: list[str] = []
         cursor = ""
         while True:
             page = await ledger.sessions(limit=3, cursor=cursor)
-            found += [row.name for row in page.items]
+            names += [row.name for row in page.items]
             cursor = page.cursor
             if not cursor:
                 break
-        assert sorted(found) == [f"s{number}" for number in range(7)]
+        assert sorted(names) == [f"s{number}" for number in range(7)]
         assert (await ledger.sessions(limit=1)).items[0].updated_at >= (await ledger.sessions()).items[-1].updated_at
 
     async def test_a_session_is_found_by_name_prefix_or_last(self, ledger: LocalLedger) -> None:
@@ -237,7 +237,7 @@ class StoreSuite:
 
     async def test_any_valid_name_can_be_a_session(self, ledger: LocalLedger) -> None:
         """Names that look like SQL, patterns or other scripts are only names."""
-        odd = [
+        names = [
             "'; DROP TABLE events;--",
             "%",
             "_",
@@ -250,11 +250,11 @@ class StoreSuite:
             "x" * 200,
             "\U0010ffff" * 50,
         ]
-        for name in odd:
+        for name in names:
             await ledger.log.append(name, messages(name))
-        for name in odd:
+        for name in names:
             assert [event.text for event in await read_events(ledger, name)] == [name]
-        assert {row.name for row in (await ledger.sessions()).items} == set(odd)
+        assert {row.name for row in (await ledger.sessions()).items} == set(names)
 
     async def test_deleting_a_session_removes_all_its_data(self, ledger: LocalLedger) -> None:
         """Deleting removes events, calls, foreign ids, keys and approvals; the name can start again at 1."""
@@ -296,8 +296,8 @@ class StoreSuite:
         self, ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """C1: after a collision of random ids another id is generated."""
-        drawn = iter(["exec_00000000000a", "exec_00000000000a", "exec_00000000000a", "exec_00000000000b"])
-        monkeypatch.setattr(ids, "call_id", lambda: next(drawn))
+        generated = iter(["exec_00000000000a", "exec_00000000000a", "exec_00000000000a", "exec_00000000000b"])
+        monkeypatch.setattr(ids, "call_id", lambda: next(generated))
         (first,) = await ledger.log.append("a", [ev.CallProposed(tool_name="t")])
         (second,) = await ledger.log.append("b", [ev.CallProposed(tool_name="t")])
         assert (first.call, second.call) == ("exec_00000000000a", "exec_00000000000b")
@@ -316,15 +316,15 @@ class StoreSuite:
             if number % 3 == 0:
                 await ledger.log.append(session, [ev.CallCompleted(call=stored.call)])
             await asyncio.sleep(0.002)
-        found: list[str] = []
+        tools: list[str] = []
         cursor = ""
         while True:
             page = await ledger.calls(limit=3, cursor=cursor)
-            found += [row.tool for row in page.items]
+            tools += [row.tool for row in page.items]
             cursor = page.cursor
             if not cursor:
                 break
-        assert found == [f"t{number}" for number in range(7, -1, -1)]
+        assert tools == [f"t{number}" for number in range(7, -1, -1)]
         assert {row.tool for row in (await ledger.calls(states=["completed"])).items} == {"t0", "t3", "t6"}
         assert {row.tool for row in (await ledger.calls(session="s1", states=["queued"])).items} == {"t1", "t5", "t7"}
 
@@ -341,7 +341,7 @@ class StoreSuite:
         assert await ledger.log.ending_event(row) == ended
         assert await ledger.log.store.open_calls() == []
 
-    # Everything else a store keeps
+    # Blobs, checkpoints, retention, owners of calls
 
     async def test_blobs_are_stored_once_per_content(self, ledger: LocalLedger) -> None:
         """S2.8: a value of any size is read back completely, and the same value is stored once."""
@@ -367,12 +367,12 @@ class StoreSuite:
         """Retention removes events with their keys; later events stay and read as before."""
         await ledger.log.append("a", [ev.MessageUser(text=str(n), at=1000 + n) for n in range(5)])
         await ledger.log.append("a", messages("now"))
-        whole = await ledger.snapshot("a")
+        before = await ledger.snapshot("a")
         assert await ledger.prune(3600) == 5
         row = await ledger.log.store.session("a")
         assert row is not None and (row.pruned_seq, row.last_seq) == (5, 6)
         assert [event.text for event in await read_events(ledger, "a")] == ["now"]
-        assert (await ledger.snapshot("a")).entries == whole.entries[5:]
+        assert (await ledger.snapshot("a")).entries == before.entries[5:]
         with pytest.raises(CursorExpiredError):
             await ledger.log.state_at("a", 3)
         assert (await ledger.log.append("a", messages("more")))[0].seq == 7
@@ -404,10 +404,10 @@ class StoreSuite:
 
     async def test_the_latest_labels_of_a_session_are_used(self, ledger: LocalLedger) -> None:
         """Labels are any JSON; absent keeps them, null removes them."""
-        deep = {"team": ["\u65e5\u672c", {"n": 1.5, "": None}], "nul": "\x00"}
-        seen: list[object] = []
+        nested = {"team": ["\u65e5\u672c", {"n": 1.5, "": None}], "nul": "\x00"}
+        labels: list[object] = []
         for event in (
-            ev.SessionInfo(labels=deep),
+            ev.SessionInfo(labels=nested),
             ev.SessionInfo(title="x"),
             ev.SessionInfo(labels=""),
             ev.SessionInfo(labels=0),
@@ -417,8 +417,8 @@ class StoreSuite:
             row = await ledger.log.store.session("a")
             assert row is not None and row.labels == (await ledger.snapshot("a")).info.labels
             assert not await find_faults(ledger)
-            seen.append(row.labels)
-        assert seen == [deep, deep, "", 0, None]
+            labels.append(row.labels)
+        assert labels == [nested, nested, "", 0, None]
 
     async def test_owner_and_labels_survive_retention(self, ledger: LocalLedger) -> None:
         """Retention may remove the events that set them, but not owner and labels."""
@@ -436,13 +436,13 @@ class StoreSuite:
             for name in ("b", "a"):
                 for _ in range(2):
                     await ledger.log.append(name, [ev.CallCompleted(output="z" * 500)])
-            identity = (await read_events(ledger, "a"))[-1].blob.hash
-            loose = await ledger.log.store.put_blob(b"loose", "text/plain")
-            assert await ledger.log.store.sessions_with_blob(identity) == ["a", "b"]
-            assert await ledger.log.store.sessions_with_blob(loose) == []
+            blob_hash = (await read_events(ledger, "a"))[-1].blob.hash
+            unreferenced = await ledger.log.store.put_blob(b"loose", "text/plain")
+            assert await ledger.log.store.sessions_with_blob(blob_hash) == ["a", "b"]
+            assert await ledger.log.store.sessions_with_blob(unreferenced) == []
             assert await ledger.log.store.sessions_with_blob("nothing") == []
             await ledger.delete("a")
-            assert await ledger.log.store.sessions_with_blob(identity) == ["b"]
+            assert await ledger.log.store.sessions_with_blob(blob_hash) == ["b"]
 
     async def test_tokens_are_found_by_their_hash(self, ledger: LocalLedger) -> None:
         """A token is read back as it was put, until it is dropped, which works once."""
@@ -503,10 +503,10 @@ class StoreSuite:
         """If a source restarts its count, or names all turns the same, each turn still gets its own name."""
         names: list[str] = []
         for turn in ("again", "again", "again", "", "t6", "", "again.8", "again"):
-            names += _turns(await ledger.log.append("a", [ev.TurnStarted(turn=turn), ev.TurnEnded()]))
-        wanted = ["again", "again.2", "again.3", "t4", "t6", "t6.6", "again.8", "again.8.8"]
-        assert names[::2] == names[1::2] == wanted
-        assert _turns(await ledger.log.append("b", [ev.TurnStarted(turn="again")])) == ["again"]
+            names += _turn_names(await ledger.log.append("a", [ev.TurnStarted(turn=turn), ev.TurnEnded()]))
+        expected = ["again", "again.2", "again.3", "t4", "t6", "t6.6", "again.8", "again.8.8"]
+        assert names[::2] == names[1::2] == expected
+        assert _turn_names(await ledger.log.append("b", [ev.TurnStarted(turn="again")])) == ["again"]
         assert not await find_faults(ledger)
 
     async def test_a_renamed_turn_can_be_ended_by_its_original_name(self, ledger: LocalLedger) -> None:
@@ -539,7 +539,7 @@ class StoreSuite:
         log = await read_events(ledger, "a")
         drafts = [Draft(event, key=f"copy:{event.seq}") for event in log]
         first = await ledger.log.append("b", drafts)
-        assert _turns(first) == _turns(log) and [event.verdict for event in first] == ["applied"] * 9
+        assert _turn_names(first) == _turn_names(log) and [event.verdict for event in first] == ["applied"] * 9
         assert await ledger.log.append("b", drafts) == first and len(await read_events(ledger, "b")) == 9
         assert not await find_faults(ledger)
 
@@ -553,7 +553,7 @@ class StoreSuite:
         stored = await ledger.log.append(
             "a", [ev.TurnEnded(turn="y"), ev.TurnStarted(turn="x"), ev.TurnStarted(turn="y")]
         )
-        assert _turns(stored) == ["y", "x.3", "y.4"] and not await find_faults(ledger)
+        assert _turn_names(stored) == ["y", "x.3", "y.4"] and not await find_faults(ledger)
 
     # Limits of the row of a session
 
@@ -583,13 +583,13 @@ class StoreSuite:
     async def test_closing_the_ledger_completes_submitted_writes(self, url: str) -> None:
         """C6: what was submitted before the close is either durable or refused, never left hanging."""
         ledger = await callslip.open(url)
-        writing = [asyncio.create_task(ledger.log.append("a", messages(str(n)))) for n in range(50)]
+        tasks = [asyncio.create_task(ledger.log.append("a", messages(str(n)))) for n in range(50)]
         await asyncio.sleep(0)
         await ledger.close()
         async with asyncio.timeout(60):
-            stored = await asyncio.gather(*writing)
-        async with await callslip.open(url) as again:
-            assert len(await read_events(again, "a")) == len(stored) == 50
+            stored = await asyncio.gather(*tasks)
+        async with await callslip.open(url) as reopened:
+            assert len(await read_events(reopened, "a")) == len(stored) == 50
 
 
 class TestSqlite(StoreSuite):
@@ -619,8 +619,8 @@ def test_only_the_first_owner_gives_a_patch() -> None:
     assert (state.info.owner, state.info.labels) == ("ann", [1])
 
 
-def first_schema(path: Path) -> None:
-    """A file of the first version: labels in a log, in a log after retention, in a base; turns of one name."""
+def create_first_schema(path: Path) -> None:
+    """Create a file of the first version: labels in a log, after retention and in a base; turns of the same name."""
     connection = apsw.Connection(str(path))
     connection.execute(migrations("sqlite")[0][1])
     connection.execute("INSERT INTO meta VALUES ('oldest_reader', '1')")
@@ -652,22 +652,22 @@ def first_schema(path: Path) -> None:
 @pytest.mark.anyio
 async def test_migration_fills_labels_from_the_log(tmp_path: Path, db: str) -> None:
     """S1.7: a migration fills new columns from the log, also after retention."""
-    first_schema(tmp_path / "ledger.db")
+    create_first_schema(tmp_path / "ledger.db")
     async with await callslip.open(db) as ledger:
         rows = {row.name: row for row in (await ledger.sessions()).items}
-        found = {name: (row.owner, row.labels) for name, row in rows.items()}
+        owners_and_labels = {name: (row.owner, row.labels) for name, row in rows.items()}
         expected = {"log": ("", {"a": 1}), "cleared": ("", None), "cut": ("", "kept")}
-        assert found == expected | dict.fromkeys(("bare", "turns"), ("", None))
+        assert owners_and_labels == expected | dict.fromkeys(("bare", "turns"), ("", None))
         assert await ledger.log.store.tokens() == [] and not await find_faults(ledger)
 
 
 @pytest.mark.anyio
 async def test_migration_keeps_the_turn_names_of_an_older_file(tmp_path: Path, db: str) -> None:
     """S1.7: a new turn does not get the name of a turn from before names were stored."""
-    first_schema(tmp_path / "ledger.db")
+    create_first_schema(tmp_path / "ledger.db")
     async with await callslip.open(db) as ledger:
-        kept = [row.id for row in await ledger.log.store.aliases("turns", None, 100)]
-        assert kept == ["same", "t1"] and not await find_faults(ledger)
+        turn_names = [row.id for row in await ledger.log.store.aliases("turns", None, 100)]
+        assert turn_names == ["same", "t1"] and not await find_faults(ledger)
         drafts = [ev.TurnEnded(turn="same"), ev.TurnStarted(turn="same"), ev.TurnStarted(turn="t1")]
         stored = await ledger.log.append("turns", drafts)
         assert [event.turn for event in stored] == ["same", "same.4", "t1.5"]  # type: ignore[attr-defined]
@@ -677,7 +677,7 @@ async def test_migration_keeps_the_turn_names_of_an_older_file(tmp_path: Path, d
 @pytest.mark.anyio
 async def test_an_older_file_with_damage_is_migrated_and_reported(tmp_path: Path, db: str) -> None:
     """C11, S1.7: `verify` reports an event or a base that is not JSON, and the file is still migrated."""
-    first_schema(tmp_path / "ledger.db")
+    create_first_schema(tmp_path / "ledger.db")
     connection = apsw.Connection(str(tmp_path / "ledger.db"))
     connection.execute("UPDATE events SET body = substr(body, 1, 25) WHERE session IN (1, 5) AND seq IN (1, 3)")
     connection.execute("UPDATE bases SET state = CAST('{' AS BLOB)")
@@ -691,12 +691,15 @@ async def test_an_older_file_with_damage_is_migrated_and_reported(tmp_path: Path
 async def test_a_failed_migration_leaves_the_file_unchanged(
     tmp_path: Path, db: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S1.7: all of it or nothing, so that the next start can do it and the older version still works."""
-    first_schema(tmp_path / "ledger.db")
-    whole = migrations("sqlite")
-    with monkeypatch.context() as patched:
-        cut = [*whole[:-1], (whole[-1][0], whole[-1][1] + "INSERT INTO no_such_table VALUES (1);")]
-        patched.setattr(sqlite_open, "migrations", lambda engine: cut)
+    """S1.7: the next start can migrate it, and the older version can still use it."""
+    create_first_schema(tmp_path / "ledger.db")
+    all_migrations = migrations("sqlite")
+    with monkeypatch.context() as patch:
+        failing = [
+            *all_migrations[:-1],
+            (all_migrations[-1][0], all_migrations[-1][1] + "INSERT INTO no_such_table VALUES (1);"),
+        ]
+        patch.setattr(sqlite_open, "migrations", lambda engine: failing)
         with pytest.raises(StoreError, match="no_such_table"):
             await callslip.open(db)
     connection = apsw.Connection(str(tmp_path / "ledger.db"))
@@ -711,14 +714,14 @@ async def test_a_failed_migration_leaves_the_file_unchanged(
 @pytest.mark.anyio
 async def test_later_writes_by_the_first_version_are_valid(tmp_path: Path, db: str) -> None:
     """S1.7: a turn that it ends or begins in a file of ours is no fault, and its end is not reported repeatedly."""
-    dead = (
+    dead_owner = (
         new_owner().rpartition(" ")[0].rpartition(" ")[0] + " 1 1"
     )  # The pid of this process with another start time.
     async with await callslip.open(db) as ledger:
-        await ledger.log.append("a", [ev.TurnStarted(turn="one")], owner=dead)
+        await ledger.log.append("a", [ev.TurnStarted(turn="one")], owner=dead_owner)
         connection = apsw.Connection(str(tmp_path / "ledger.db"))
-        more = [ev.TurnEnded(turn="one", seq=2), ev.TurnStarted(turn="t2", seq=3), ev.TurnEnded(turn="t2", seq=4)]
-        connection.executemany("INSERT INTO events VALUES (1, ?, ?)", [(e.seq, encode_event(e)) for e in more])
+        events = [ev.TurnEnded(turn="one", seq=2), ev.TurnStarted(turn="t2", seq=3), ev.TurnEnded(turn="t2", seq=4)]
+        connection.executemany("INSERT INTO events VALUES (1, ?, ?)", [(e.seq, encode_event(e)) for e in events])
         connection.execute("UPDATE sessions SET head = 4, turn = '', turns = 2")
         connection.close()
         assert not await find_faults(ledger)
@@ -732,8 +735,8 @@ async def test_later_writes_by_the_first_version_are_valid(tmp_path: Path, db: s
 async def test_an_older_read_only_file_is_read_without_migration(
     tmp_path: Path, db: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S1.7: without a migration too, and the file stays as it was."""
-    first_schema(tmp_path / "ledger.db")
+    """S1.7: no byte of the file changes."""
+    create_first_schema(tmp_path / "ledger.db")
     before = (tmp_path / "ledger.db").read_bytes()
     monkeypatch.setattr(sqlite_open, "is_writable", lambda path: False)
     async with await callslip.open(db) as ledger:
@@ -753,8 +756,8 @@ async def test_the_first_version_can_read_and_write_a_migrated_file(tmp_path: Pa
     async with await callslip.open(db) as ledger:
         await ledger.log.append("a", [ev.SessionInfo(owner="ann"), ev.CallProposed(tool_name="t")])
     connection = apsw.Connection(str(tmp_path / "ledger.db"))
-    joined = "SELECT c.id, s.name, entry, state, reason, owner, lease FROM calls c JOIN sessions s ON s.id = c.session"
-    assert len(connection.execute(joined).fetchall()) == 1
+    query = "SELECT c.id, s.name, entry, state, reason, owner, lease FROM calls c JOIN sessions s ON s.id = c.session"
+    assert len(connection.execute(query).fetchall()) == 1
     columns = "name, head, low, turn, turns, title, calls, message, carry, created_at, updated_at"
     connection.execute(f"INSERT INTO sessions ({columns}) VALUES ('b', 0, 0, '', 0, '', 0, '', NULL, 1, 1)")
     connection.close()
@@ -780,10 +783,10 @@ async def test_damaged_labels_are_reported_and_do_not_break_lists(tmp_path: Path
 async def test_an_in_memory_ledger_works_and_creates_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`sqlite:///:memory:` leaves no file, and two of them share nothing."""
     monkeypatch.chdir(tmp_path)
-    async with await callslip.open("sqlite:///:memory:") as one, await callslip.open("sqlite:///:memory:") as two:
-        await asyncio.gather(*(one.log.append("a", messages(str(n))) for n in range(100)))
-        assert len(await read_events(one, "a")) == 100 and await read_events(two, "a") == []
-        assert not await find_faults(one)
+    async with await callslip.open("sqlite:///:memory:") as first, await callslip.open("sqlite:///:memory:") as second:
+        await asyncio.gather(*(first.log.append("a", messages(str(n))) for n in range(100)))
+        assert len(await read_events(first, "a")) == 100 and await read_events(second, "a") == []
+        assert not await find_faults(first)
     assert os.listdir(tmp_path) == []
 
 
@@ -792,11 +795,11 @@ async def test_an_in_memory_ledger_can_be_read_during_writes() -> None:
     """Readers of a ledger in memory never fail because of a lock."""
     async with await callslip.open("sqlite:///:memory:") as ledger:
         await ledger.log.append("a", messages("x"))
-        writing = [asyncio.create_task(ledger.log.append("a", messages(str(n)))) for n in range(300)]
-        while not all(task.done() for task in writing):
+        tasks = [asyncio.create_task(ledger.log.append("a", messages(str(n)))) for n in range(300)]
+        while not all(task.done() for task in tasks):
             assert (await ledger.snapshot("a")).entries
             await asyncio.sleep(0)
-        await asyncio.gather(*writing)
+        await asyncio.gather(*tasks)
         assert len(await read_events(ledger, "a")) == 301
 
 
@@ -832,8 +835,8 @@ async def test_a_closed_ledger_leaves_no_wal_file(tmp_path: Path, db: str) -> No
     async with await callslip.open(db) as ledger, await callslip.open(db) as other:
         await ledger.log.append("a", messages("x"))
         await other.log.append("a", messages("y"))
-    left = {path.name for path in tmp_path.iterdir()}
-    assert "ledger.db" in left and not left & {"ledger.db-wal", "ledger.db-shm", "ledger.db-journal"}
+    files = {path.name for path in tmp_path.iterdir()}
+    assert "ledger.db" in files and not files & {"ledger.db-wal", "ledger.db-shm", "ledger.db-journal"}
 
 
 @pytest.mark.anyio
@@ -854,10 +857,10 @@ async def test_a_failing_listener_does_not_block_writers(db: str) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
     async with await callslip.open(db) as ledger:
 
-        def broken(stored: list[StoredEvent]) -> None:
+        def raise_error(stored: list[StoredEvent]) -> None:
             raise RuntimeError("a listener broke")
 
-        ledger.log.store.on_commit(broken)
+        ledger.log.store.on_commit(raise_error)
         async with asyncio.timeout(60):
             await ledger.log.append("a", messages("x"))
     assert "a listener broke" in str(errors[0]["exception"])
@@ -869,15 +872,15 @@ async def test_a_failing_listener_hides_no_events_from_other_listeners(db: str) 
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     texts: list[str] = []
 
-    def remember(stored: list[StoredEvent]) -> None:
+    def collect_texts(stored: list[StoredEvent]) -> None:
         texts.extend(event.event.text for event in stored if isinstance(event.event, ev.MessageUser))
 
-    def broken(stored: list[StoredEvent]) -> None:
+    def raise_error(stored: list[StoredEvent]) -> None:
         raise RuntimeError("a listener broke")
 
     async with await callslip.open(db) as ledger:
-        ledger.log.store.on_commit(remember)
-        ledger.log.store.on_commit(broken)
+        ledger.log.store.on_commit(collect_texts)
+        ledger.log.store.on_commit(raise_error)
         await asyncio.gather(
             *(ledger.log.append(name, [ev.MessageUser(text=name)]) for name in ("s1", "s2")),
             ledger.log.append("s1", [ev.CallRequeued(call="exec_000000000000")], strict=True),

@@ -60,7 +60,7 @@ async def wait_for_end(commands: CommandQueue, command: Command) -> Command:
     return ended
 
 
-class Scene:
+class WorkerSetup:
     """A database, its server if the transport is HTTP, and workers in processes of their own."""
 
     def __init__(self, tmp_path: Path, transport: str, stack: contextlib.ExitStack) -> None:
@@ -72,7 +72,7 @@ class Scene:
             self.server = ServeProcess(self.path)
             stack.callback(lambda: self.server and self.server.kill())
 
-    def worker(self, lease: float = 30, concurrency: int = 1) -> Process:
+    def start_worker(self, lease: float = 30, concurrency: int = 1) -> Process:
         remote = [self.server.url, str(lease), str(concurrency), self.server.token] if self.server else []
         arguments = remote or [f"sqlite:///{self.path}", str(lease), str(concurrency)]
         worker = self._stack.enter_context(running_process(*arguments, program=str(PROGRAMS / "worker.py")))
@@ -84,15 +84,15 @@ class Scene:
         async with await open_ledger(f"sqlite:///{self.path}") as ledger, open_commands(ledger) as commands:
             yield commands
 
-    def held(self, name: str, **more: Any) -> dict[str, Any]:
+    def hold_arguments(self, name: str, **more: Any) -> dict[str, Any]:
         """Return the arguments of a command that runs until the file `go` exists."""
         return {"action": "hold", "params": {"until": str(self.go)}, "correlation_id": name, "timeout": 60, **more}
 
 
 @pytest.fixture
-def scene(tmp_path: Path, transport: str) -> Iterator[Scene]:
+def worker_setup(tmp_path: Path, transport: str) -> Iterator[WorkerSetup]:
     with contextlib.ExitStack() as stack:
-        yield Scene(tmp_path, transport, stack)
+        yield WorkerSetup(tmp_path, transport, stack)
 
 
 async def wait_for_output(worker: Process, text: str, count: int = 1) -> None:
@@ -331,51 +331,53 @@ async def test_a_worker_never_runs_a_command_twice_at_once(ledger: LocalLedger) 
 @pytest.mark.anyio
 @pytest.mark.chaos
 @FILE_AND_HTTP
-async def test_only_idempotent_commands_of_a_killed_worker_run_again(scene: Scene) -> None:
+async def test_only_idempotent_commands_of_a_killed_worker_run_again(worker_setup: WorkerSetup) -> None:
     """S3.6: an idempotent command goes to another worker; the other is lost."""
-    first = scene.worker(lease=1, concurrency=2)
-    async with scene.commands() as commands:
-        again = await commands.submit(**scene.held("again", idempotent=True))
-        once = await commands.submit(**scene.held("once"))
+    first = worker_setup.start_worker(lease=1, concurrency=2)
+    async with worker_setup.commands() as commands:
+        repeatable = await commands.submit(**worker_setup.hold_arguments("again", idempotent=True))
+        single = await commands.submit(**worker_setup.hold_arguments("once"))
         await wait_for_output(first, "began", 2)
         os.kill(first.pid, signal.SIGKILL)
-        second = scene.worker(lease=1)
+        second = worker_setup.start_worker(lease=1)
         await wait_for_output(second, "began again 2")
-        lost = await wait_for_end(commands, once)
+        lost = await wait_for_end(commands, single)
         assert lost.status == "error" and "stopped renewing its lease" in str(lost.error)
-        scene.go.touch()
-        assert (await wait_for_end(commands, again)).result == f"held by {second.pid}"
+        worker_setup.go.touch()
+        assert (await wait_for_end(commands, repeatable)).result == f"held by {second.pid}"
     assert not any("once" in line for line in second.out)
 
 
 @pytest.mark.anyio
 @pytest.mark.chaos
 @FILE_AND_HTTP
-async def test_two_workers_never_run_the_same_command(scene: Scene, scale: int) -> None:
+async def test_two_workers_never_run_the_same_command(worker_setup: WorkerSetup, scale: int) -> None:
     """S3.6: one of them runs each command, once."""
-    workers = [scene.worker(concurrency=3), scene.worker(concurrency=3)]
+    workers = [worker_setup.start_worker(concurrency=3), worker_setup.start_worker(concurrency=3)]
     names = [f"c{number}" for number in range(30 * scale)]
-    async with scene.commands() as commands:
+    async with worker_setup.commands() as commands:
         for start in range(0, len(names), 30):
-            submitted = [await commands.submit(**scene.held(name)) for name in names[start : start + 30]]
+            submitted = [
+                await commands.submit(**worker_setup.hold_arguments(name)) for name in names[start : start + 30]
+            ]
             for worker in workers:
                 await wait_for_output(worker, "began", 3)  # As many as one runs at once, so the other takes the next.
-            scene.go.touch()
+            worker_setup.go.touch()
             for command in submitted:
                 assert (await wait_for_end(commands, command)).status == "complete"
     for worker in workers:
         assert worker.signal(signal.SIGTERM) == 0
-    began = [line.split()[1] for worker in workers for line in worker.out if line.startswith("began")]
-    assert sorted(began) == sorted(names)
+    started_names = [line.split()[1] for worker in workers for line in worker.out if line.startswith("began")]
+    assert sorted(started_names) == sorted(names)
 
 
 @pytest.mark.anyio
 @FILE_AND_HTTP
-async def test_a_cancelled_command_stops_its_function(scene: Scene) -> None:
+async def test_a_cancelled_command_stops_its_function(worker_setup: WorkerSetup) -> None:
     """The worker learns it from a heartbeat and takes the next command."""
-    worker = scene.worker(lease=3)
-    async with scene.commands() as commands:
-        command = await commands.submit(**scene.held("held"))
+    worker = worker_setup.start_worker(lease=3)
+    async with worker_setup.commands() as commands:
+        command = await commands.submit(**worker_setup.hold_arguments("held"))
         await wait_for_output(worker, "began held")
         await commands.cancel(command.correlation_id, "not wanted any more")
         await wait_for_output(worker, "stopped held")
@@ -386,40 +388,44 @@ async def test_a_cancelled_command_stops_its_function(scene: Scene) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("transport", "number"), [("file", signal.SIGINT), ("http", signal.SIGTERM)])
-async def test_a_stopped_worker_ends_or_requeues_its_commands(scene: Scene, number: signal.Signals) -> None:
+async def test_a_stopped_worker_ends_or_requeues_its_commands(
+    worker_setup: WorkerSetup, number: signal.Signals
+) -> None:
     """Idempotent commands are queued again, the others end with the reason, threads are abandoned."""
-    worker = scene.worker(lease=20, concurrency=3)
-    async with scene.commands() as commands:
-        again = await commands.submit(**scene.held("again", idempotent=True))
-        once = await commands.submit(**scene.held("once"))
-        blocking = {"until": str(scene.go), "name": "in a thread"}
+    worker = worker_setup.start_worker(lease=20, concurrency=3)
+    async with worker_setup.commands() as commands:
+        repeatable = await commands.submit(**worker_setup.hold_arguments("again", idempotent=True))
+        single = await commands.submit(**worker_setup.hold_arguments("once"))
+        blocking = {"until": str(worker_setup.go), "name": "in a thread"}
         thread = await commands.submit("block", blocking, timeout=60)
         await wait_for_output(worker, "began", 3)
         assert await asyncio.to_thread(worker.signal, number) == 0
         assert "left\n" in worker.out and not any("Traceback" in line for line in worker.err)
-        for command in (once, thread):
+        for command in (single, thread):
             stopped = await wait_for_end(commands, command)
             assert (stopped.status, "was stopped" in str(stopped.error)) == ("error", True)
-        await wait_for_state(commands, again.correlation_id, "queued")
+        await wait_for_state(commands, repeatable.correlation_id, "queued")
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("transport", ["http"])
-async def test_a_killed_worker_gets_no_command(scene: Scene) -> None:
+async def test_a_killed_worker_gets_no_command(worker_setup: WorkerSetup) -> None:
     """A claim of a killed worker does not take the next command."""
-    waiting, other = scene.worker(), scene.worker()
-    async with scene.commands() as commands:
+    killed, other = worker_setup.start_worker(), worker_setup.start_worker()
+    async with worker_setup.commands() as commands:
         for name in ("one", "two"):  # Each of them takes one.
-            await commands.submit(**scene.held(name))
-        await wait_for_output(waiting, "began")
+            await commands.submit(**worker_setup.hold_arguments(name))
+        await wait_for_output(killed, "began")
         await wait_for_output(other, "began")
-        scene.go.touch()
+        worker_setup.go.touch()
         for name in ("one", "two"):
             await commands.get(name, wait=TIMEOUT_S)
-        os.kill(waiting.pid, signal.SIGKILL)
-        waiting.end()
+        os.kill(killed.pid, signal.SIGKILL)
+        killed.end()
         for name in ("three", "four"):
-            assert (await wait_for_end(commands, await commands.submit(**scene.held(name)))).status == "complete"
+            assert (
+                await wait_for_end(commands, await commands.submit(**worker_setup.hold_arguments(name)))
+            ).status == "complete"
     assert sum(line.startswith("began") for line in other.out) == 3
 
 
