@@ -66,7 +66,7 @@ async def run_call(session: Session, input: Any = None, schema: Any = SCHEMA) ->
 
 async def test_arguments_that_do_not_match_the_schema_change_nothing(ledger: LocalLedger, session: Session) -> None:
     """S4.6: the error points to the wrong value, no event is added, and the next answer counts."""
-    running = asyncio.create_task(run_call(session))
+    task = asyncio.create_task(run_call(session))
     request = await wait_for_request(ledger)
     before = await read_events(ledger, "a")
     wrong = [
@@ -84,13 +84,13 @@ async def test_arguments_that_do_not_match_the_schema_change_nothing(ledger: Loc
         assert refusal.value.field == field
     assert await read_events(ledger, "a") == before and await ledger.approvals() == [request]
     await ledger.approve(request.id, by="ann", input={"n": 7})
-    assert await running == {"n": 7}
+    assert await task == {"n": 7}
 
 
 async def test_the_request_and_its_entry_have_the_schema(db: str) -> None:
     """S4.6: another process can check edited arguments and show a form for them."""
     async with await open_with_settings(db) as ledger, await open_with_settings(db) as other:
-        running = asyncio.create_task(run_call(ledger.session("a")))
+        task = asyncio.create_task(run_call(ledger.session("a")))
         request = await wait_for_request(other)
         event = await approvals.load_request(other.log, request)
         assert event is not None and event.schema == SCHEMA
@@ -99,30 +99,30 @@ async def test_the_request_and_its_entry_have_the_schema(db: str) -> None:
         with pytest.raises(InvalidInputError):
             await other.approve(request.id, by="ann", input={"n": 0})
         await other.approve(request.id, by="ann", input={"n": 2})
-        assert await running == {"n": 2}
+        assert await task == {"n": 2}
 
 
 async def test_a_request_without_a_schema_accepts_any_json(ledger: LocalLedger, session: Session) -> None:
     """Neither the event nor the entry has the field."""
-    running = asyncio.create_task(run_call(session, schema=None))
+    task = asyncio.create_task(run_call(session, schema=None))
     request = await wait_for_request(ledger)
     assert all("schema" not in body.decode() for _, body in await ledger.log.store.events("a", 0, 100))
     await ledger.approve(request.id, by="ann", input=["any", 1])
-    assert await running == ["any", 1]
+    assert await task == ["any", 1]
 
 
 async def test_a_request_that_retention_removed_accepts_no_edited_arguments(
     ledger: LocalLedger, session: Session
 ) -> None:
     """The schema is gone, so only a plain approval or denial is accepted."""
-    running = asyncio.create_task(run_call(session))
+    task = asyncio.create_task(run_call(session))
     request = await wait_for_request(ledger)
     row = ApprovalRecord(id=request.id, session="a", call=request.call, entry=request.entry + 5)
     assert await approvals.load_request(ledger.log, row) is None
     with pytest.raises(InvalidInputError, match="retention removed the request"):
         approvals._check_edited_input(None, {"n": 1})  # pyright: ignore[reportPrivateUsage]
     await ledger.approve(request.id, by="ann")
-    assert await running == {"n": 5}
+    assert await task == {"n": 5}
 
 
 @pytest.mark.parametrize("edited", [["/tmp/x"], "x", 5, None, {"pth": "/tmp/x"}, {"path": "x", "more": 1}, {"path": 1}])
@@ -134,13 +134,13 @@ async def test_the_signature_of_a_function_is_its_schema(ledger: LocalLedger, se
     def remove(path: str, force: bool = False) -> None:
         received.append((path, force))
 
-    running = asyncio.create_task(remove("/"))
+    task = asyncio.create_task(remove("/"))
     request = await wait_for_request(ledger)
     with pytest.raises(InvalidInputError):
         await ledger.approve(request.id, by="ann", input=edited)
     assert not received and (await wait_for_request(ledger)).state == "pending"
     await ledger.approve(request.id, by="ann", input={"path": "/tmp/x", "force": True})
-    await running
+    await task
     assert received == [("/tmp/x", True)]
 
 
@@ -152,13 +152,13 @@ async def test_arguments_of_every_kind_can_be_edited(ledger: LocalLedger, sessio
     def take(a: int, /, *more: int, b: str = "x", **rest: float) -> None:
         received.append((a, more, b, rest))
 
-    running = asyncio.create_task(take(1, 2, c=3.0))
+    task = asyncio.create_task(take(1, 2, c=3.0))
     request = await wait_for_request(ledger)
     for wrong in ({"a": 1, "more": ["x"]}, {"a": 1, "c": 1}, {"a": 1, "rest": {"c": "x"}}, {"b": "x"}):
         with pytest.raises(InvalidInputError):
             await ledger.approve(request.id, by="ann", input=wrong)
     await ledger.approve(request.id, by="ann", input={"a": 5, "more": [6, 7], "b": "y", "rest": {"d": 8}})
-    await running
+    await task
     assert received == [(5, (6, 7), "y", {"d": 8})]
 
 
@@ -171,14 +171,14 @@ async def test_arguments_that_were_not_edited_keep_their_value(ledger: LocalLedg
     def send(token: str, file: Path, options: dict[str, Any], limit: int = None, **more: Any) -> None:  # type: ignore[assignment]  # noqa: RUF013
         received.append((token, file, options, limit, more))
 
-    running = asyncio.create_task(send(secret, Path("/x"), {"key": secret, "n": 1}, deep=[secret]))
+    task = asyncio.create_task(send(secret, Path("/x"), {"key": secret, "n": 1}, deep=[secret]))
     request = await wait_for_request(ledger)
     (entry,) = [item for item in (await ledger.snapshot("a")).entries if isinstance(item, PermissionRequest)]
     edited = cast("dict[str, Any]", entry.raw_input)
     assert secret not in repr(edited) and edited["limit"] is None
     edited["options"]["n"] = 2
     await ledger.approve(request.id, by="ann", input=edited)
-    await running
+    await task
     assert received == [(secret, Path("/x"), {"key": secret, "n": 2}, None, {"deep": [secret]})]
 
 
@@ -233,14 +233,14 @@ async def test_the_tools_of_the_agent_loop_have_their_schema(ledger: LocalLedger
 
     model = Scripted((tool_call_answer(("c", "double", {"n": 1})), text_answer("Ok.")), "openai")
     agent = Agent(ledger.session("s"), model, tools=[tool(double, approval=True)])
-    running = asyncio.create_task(agent.run("Go."))
+    task = asyncio.create_task(agent.run("Go."))
     request = await wait_for_request(ledger)
     for wrong, field in (({"n": "x"}, "input/n"), ({}, "input/n"), ({"n": 1, "m": 2}, "input/m"), ([1], "input")):
         with pytest.raises(InvalidInputError) as refusal:
             await ledger.approve(request.id, by="ann", input=wrong)
         assert refusal.value.field == field
     await ledger.approve(request.id, by="ann", input={"n": 21})
-    await running
+    await task
     ended = [event for event in await read_events(ledger, "s") if isinstance(event, ev.CallCompleted)]
     assert [event.output for event in ended] == [42]
 
@@ -264,10 +264,10 @@ async def test_the_arguments_of_an_external_agent_cannot_be_edited(ledger: Local
 
 async def test_a_second_answer_fails_with_the_first(ledger: LocalLedger, session: Session) -> None:
     """S4.6: a late answer is a conflict, even if its arguments do not match the schema."""
-    running = asyncio.create_task(run_call(session))
+    task = asyncio.create_task(run_call(session))
     request = await wait_for_request(ledger)
     await ledger.approve(request.id, by="ann", reason="fine")
-    await running
+    await task
     late = [
         lambda: ledger.approve(request.id, by="bob"),
         lambda: ledger.approve(request.id, by="bob", input={"n": 0}),
@@ -286,12 +286,12 @@ async def test_a_second_answer_fails_with_the_first(ledger: LocalLedger, session
 async def test_an_answer_after_the_expiry_is_a_conflict(db: str) -> None:
     """S4.6: the winner is the expiry, which denied the call."""
     async with await open_with_settings(db, approval_expiry=0.1, reaper_interval=0.02) as ledger:
-        running = asyncio.create_task(run_call(ledger.session("a")))
+        task = asyncio.create_task(run_call(ledger.session("a")))
         request = await wait_for_request(ledger)
         assert request.expires_at > request.created_at
         async with asyncio.timeout(20):
             with pytest.raises(CallDeniedError, match="no answer in time"):
-                await running
+                await task
         with pytest.raises(ConflictError) as conflict:
             await ledger.approve(request.id, by="ann", input={"n": 2})
         assert isinstance(conflict.value.current, ApprovalRecord) and conflict.value.current.by == "expiry"
@@ -299,7 +299,7 @@ async def test_an_answer_after_the_expiry_is_a_conflict(db: str) -> None:
 
 async def test_an_answer_for_another_session_is_not_found(ledger: LocalLedger, session: Session) -> None:
     """S4.6: approve, deny and withdraw check the session; the request stays pending."""
-    running = asyncio.create_task(run_call(session))
+    task = asyncio.create_task(run_call(session))
     request = await wait_for_request(ledger)
     for answer in (approvals.approve, approvals.deny, approvals.withdraw):
         with pytest.raises(NotFoundError):
@@ -307,7 +307,7 @@ async def test_an_answer_for_another_session_is_not_found(ledger: LocalLedger, s
     assert (await wait_for_request(ledger)).id == request.id
     await approvals.deny(ledger.log, request.id, by="ann", session="a", reason="no")
     with pytest.raises(CallDeniedError, match="no"):
-        await running
+        await task
 
 
 async def test_arguments_that_change_during_the_approval_never_run(ledger: LocalLedger, session: Session) -> None:
@@ -320,7 +320,7 @@ async def test_arguments_that_change_during_the_approval_never_run(ledger: Local
             async with session.call("t", {"n": 1}, approval=True, proposed=call):
                 pass
 
-        running = asyncio.create_task(enter())
+        task = asyncio.create_task(enter())
         request = await wait_for_request(ledger)
         change = ev.CallInput(call=request.call, input={"n": number + 2})
         steps = [ledger.log.append("a", [change], source="openai"), ledger.approve(request.id, by="ann")]
@@ -332,7 +332,7 @@ async def test_arguments_that_change_during_the_approval_never_run(ledger: Local
             await ledger.deny(request.id, by="ann")
         else:
             assert types.index(ev.ApprovalGranted) < types.index(ev.CallInput)
-        await asyncio.gather(running, return_exceptions=True)
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_an_external_call_whose_arguments_change_can_be_approved(ledger: LocalLedger) -> None:

@@ -470,7 +470,7 @@ async def test_a_call_is_used_once_and_only_while_it_runs(backend: LocalLedger) 
     assert len((await backend.calls()).items) == 1
 
 
-async def test_a_closed_ledger_says_so(tmp_path: Path) -> None:
+async def test_a_closed_ledger_raises_store_error(tmp_path: Path) -> None:
     """Reading and writing after `close` raise StoreError, locally and through a server."""
     backend = await callslip.open(tmp_path / "ledger.db")
     async with running(build(http.Server(backend, AllowAll()), http.ROUTES)) as url:

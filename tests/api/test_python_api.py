@@ -395,15 +395,15 @@ async def test_a_call_waits_for_its_approval(ledger: LocalLedger, session: Sessi
         paths.append(path)
         return "removed"
 
-    running = asyncio.create_task(remove("x"))
+    task = asyncio.create_task(remove("x"))
     request = await wait_for_request(ledger)
     for _ in range(3):  # A tool that did not wait would have run by the end of these writes.
         await ledger.session("other").say("meanwhile")
-    assert not paths and not running.done() and (await load_entry(ledger)).status == "awaiting_approval"
+    assert not paths and not task.done() and (await load_entry(ledger)).status == "awaiting_approval"
     assert request.call == (await load_entry(ledger)).call_id
     answered = await ledger.approve(request.id, by="ann", reason="go ahead")
     assert (answered.state, answered.by, answered.option) == ("granted", "ann", "approve")
-    assert await running == "removed" and paths == ["x"]
+    assert await task == "removed" and paths == ["x"]
     assert await ledger.approvals() == []
 
 
@@ -414,10 +414,10 @@ async def test_a_denied_call_does_not_run(ledger: LocalLedger, session: Session)
     def remove(path: str) -> None:
         raise AssertionError("ran")
 
-    running = asyncio.create_task(remove("x"))
+    task = asyncio.create_task(remove("x"))
     await ledger.deny((await wait_for_request(ledger)).id, by="ann", reason="that is my thesis")
     with pytest.raises(CallDeniedError, match="that is my thesis"):
-        await running
+        await task
     assert ((await load_entry(ledger)).status, (await load_entry(ledger)).reason) == ("denied", "that is my thesis")
 
 
@@ -428,9 +428,9 @@ async def test_edited_arguments_are_the_ones_that_run(ledger: LocalLedger, sessi
     def remove(path: str, force: bool = False) -> str:
         return f"{path} {force}"
 
-    running = asyncio.create_task(remove("/", force=True))
+    task = asyncio.create_task(remove("/", force=True))
     await ledger.approve((await wait_for_request(ledger)).id, by="ann", input={"path": "/tmp/x"})
-    assert await running == "/tmp/x False"
+    assert await task == "/tmp/x False"
     assert (await load_entry(ledger)).raw_input == {"path": "/tmp/x"}
 
 
@@ -446,7 +446,7 @@ async def test_a_request_without_an_answer_is_denied(db: str) -> None:
 
 async def test_one_of_many_answers_wins(ledger: LocalLedger, session: Session) -> None:
     """S2.7: the others raise ConflictError with the winner."""
-    running = asyncio.create_task(_enter_call(session))
+    task = asyncio.create_task(_enter_call(session))
     request = await wait_for_request(ledger)
     results = await asyncio.gather(
         *(ledger.approve(request.id, by=f"p{n}") for n in range(5)),
@@ -457,7 +457,7 @@ async def test_one_of_many_answers_wins(ledger: LocalLedger, session: Session) -
     conflicts = [result for result in results if isinstance(result, ConflictError)]
     assert len(winners) == 1 and len(conflicts) == 9
     assert all(isinstance(error.current, ApprovalRecord) and error.current.by == winners[0].by for error in conflicts)
-    await asyncio.gather(running, return_exceptions=True)
+    await asyncio.gather(task, return_exceptions=True)
     with pytest.raises(ConflictError):
         await ledger.approve(request.id, by=winners[0].by)
 
@@ -469,11 +469,11 @@ async def _enter_call(session: Session) -> None:
 
 async def test_an_answer_from_another_process_arrives(ledger: LocalLedger, session: Session, db: str) -> None:
     """S2.7: the answer wakes the call in this process."""
-    running = asyncio.create_task(_enter_call(session))
+    task = asyncio.create_task(_enter_call(session))
     process = start_program("finish", db, "approve", (await wait_for_request(ledger)).id)
     assert await asyncio.to_thread(process.communicate) == ("", "")
     async with asyncio.timeout(10):
-        await running
+        await task
     assert (await load_entry(ledger)).status == "completed"
 
 
@@ -499,7 +499,7 @@ async def test_requests_and_answers_survive_a_restart(db: str) -> None:
 
 async def test_an_answer_is_bound_to_the_arguments_of_the_request(ledger: LocalLedger, session: Session) -> None:
     """For a call that this process runs, arguments that changed after the request make the answer a conflict."""
-    running = asyncio.create_task(_enter_call(session))
+    task = asyncio.create_task(_enter_call(session))
     request = await wait_for_request(ledger)
     await session.append(ev.CallInput(call=request.call, input={"path": "/"}))
     with pytest.raises(ConflictError, match="changed"):
@@ -507,12 +507,12 @@ async def test_an_answer_is_bound_to_the_arguments_of_the_request(ledger: LocalL
     assert (await wait_for_request(ledger)).id == request.id
     await ledger.deny(request.id, by="ann")
     with pytest.raises(CallDeniedError):
-        await running
+        await task
 
 
 async def test_approvals_are_found_and_options_checked(ledger: LocalLedger, session: Session) -> None:
     """A prefix must be unique; an option must be offered and must match the answer."""
-    running = [asyncio.create_task(_enter_call(session)) for _ in range(2)]
+    tasks = [asyncio.create_task(_enter_call(session)) for _ in range(2)]
     async with asyncio.timeout(10):
         while len(pending := await ledger.approvals()) < 2:
             await asyncio.sleep(0.005)
@@ -534,7 +534,7 @@ async def test_approvals_are_found_and_options_checked(ledger: LocalLedger, sess
     await ledger.withdraw(first.id, by="ann", reason="asked by mistake")
     assert (await ledger.find_call(first.call)).state == "cancelled"
     await ledger.approve(second.id, by="ann", option="approve")
-    results = await asyncio.gather(*running, return_exceptions=True)
+    results = await asyncio.gather(*tasks, return_exceptions=True)
     assert sorted(type(result).__name__ for result in results) == ["CallDeniedError", "NoneType"]
 
 
@@ -549,12 +549,12 @@ async def test_a_program_that_stops_waiting_cancels_the_call(ledger: LocalLedger
 async def test_closing_the_ledger_during_an_approval_does_not_run_the_call(db: str) -> None:
     """C5: closing is not taken for an approval."""
     ledger = await callslip.open(db)
-    running = asyncio.create_task(_enter_call(ledger.session("a")))
+    task = asyncio.create_task(_enter_call(ledger.session("a")))
     request = await wait_for_request(ledger)
     await ledger.close()
     async with asyncio.timeout(60):
         with pytest.raises(callslip.CallslipError):
-            await running
+            await task
     async with await callslip.open(db) as ledger:
         assert (await ledger.find_call(request.call)).state in ("lost", "cancelled")
 

@@ -388,8 +388,8 @@ async def test_an_invalid_command_request_is_refused_and_changes_nothing(
 
 async def test_posting_a_result_for_a_call_that_is_no_command_is_refused(ledger: LocalLedger, url: str) -> None:
     """The program that made the call also ends it."""
-    created = await ledger.log.append("s", [ev.CallStarted(call="new:1", tool_name="bash")])
-    response = await post(url, f"/v1/calls/{created[0].call}/result", {"result": 1})  # type: ignore[attr-defined]
+    events = await ledger.log.append("s", [ev.CallStarted(call="new:1", tool_name="bash")])
+    response = await post(url, f"/v1/calls/{events[0].call}/result", {"result": 1})  # type: ignore[attr-defined]
     assert response.status == 400 and "is not a command" in response.json()["detail"]
 
 

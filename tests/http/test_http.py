@@ -67,20 +67,20 @@ async def run_call(
 
 async def start_call(ledger: LocalLedger, session: str = "s", alias: str = "call_1") -> CallRecord:
     """Append a call that another program runs."""
-    created = await ledger.log.append(session, [ev.CallStarted(call="new:1", aliases=(ev.Alias("openai", alias),))])
-    return await ledger.find_call(created[0].call)  # type: ignore[attr-defined]
+    events = await ledger.log.append(session, [ev.CallStarted(call="new:1", aliases=(ev.Alias("openai", alias),))])
+    return await ledger.find_call(events[0].call)  # type: ignore[attr-defined]
 
 
 async def request_approval(ledger: LocalLedger, session: str = "s", **more: Any) -> str:
     """Request approval of a call, and return the id of the request."""
-    created = await ledger.log.append(
+    events = await ledger.log.append(
         session,
         [
             ev.CallProposed(call="new:1", tool_name="rm", input={"path": "/"}),
             ev.ApprovalRequested(call="new:1", **more),
         ],
     )
-    return created[-1].approval  # type: ignore[attr-defined]
+    return events[-1].approval  # type: ignore[attr-defined]
 
 
 async def wait_for_follower(ledger: LocalLedger) -> None:

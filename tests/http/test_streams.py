@@ -192,24 +192,24 @@ async def test_a_reader_that_reconnects_many_times_gets_each_event_once(ledger: 
             await ledger.log.append(S, [text_delta(str(number)) for number in range(start, start + 50)])
 
     await ledger.log.append(S, [ev.MessageUser(text="first")])
-    seen: list[int] = []
+    seqs: list[int] = []
     disconnects = 0
     async with serving_ledger(ledger) as url:
-        writing = asyncio.ensure_future(write())
-        while not seen or seen[-1] < total + 1:
-            headers = {"last-event-id": str(seen[-1])} if seen else {}
+        writer = asyncio.ensure_future(write())
+        while not seqs or seqs[-1] < total + 1:
+            headers = {"last-event-id": str(seqs[-1])} if seqs else {}
             remaining = rng.randint(1, total // 200) if disconnects < 200 else total
             async with requesting(f"{url}/v1/sessions/{S}/stream?format=events", headers=headers) as reply:
                 async for frame in reply.frames():
                     if "id" in frame:
-                        seen.append(int(frame["id"]))
+                        seqs.append(int(frame["id"]))
                         remaining -= 1
-                    if not remaining or seen[-1:] == [total + 1]:
+                    if not remaining or seqs[-1:] == [total + 1]:
                         break
             disconnects += 1
-        await writing
+        await writer
     assert disconnects > 200
-    assert seen == list(range(1, total + 2))
+    assert seqs == list(range(1, total + 2))
 
 
 async def test_a_page_that_reconnects_many_times_shows_the_session(ledger: LocalLedger) -> None:
@@ -232,7 +232,7 @@ async def test_a_page_that_reconnects_many_times_shows_the_session(ledger: Local
     await ledger.log.append(S, [ev.MessageUser(text="first")])
     page = Page()
     async with serving_ledger(ledger) as url:
-        writing = asyncio.ensure_future(write())
+        writer = asyncio.ensure_future(write())
         while page.seq < 1501:
             headers = {"last-event-id": str(page.seq)} if page.seq else {}
             async with requesting(f"{url}/v1/sessions/{S}/stream", headers=headers) as reply:
@@ -243,7 +243,7 @@ async def test_a_page_that_reconnects_many_times_shows_the_session(ledger: Local
                         remaining -= 1
                     if not remaining or page.seq == 1501:
                         break
-        await writing
+        await writer
         assert page.equals((await fetch(f"{url}/v1/sessions/{S}")).json())
 
 

@@ -381,8 +381,8 @@ async def test_a_cancelled_command_stops_its_function(worker_setup: WorkerSetup)
         await wait_for_output(worker, "began held")
         await commands.cancel(command.correlation_id, "not wanted any more")
         await wait_for_output(worker, "stopped held")
-        following = await commands.submit("add", {"a": 2, "b": 3})
-        assert (await wait_for_end(commands, following)).result == 5
+        next_command = await commands.submit("add", {"a": 2, "b": 3})
+        assert (await wait_for_end(commands, next_command)).result == 5
         assert (await commands.get(command.correlation_id)).error == "not wanted any more"
 
 
