@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
-from anthropic._models import construct_type
-from anthropic.lib.streaming._messages import accumulate_event
-from anthropic.types import RawMessageStreamEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,9 +79,24 @@ def end(reason: str = "end_turn", **more: Any) -> list[dict[str, Any]]:
     return [fields, {"type": "message_stop"}]
 
 
-def as_sdk(event: dict[str, Any]) -> Any:
-    """An event as the SDK hands it out."""
+def to_sdk_event(event: dict[str, Any]) -> Any:
+    """Return an event as the SDK returns it."""
+    # The SDK takes 1.6 s to import, so do it only when a test needs it.
+    from anthropic._models import construct_type
+    from anthropic.types import RawMessageStreamEvent
+
     return construct_type(type_=cast(Any, RawMessageStreamEvent), value=event)
+
+
+def accumulate(stream: list[dict[str, Any]]) -> Any:
+    """Return the message that the SDK builds from the events of a stream."""
+    from anthropic.lib.streaming._messages import accumulate_event
+
+    message: Any = None
+    buffers: dict[int, bytes] = {}
+    for event in stream:
+        message = accumulate_event(event=to_sdk_event(event), current_snapshot=message, json_bufs=buffers)
+    return message
 
 
 def streams_of(case: str) -> list[list[dict[str, Any]]]:
@@ -107,10 +119,7 @@ def test_the_decoder_reads_a_stream_like_the_sdk(case: str) -> None:
     streams = streams_of(case)
     assert streams
     for stream in streams:
-        judged: Any = None
-        buffers: dict[int, bytes] = {}
-        for event in stream:
-            judged = accumulate_event(event=as_sdk(event), current_snapshot=judged, json_bufs=buffers)
+        judged = accumulate(stream)
         memory = decode_messages("anthropic", stream)
         texts = [b.text for b in judged.content if b.type == "text"]
         assert "".join(e.content for e in list_entries(memory) if isinstance(e, Message)) == "".join(texts)
@@ -126,7 +135,7 @@ def test_sdk_event_objects_give_the_same_entries_as_their_json(case: str) -> Non
     """A dumped object has null for absent fields."""
     kept_as_it_came = ev.Raw | ev.SessionInfo | ev.CallEnd
     for stream in streams_of(case):
-        dumped = [as_sdk(event).model_dump(mode="json", warnings=False) for event in stream]
+        dumped = [to_sdk_event(event).model_dump(mode="json", warnings=False) for event in stream]
         read, expected = (
             [event for event in drafted(one) if not isinstance(event, kept_as_it_came)] for one in (dumped, stream)
         )

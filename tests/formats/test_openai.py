@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.lib.streaming.chat import ChatCompletionStreamState
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from callslip.formats.json_fields import is_json
 from callslip.formats.openai import chat_reply
@@ -81,6 +79,10 @@ def of(kind: type[Any], events: Sequence[ev.Event]) -> list[Any]:
 @pytest.mark.parametrize("case", ORACLE)
 def test_the_decoder_reads_a_stream_like_the_sdk(case: str) -> None:
     """Texts, refusals, names, ids and argument texts of every response are the same."""
+    # The SDK takes 0.6 s to import, so do it only when a test needs it.
+    from openai.lib.streaming.chat import ChatCompletionStreamState
+    from openai.types.chat import ChatCompletionChunk
+
     messages = [json.loads(line) for line in format_cases.lines_of(f"openai/{case}")]
     chunks = [message for message in messages if message.get("object") == "chat.completion.chunk"]
     assert chunks
@@ -105,6 +107,8 @@ def test_the_decoder_reads_a_stream_like_the_sdk(case: str) -> None:
 @pytest.mark.parametrize("case", ORACLE)
 def test_sdk_objects_give_the_same_entries_as_their_json(case: str) -> None:
     """A dumped object has null for absent fields."""
+    from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
     shapes: dict[str, Any] = {"chat.completion.chunk": ChatCompletionChunk, "chat.completion": ChatCompletion}
     bare = [json.loads(line) for line in format_cases.lines_of(f"openai/{case}")]
     dumped = [

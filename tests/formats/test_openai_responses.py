@@ -9,10 +9,6 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai import omit
-from openai._models import construct_type
-from openai.lib.streaming.responses._responses import ResponseStreamState
-from openai.types.responses import ResponseStreamEvent
 
 from callslip.formats.openai.responses import ResponsesDecoder
 from callslip.model import events as ev
@@ -24,9 +20,26 @@ USER = {"role": "user", "content": "Go."}
 ORACLE = ["stream", "parallel_interleaved", "built_in_tools", "tools_run_by_us", "bad_arguments"]
 
 
-def as_sdk(event: dict[str, Any]) -> Any:
-    """An event as the SDK hands it out."""
+def to_sdk_event(event: dict[str, Any]) -> Any:
+    """Return an event as the SDK returns it."""
+    # The SDK takes 0.6 s to import, so do it only when a test needs it.
+    from openai._models import construct_type
+    from openai.types.responses import ResponseStreamEvent
+
     return construct_type(type_=cast(Any, ResponseStreamEvent), value=event)
+
+
+def accumulate(stream: list[dict[str, Any]]) -> Any:
+    """Return the response that the SDK builds from the events of a stream."""
+    from openai import omit
+    from openai.lib.streaming.responses._responses import ResponseStreamState
+
+    state: Any = ResponseStreamState(input_tools=omit, text_format=omit)
+    response: Any = None
+    for event in stream:
+        state.handle_event(to_sdk_event(event))
+        response = state._completed_response or response
+    return response
 
 
 def drafted(messages: Sequence[Any], **options: Any) -> list[ev.Event]:
@@ -79,11 +92,7 @@ def test_the_decoder_reads_a_stream_like_the_sdk(case: str) -> None:
     streams = streams_of(case)
     assert streams
     for stream in streams:
-        state: Any = ResponseStreamState(input_tools=omit, text_format=omit)
-        snapshot: Any = None
-        for event in stream:
-            state.handle_event(as_sdk(event))
-            snapshot = state._completed_response or snapshot
+        snapshot = accumulate(stream)
         memory = decode_messages("responses", stream)
         assert "".join(e.content for e in list_entries(memory) if isinstance(e, Message)) == snapshot.output_text
         functions = [item for item in snapshot.output if item.type == "function_call"]
@@ -121,7 +130,7 @@ def test_sdk_event_objects_give_the_same_entries_as_their_json(case: str) -> Non
     """An event that is dumped says null where the wire said nothing."""
     kept_as_it_came = ev.Raw | ev.SessionInfo
     for stream in streams_of(case):
-        dumped = [as_sdk(event).model_dump(mode="json", warnings=False) for event in stream]
+        dumped = [to_sdk_event(event).model_dump(mode="json", warnings=False) for event in stream]
         read, expected = (
             [event for event in drafted(one) if not isinstance(event, kept_as_it_came)] for one in (dumped, stream)
         )
