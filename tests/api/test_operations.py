@@ -7,7 +7,7 @@ import concurrent.futures
 import contextlib
 import contextvars
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -536,11 +536,24 @@ def test_plain_functions_are_tools_of_a_sync_ledger(tmp_path: Path) -> None:
         entry = ledger.entry(calls[-1].id)
         assert entry is not None and (entry.raw_input, entry.output) == ({"a": 5, "b": 2}, 2.5)
 
-    async def fetch() -> None:
-        raise AssertionError
 
-    with pytest.raises(TypeError, match="is async or a generator"):
-        callslip.sync.tool(fetch)
+async def fetch_value() -> None:
+    raise AssertionError
+
+
+def generate_values() -> Iterator[int]:
+    yield 1
+
+
+async def stream_values() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("function", [fetch_value, generate_values, stream_values])
+def test_async_functions_and_generators_are_no_sync_tools(function: Any) -> None:
+    """The error names the decorator that accepts them."""
+    with pytest.raises(TypeError, match=r"is async or a generator\. Use callslip\.tool"):
+        callslip.sync.tool(function)
 
 
 def test_a_sync_ledger_is_closed_by_its_block(tmp_path: Path) -> None:

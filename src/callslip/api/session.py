@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterable, Generator, Iterable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -21,6 +22,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _current_session: ContextVar[Session] = ContextVar("callslip_session")
+
+
+@contextlib.contextmanager
+def set_in_block(variable: ContextVar[T], value: T) -> Generator[None]:
+    """Set a context variable, and reset it at the end of the block."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # The block was left in another context, where it was never set.
+            variable.reset(token)
 
 
 class Session:
@@ -43,15 +55,9 @@ class Session:
         """Return the session's entries, or the newest `limit` of them."""
         return await self.log.snapshot(self.name, **({} if limit is None else {"limit": limit}))
 
-    @contextlib.contextmanager
-    def use(self) -> Generator[None]:
+    def use(self) -> AbstractContextManager[None]:
         """Make this the current session: `@callslip.tool` functions record their calls in it."""
-        token = _current_session.set(self)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(ValueError):  # The block was left in another context, where it was never set.
-                _current_session.reset(token)
+        return set_in_block(_current_session, self)
 
     # Turns and messages
 

@@ -22,7 +22,7 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
@@ -33,7 +33,7 @@ from callslip.api.call import Call, CallOptions
 from callslip.api.commands import ClaimOptions, Commands, SubmitOptions
 from callslip.api.follow import Frame
 from callslip.api.ledger import Ledger, OpenLedger
-from callslip.api.session import Session
+from callslip.api.session import Session, set_in_block
 from callslip.api.tools import ToolFunction, to_input
 from callslip.api.turn import Turn
 from callslip.commands import Claim, Command
@@ -338,15 +338,9 @@ class SyncSession:
         """Return the session's entries, or the newest `limit` of them."""
         return self._loop.run(self._session.snapshot(limit))
 
-    @contextlib.contextmanager
-    def use(self) -> Generator[None]:
+    def use(self) -> AbstractContextManager[None]:
         """Make this the current session: `@callslip.sync.tool` functions record their calls in it."""
-        token = _current_session.set(self)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(ValueError):  # The block was left in another context, where it was never set.
-                _current_session.reset(token)
+        return set_in_block(_current_session, self)
 
     @contextlib.contextmanager
     def turn(self, prompt: str = "") -> Generator[SyncTurn]:
@@ -450,7 +444,8 @@ def tool(
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        unsupported = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
+        if any(is_unsupported(function) for is_unsupported in unsupported):
             raise TypeError(f"{function.__name__}: is async or a generator. Use callslip.tool.")
         recorded = ToolFunction(function, name, CallOptions(approval=approval, timeout=timeout))
 
