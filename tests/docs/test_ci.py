@@ -29,16 +29,16 @@ FLAKY_ID = "test_flaky.py::test_is_flaky"
 def run_in(folder: Path, check: str = "true", workers: int = 0, **files: str) -> tuple[int, list[str]]:
     """Run `make check test` in a project with these test files; return the status and the lines printed."""
     (folder / "pytest.ini").write_text("[pytest]\naddopts = -q\ncache_dir = .cache/pytest\n")
-    run = f"{sys.executable} -m pytest" + (f" -p xdist -n {workers}" if workers else "")
-    (folder / "Makefile").write_text(f"check:\n\t@{check}\ntest:\n\t@{run}\n")
+    pytest_command = f"{sys.executable} -m pytest" + (f" -p xdist -n {workers}" if workers else "")
+    (folder / "Makefile").write_text(f"check:\n\t@{check}\ntest:\n\t@{pytest_command}\n")
     for name, text in files.items():
         (folder / f"test_{name}.py").write_text(text)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "MAKE"))}
-    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # Loading them takes most of the time, and none is used here.
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # Loading plugins takes long, and none is used here.
     command = [sys.executable, str(ROOT / ".ci" / "retry.py"), sys.executable, "make", "check", "test"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-    assert not done.stderr
-    return done.returncode, done.stdout.splitlines()
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert not result.stderr
+    return result.returncode, result.stdout.splitlines()
 
 
 def test_a_run_without_failures_runs_once(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_run_without_failures_runs_once(tmp_path: Path) -> None:
 
 
 def test_a_test_that_passes_alone_is_named_as_flaky(tmp_path: Path) -> None:
-    """The run passes, and the closing line counts every test. What failed in an earlier run does not count."""
+    """The run passes, and the closing line counts every test. Failures of an earlier run do not count."""
     last_failed = tmp_path / ".cache" / "pytest" / "v" / "cache" / "lastfailed"
     last_failed.parent.mkdir(parents=True)
     last_failed.write_text('{"test_removed.py::test_removed": true}')

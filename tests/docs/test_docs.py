@@ -52,12 +52,12 @@ def test_links_between_the_docs_exist(path: Path) -> None:
 @pytest.mark.parametrize("path", DOCS, ids=IDS)
 def test_commands_shown_in_the_docs_exist(path: Path) -> None:
     """Each `callslip <command>` is a command of the program."""
-    found = list(find_commands(path.read_text("utf-8")))
-    if found:
+    commands = list(find_commands(path.read_text("utf-8")))
+    if commands:
         from callslip.cli import main
 
         assert isinstance(main, click.Group), "callslip.cli.main is the click group"
-        assert not [shlex.join(words) for words in found if find_unknown_command(main, words)]
+        assert not [shlex.join(words) for words in commands if find_unknown_command(main, words)]
 
 
 @pytest.mark.parametrize("path", DOCS, ids=IDS)
@@ -94,7 +94,7 @@ def test_examples_print_what_the_docs_say(tmp_path: Path) -> None:
         return [f"{name}, {problem}" for problem in run_document(path.read_text("utf-8"), folder)]
 
     with ThreadPoolExecutor(4) as pool:
-        problems = [problem for found in pool.map(run_examples, DOCS) for problem in found]
+        problems = [problem for document_problems in pool.map(run_examples, DOCS) for problem in document_problems]
     assert not problems, "\n".join(problems)
 
 
@@ -109,9 +109,9 @@ def test_the_generated_documents_are_up_to_date() -> None:
 def test_the_upgrade_guide_has_its_steps_in_order() -> None:
     """S1.8: server first, then readers, then verify; its commands run with the other examples."""
     text = (ROOT / "docs" / "upgrading.md").read_text("utf-8")
-    places = [text.index(f"\n## {head}") for head in ("1. The server", "2. The readers", "3. Verify")]
-    assert places == sorted(places)
-    console = next(block.body for block in find_blocks(text[places[-1] :]) if block.info == "console example")
+    positions = [text.index(f"\n## {head}") for head in ("1. The server", "2. The readers", "3. Verify")]
+    assert positions == sorted(positions)
+    console = next(block.body for block in find_blocks(text[positions[-1] :]) if block.info == "console example")
     assert "callslip doctor" in console and "callslip verify" in console
 
 
@@ -142,7 +142,7 @@ print("exec_0123456789ab")
 exec_ba9876543210
 ```
 
-```python fragment tests/docs/test_http_walk.py::steps
+```python fragment tests/docs/test_http_walk.py::parse_steps
 await something
 ```
 
@@ -161,7 +161,7 @@ def test_paths_commands_and_examples_are_found() -> None:
     assert find_paths(SAMPLE) == {
         "src/callslip/rules/fold.py",
         "tests/docs/test_docs.py::test_x",
-        "tests/docs/test_http_walk.py::steps",
+        "tests/docs/test_http_walk.py::parse_steps",
     }
     assert [path_exists(name) for name in sorted(find_paths(SAMPLE))] == [True, False, True]
     assert [words[0] for words in find_commands(SAMPLE)] == ["ls", "import", "admin", "--db"]
@@ -185,12 +185,13 @@ def test_output_of_examples_is_compared(tmp_path: Path) -> None:
 def test_ids_are_equal_where_a_document_shows_them_equal() -> None:
     """Equal ids in a document must be equal in the output, in all steps; different ones must differ."""
     one, two, three = (f"exec_{digit * 12}" for digit in "123")
-    known: dict[str, str] = {}
-    assert matches_output(f"{two} {two}", f"{one} {one}", known) and not matches_output(
-        f"{two} {three}", f"{one} {one}", {}
-    )
-    assert matches_output(f"is {two}", f"is {one}", known) and not matches_output(f"is {three}", f"is {one}", known)
-    assert matches_output(f"{three}", f"{two}", known) and not matches_output(f"{two}", f"{three}", known)
+    printed_ids: dict[str, str] = {}
+    assert matches_output(f"{two} {two}", f"{one} {one}", printed_ids)
+    assert not matches_output(f"{two} {three}", f"{one} {one}", {})
+    assert matches_output(f"is {two}", f"is {one}", printed_ids)
+    assert not matches_output(f"is {three}", f"is {one}", printed_ids)
+    assert matches_output(f"{three}", f"{two}", printed_ids)
+    assert not matches_output(f"{two}", f"{three}", printed_ids)
 
 
 def test_unknown_commands_are_found() -> None:

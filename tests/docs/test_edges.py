@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from callslip.model import events
-from tests.docs.test_layout import MODULES, SRC, imports, module_name
+from tests.docs.test_layout import MODULES, SRC, find_imports, module_name
 
 EDGES = ("http", "mcp", "cli", "worker")
 FORBIDDEN_IMPORTS = ("callslip.store", "callslip.ledger.write")
@@ -25,19 +25,19 @@ LIFECYCLE_EVENTS = {
 KNOWN_VIOLATIONS: dict[str, int] = {}
 
 
-def violations(path: Path, known: set[str], src: Path = SRC) -> Iterator[str]:
+def find_violations(path: Path, known_modules: set[str], src: Path = SRC) -> Iterator[str]:
     """Yield a line for each place where a file uses a store or builds a lifecycle event."""
-    where = path.relative_to(src)
-    for line, target in imports(path, known, src):
+    relative_path = path.relative_to(src)
+    for line, target in find_imports(path, known_modules, src):
         if any(target == name or target.startswith(f"{name}.") for name in FORBIDDEN_IMPORTS):
-            yield f"{where}:{line}: imports {target}"
+            yield f"{relative_path}:{line}: imports {target}"
     for node in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
         if isinstance(node, ast.Attribute) and node.attr in STORE_ATTRIBUTES:
-            yield f"{where}:{node.lineno}: uses .{node.attr}"
+            yield f"{relative_path}:{node.lineno}: uses .{node.attr}"
         elif isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if name in LIFECYCLE_EVENTS:
-                yield f"{where}:{node.lineno}: builds {name}"
+                yield f"{relative_path}:{node.lineno}: builds {name}"
 
 
 def edge_modules(modules: dict[str, Path]) -> dict[str, Path]:
@@ -47,14 +47,14 @@ def edge_modules(modules: dict[str, Path]) -> dict[str, Path]:
 
 def test_edges_call_operations() -> None:
     """No edge uses a store or builds lifecycle events, but for the known places."""
-    found = {name: list(violations(path, set(MODULES))) for name, path in edge_modules(MODULES).items()}
+    found = {name: list(find_violations(path, set(MODULES))) for name, path in edge_modules(MODULES).items()}
     new = [line for name, lines in found.items() if len(lines) > KNOWN_VIOLATIONS.get(name, 0) for line in lines]
     assert not new, "\n" + "\n".join(new)
 
 
 def test_known_violations_still_exist() -> None:
     """A place that was fixed leaves the list, so that it does not come back."""
-    counts = {name: len(list(violations(path, set(MODULES)))) for name, path in edge_modules(MODULES).items()}
+    counts = {name: len(list(find_violations(path, set(MODULES)))) for name, path in edge_modules(MODULES).items()}
     fixed = {name: count for name, count in KNOWN_VIOLATIONS.items() if counts.get(name, 0) < count}
     assert not fixed, f"lower these numbers in tests/docs/test_edges.py: {fixed}"
 
@@ -82,6 +82,6 @@ def test_a_violation_is_found(tmp_path: Path, source: str, complaints: list[str]
     found = [
         line.partition(": ")[2]
         for path in edge_modules(modules).values()
-        for line in violations(path, set(modules), tmp_path)
+        for line in find_violations(path, set(modules), tmp_path)
     ]
     assert found == complaints

@@ -33,8 +33,8 @@ def test_a_rule_that_code_cites_exists() -> None:
 
 def test_every_event_that_changes_entries_has_its_rule_in_the_fold() -> None:
     """S2.2: one table maps events to rules; only `raw` has none."""
-    without = [name for name, cls in EVENT_TYPES.items() if cls not in fold.RULES]
-    assert without == ["raw"]
+    events_without_rule = [name for name, cls in EVENT_TYPES.items() if cls not in fold.RULES]
+    assert events_without_rule == ["raw"]
     assert {rule.__module__ for rule in fold.RULES.values()} == {fold.__name__, fold_calls.__name__}
 
 

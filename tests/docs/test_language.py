@@ -17,15 +17,15 @@ STORED_TEXTS = {
 }
 
 
-def findings(path: Path) -> list[Finding]:
-    """Return what should be replaced in a file."""
+def find_replaceable(path: Path) -> list[Finding]:
+    """Return the words and names of a file that should be replaced."""
     return [finding for finding in find_avoided(path) if (str(finding.path), finding.text) not in STORED_TEXTS]
 
 
 def test_no_avoided_word_or_name_is_used() -> None:
     """`python -m tests.support.language` lists what is wrong, and tests/support/language.py what to write instead."""
-    found = [finding for path in checked_files() for finding in findings(path)]
-    assert not found, "\n" + "\n".join(map(str, found))
+    findings = [finding for path in checked_files() for finding in find_replaceable(path)]
+    assert not findings, "\n" + "\n".join(map(str, findings))
 
 
 def test_exceptions_still_exist() -> None:

@@ -75,7 +75,7 @@ SHARED_BY_FORMATS = {
     "turn_stream",
 }
 
-HEAVY = {"apsw", "asyncio", "click", "mcp", "openai", "anthropic", "rich", "starlette", "uvicorn"}
+HEAVY_MODULES = {"apsw", "asyncio", "click", "mcp", "openai", "anthropic", "rich", "starlette", "uvicorn"}
 
 
 def module_name(path: Path, src: Path = SRC) -> str:
@@ -87,7 +87,7 @@ def module_name(path: Path, src: Path = SRC) -> str:
 MODULES = {module_name(path): path for path in sorted((SRC / "callslip").rglob("*.py"))}
 
 
-def imports(path: Path, known: set[str], src: Path = SRC) -> Iterator[tuple[int, str]]:
+def find_imports(path: Path, known_modules: set[str], src: Path = SRC) -> Iterator[tuple[int, str]]:
     """Yield every module of the package that a file imports, at the top or inside a function, with its line."""
     package = list(path.relative_to(src).parent.parts)
     for statement in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
@@ -97,7 +97,7 @@ def imports(path: Path, known: set[str], src: Path = SRC) -> Iterator[tuple[int,
             parent_parts = package[: len(package) - statement.level + 1] if statement.level else []
             base = ".".join([*parent_parts, *([statement.module] if statement.module else [])])
             candidates = [f"{base}.{alias.name}" for alias in statement.names]
-            targets = [name if name in known else base for name in candidates]
+            targets = [name if name in known_modules else base for name in candidates]
         else:
             continue
         for target in targets:
@@ -128,21 +128,21 @@ def is_allowed(importer: str, imported: str) -> bool:
 
 
 def find_wrong_imports(
-    modules: dict[str, Path], src: Path = SRC, known: frozenset[tuple[str, str]] = frozenset()
+    modules: dict[str, Path], src: Path = SRC, known_upward: frozenset[tuple[str, str]] = frozenset()
 ) -> list[str]:
     """Return a line for each import that points upward or from one format to another."""
     problems: list[str] = []
     for module, path in modules.items():
         layer = layer_name(module)
-        for line, target in imports(path, set(modules), src):
-            target_layer, where = layer_name(target), f"{path.relative_to(src)}:{line}"
+        for line, target in find_imports(path, set(modules), src):
+            target_layer, place = layer_name(target), f"{path.relative_to(src)}:{line}"
             if layer not in LAYERS or target_layer not in LAYERS:
                 continue  # Reported by test_every_package_has_a_layer.
-            if not is_allowed(layer, target_layer) and (module, target) not in known:
-                problems.append(f"{where}: {layer} may not import {target_layer}, which is not below it")
+            if not is_allowed(layer, target_layer) and (module, target) not in known_upward:
+                problems.append(f"{place}: {layer} may not import {target_layer}, which is not below it")
             own_format, other = format_name(module), format_name(target)
             if own_format and other and own_format != other:
-                problems.append(f"{where}: format {own_format} may not import format {other}")
+                problems.append(f"{place}: format {own_format} may not import format {other}")
     return problems
 
 
@@ -155,14 +155,14 @@ def test_every_package_has_a_layer() -> None:
 def test_imports_point_one_way() -> None:
     """No module imports from a package above its own, lazily or not, and no format imports another."""
     assert MODULES
-    problems = find_wrong_imports(MODULES, known=frozenset(KNOWN_UPWARD))
+    problems = find_wrong_imports(MODULES, known_upward=frozenset(KNOWN_UPWARD))
     assert not problems, "\n" + "\n".join(problems)
 
 
 def test_known_upward_imports_still_exist() -> None:
     """An upward import that was removed must leave the list."""
     modules = {module for module, _ in KNOWN_UPWARD}
-    edges = {(module, target) for module in modules for _, target in imports(MODULES[module], set(MODULES))}
+    edges = {(module, target) for module in modules for _, target in find_imports(MODULES[module], set(MODULES))}
     assert edges >= KNOWN_UPWARD
 
 
@@ -195,10 +195,10 @@ def test_a_wrong_import_is_found(tmp_path: Path, module: str, source: str, compl
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
-    """A program that needs one pure function does not load a database, a server or an event loop."""
+    """`import callslip` loads no database, server or event loop."""
     code = "import sys; before = set(sys.modules); import callslip; print(*(set(sys.modules) - before))"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not HEAVY & {name.split(".")[0] for name in run.stdout.split()}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not HEAVY_MODULES & {name.split(".")[0] for name in result.stdout.split()}
 
 
 def test_the_lock_matches_pyproject() -> None:
@@ -209,7 +209,7 @@ def test_the_lock_matches_pyproject() -> None:
         project = tomllib.load(file)
     extras = project["project"]["optional-dependencies"].values()
     declared = sum(extras, project["project"]["dependencies"] + project["dependency-groups"]["dev"])
-    stale = [text for text in declared if not locked_as_declared(Requirement(text), locked)]
+    stale = [text for text in declared if not is_locked_as_declared(Requirement(text), locked)]
     assert not stale, f"run `make lock`: {stale}"
     assert "--hash=sha256:" in lock and "://" not in lock
 
@@ -220,7 +220,7 @@ def test_the_package_and_pyproject_have_the_same_version() -> None:
         assert tomllib.load(file)["project"]["version"] == __version__
 
 
-def locked_as_declared(wanted: Requirement, locked: dict[str, str]) -> bool:
+def is_locked_as_declared(requirement: Requirement, locked: dict[str, str]) -> bool:
     """Return whether the lock has the package at an allowed version."""
-    version = locked.get(wanted.name.lower().replace("_", "-"))
-    return version is not None and wanted.specifier.contains(version, prereleases=True)
+    version = locked.get(requirement.name.lower().replace("_", "-"))
+    return version is not None and requirement.specifier.contains(version, prereleases=True)

@@ -86,15 +86,15 @@ def run_quick(folder: Path) -> tuple[str, dict[str, set[str]]]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "pytest", "--quick", "-rA", "--import-mode=importlib", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     outcomes: dict[str, set[str]] = {}
-    for outcome, name in re.findall(r"^(PASSED|FAILED|ERROR) \S+::(\w+)", done.stdout, re.MULTILINE):
+    for outcome, name in re.findall(r"^(PASSED|FAILED|ERROR) \S+::(\w+)", result.stdout, re.MULTILINE):
         outcomes.setdefault(outcome, set()).add(name)
-    return done.stdout + done.stderr, outcomes
+    return result.stdout + result.stderr, outcomes
 
 
 def test_only_tests_without_processes_run(tmp_path: Path) -> None:
-    """However a test would start one. One that could not be foreseen fails, also if it hides the error."""
+    """Tests that visibly start a process are deselected; others that start one fail, even if they catch the error."""
     output, outcomes = run_quick(tmp_path)
     assert outcomes.get("PASSED", set()) - {"test_hidden_and_caught"} == {
         "test_plain",
@@ -107,12 +107,23 @@ def test_only_tests_without_processes_run(tmp_path: Path) -> None:
 
 
 def test_the_helpers_of_the_tests_are_known() -> None:
-    """Commands, Node and the browser are processes; a server in the loop of a test is none."""
-    starters = [cli_process.run, cli_process.ServeProcess, cli_process.Terminal, stream_checks.Client, browser.chromium]
-    harmless = [cli_process.run_in_process, live_server.serving_ledger, stream_checks.folded, scenarios.load_events]
-    starting = starting_code([*starters, *harmless])
-    assert all(id(code) in starting for code in starters)
-    assert not any(id(code) in starting for code in harmless)
+    """Commands, Node and the browser start processes; a server in the event loop of a test does not."""
+    starting_helpers = [
+        cli_process.run,
+        cli_process.ServeProcess,
+        cli_process.Terminal,
+        stream_checks.Client,
+        browser.chromium,
+    ]
+    other_helpers = [
+        cli_process.run_in_process,
+        live_server.serving_ledger,
+        stream_checks.folded,
+        scenarios.load_events,
+    ]
+    starting_ids = starting_code([*starting_helpers, *other_helpers])
+    assert all(id(code) in starting_ids for code in starting_helpers)
+    assert not any(id(code) in starting_ids for code in other_helpers)
 
 
 def test_make_quick_needs_only_the_python_packages() -> None:

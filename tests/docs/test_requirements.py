@@ -80,13 +80,13 @@ def test_every_test_named_as_proof_exists() -> None:
 
 def test_no_test_cites_an_unknown_id() -> None:
     """An id in a docstring or a comment of a test is in the list."""
-    known = set(IDS)
+    known_ids = set(IDS)
     paths = sorted((ROOT / "tests").rglob("*.py"))
-    suspects = [path for path in paths if not known.issuperset(CITED.findall(path.read_text("utf-8")))]
+    paths_to_parse = [path for path in paths if not known_ids.issuperset(CITED.findall(path.read_text("utf-8")))]
     cited = {
         (str(path.relative_to(ROOT)), id)
-        for path in suspects
-        for remark in comments_and_docstrings(path)
-        for id in CITED.findall(remark)
+        for path in paths_to_parse
+        for text in comments_and_docstrings(path)
+        for id in CITED.findall(text)
     }
-    assert not sorted((file, id) for file, id in cited if id not in known)
+    assert not sorted((file, id) for file, id in cited if id not in known_ids)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.docs.test_layout import LAYERS, MODULES, imports, module_name
+from tests.docs.test_layout import LAYERS, MODULES, find_imports, module_name
 from tests.support.paths import ROOT
 
 DOCUMENT = ROOT / "docs" / "architecture.md"
@@ -35,7 +35,7 @@ def read_walk(text: str, heading: str) -> list[Step]:
 def uses(path: Path, other: Path) -> bool:
     """Return whether a file imports another; a script may also name the other's path."""
     if path.suffix == ".py":
-        return module_name(other) in {target for _, target in imports(path, set(MODULES))}
+        return module_name(other) in {target for _, target in find_imports(path, set(MODULES))}
     return re.search(rf"/{re.escape(other.name)}[\"`]", path.read_text("utf-8")) is not None
 
 

@@ -53,15 +53,15 @@ async def create_ledger(db: str, *texts: str) -> Path:
 # Full disk
 
 
-async def fill(ledger: LocalLedger, session: str, text: str) -> tuple[list[str], DiskFullError]:
+async def fill_disk(ledger: LocalLedger, session: str, text: str) -> tuple[list[str], DiskFullError]:
     """Append until the disk is full. Return the acknowledged texts and the error."""
-    appended: list[str] = []
+    acknowledged: list[str] = []
     for number in range(10_000):
         try:
             await ledger.log.append(session, messages(f"{number} {text}", f"{number}!"))
-        except DiskFullError as full:
-            return appended, full
-        appended += [f"{number} {text}", f"{number}!"]
+        except DiskFullError as error:
+            return acknowledged, error
+        acknowledged += [f"{number} {text}", f"{number}!"]
     raise AssertionError("the disk was never full")
 
 
@@ -69,15 +69,15 @@ async def test_a_full_disk_rejects_writes_and_keeps_earlier_events(db: str) -> N
     """No part of the failed write is stored. Reading works, and writing works again once there is space."""
     with Disk() as disk:
         async with await open_with_settings(db, checkpoint_every=10) as ledger:
-            disk.room = 400_000
-            acknowledged, full = await fill(ledger, "a", "x" * 3000)
-            assert "disk full" in str(full) and "ledger.db" in str(full)
+            disk.max_journal_bytes = 400_000
+            acknowledged, error = await fill_disk(ledger, "a", "x" * 3000)
+            assert "disk full" in str(error) and "ledger.db" in str(error)
             assert acknowledged and [event.text for event in await read_events(ledger, "a")] == acknowledged
             assert len((await ledger.snapshot("a")).entries) == len(acknowledged)
             for _ in range(3):
                 with pytest.raises(DiskFullError):
                     await ledger.log.append("b", messages("y" * 100_000))
-            disk.room = None
+            disk.max_journal_bytes = None
             await ledger.log.append("a", messages("after space was freed"))
             assert [event.text for event in await read_events(ledger, "a")] == [*acknowledged, "after space was freed"]
             assert await ledger.log.store.session("b") is None and not await find_faults(ledger)
@@ -87,24 +87,24 @@ async def test_a_full_disk_rejects_writes_and_keeps_earlier_events(db: str) -> N
 async def test_a_full_disk_leaves_no_partial_write(tmp_path: Path, scale: int) -> None:
     """A write that fails in the log, in a checkpoint or in a blob leaves a sound ledger without it."""
     for run in range(6 * min(scale, 20)):
-        chance = random.Random(run)
+        rng = random.Random(run)
         url = f"sqlite:///{tmp_path / str(run) / 'ledger.db'}"
         with Disk() as disk:
             ledger = await open_with_settings(url, checkpoint_every=4, inline_limit=1000, preview=50)
             ledger.log.store._writing.execute("PRAGMA wal_autocheckpoint = 10").fetchall()  # type: ignore[attr-defined]
             acknowledged: list[ev.Event] = []
-            full = 0
+            full_count = 0
             for number in range(60):
-                disk.room = None if chance.random() < 0.5 else chance.randrange(60_000)
-                drafts: list[Any] = messages(f"{number}", "z" * chance.randrange(6000))
-                if chance.random() < 0.3:
-                    drafts.append(ev.CallCompleted(output="w" * chance.randrange(9000)))
+                disk.max_journal_bytes = None if rng.random() < 0.5 else rng.randrange(60_000)
+                drafts: list[Any] = messages(f"{number}", "z" * rng.randrange(6000))
+                if rng.random() < 0.3:
+                    drafts.append(ev.CallCompleted(output="w" * rng.randrange(9000)))
                 try:
                     acknowledged += await ledger.log.append("a", drafts)
                 except DiskFullError:
-                    full += 1
-            disk.room = None
-            assert full, "the disk was never full"
+                    full_count += 1
+            disk.max_journal_bytes = None
+            assert full_count, "the disk was never full"
             assert await read_events(ledger, "a") == acknowledged
             await ledger.log.append("a", messages("end"))
             assert not await find_faults(ledger)
@@ -122,13 +122,13 @@ async def test_a_full_disk_rejects_all_writes_of_the_transaction(db: str) -> Non
     with Disk() as disk:
         async with await callslip.open(db) as ledger:
             await ledger.log.append("a", messages("first"))
-            disk.room = wal_size(disk)
+            disk.max_journal_bytes = wal_size(disk)
             async with asyncio.timeout(10):
                 results = await asyncio.gather(
                     *(ledger.log.append("a", messages(str(n) * 5000)) for n in range(20)), return_exceptions=True
                 )
             assert {type(result) for result in results} == {DiskFullError}
-            disk.room = None
+            disk.max_journal_bytes = None
             assert [event.text for event in await read_events(ledger, "a")] == ["first"]
 
 
@@ -138,7 +138,7 @@ async def test_a_page_limit_is_reported_as_a_full_disk(db: str) -> None:
         await ledger.log.append("a", messages("x"))
         pages = ledger.log.store._writing.execute("PRAGMA page_count").fetchall()[0][0]  # type: ignore[attr-defined]
         ledger.log.store._writing.execute(f"PRAGMA max_page_count = {pages + 2}").fetchall()  # type: ignore[attr-defined]
-        acknowledged, _ = await fill(ledger, "a", "x" * 500)
+        acknowledged, _ = await fill_disk(ledger, "a", "x" * 500)
         ledger.log.store._writing.execute("PRAGMA max_page_count = 1000000").fetchall()  # type: ignore[attr-defined]
         await ledger.log.append("a", messages("after space was freed"))
         assert [event.text for event in await read_events(ledger, "a")] == ["x", *acknowledged, "after space was freed"]
@@ -151,10 +151,10 @@ async def test_a_call_that_ends_on_a_full_disk_is_ended_by_closing(db: str) -> N
         ledger = await callslip.open(db)
         with pytest.raises(DiskFullError):
             async with ledger.session("a").call("t") as call:
-                disk.room = wal_size(disk)
+                disk.max_journal_bytes = wal_size(disk)
                 call.complete("x" * 20_000)
         assert (await call.result()).state == "running"
-        disk.room = None
+        disk.max_journal_bytes = None
         await ledger.close()
         async with await callslip.open(db) as ledger:
             row = await ledger.find_call(call.id)
@@ -167,18 +167,18 @@ async def test_a_call_that_ends_on_a_full_disk_is_ended_by_closing(db: str) -> N
 @pytest.mark.parametrize("method", ["xWrite", "xSync", "xRead"])
 async def test_a_failing_disk_raises_a_store_error(db: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer gets an I/O error during a write as a StoreError, and no partial write is stored."""
-    from tests.support import faulty_disk as disks
+    from tests.support import faulty_disk
 
     with Disk():
         async with await callslip.open(db) as ledger:
             await ledger.log.append("a", messages("before"))
             ledger.log.store._writing.execute("PRAGMA cache_size = 0").fetchall()  # type: ignore[attr-defined]
 
-            def broken(*_: Any) -> Any:
+            def raise_io_error(*_: Any) -> Any:
                 raise apsw.IOError("broken")
 
             with monkeypatch.context() as patch:
-                patch.setattr(disks.File, method, broken, raising=False)
+                patch.setattr(faulty_disk.File, method, raise_io_error, raising=False)
                 results = await asyncio.gather(
                     *(ledger.log.append("a", [ev.CallProposed(tool_name="t")]) for _ in range(5)),
                     return_exceptions=True,
@@ -202,7 +202,7 @@ def run_unprivileged(url: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def reachable() -> Iterator[Path]:
+def readable_folder() -> Iterator[Path]:
     """Return a folder that every user can read; pytest's own folders are private."""
     with tempfile.TemporaryDirectory(prefix="callslip-test-") as name:
         folder = Path(name)
@@ -212,52 +212,52 @@ def reachable() -> Iterator[Path]:
             path.chmod(0o755)
 
 
-READS = "(2, ['hello', 'there'])"
+READ_RESULT = "(2, ['hello', 'there'])"
 
 
 @pytest.mark.parametrize(("file", "folder"), [(0o444, 0o755), (0o666, 0o555), (0o444, 0o555)])
-async def test_a_file_without_write_permission_can_be_read(reachable: Path, file: int, folder: int) -> None:
+async def test_a_file_without_write_permission_can_be_read(readable_folder: Path, file: int, folder: int) -> None:
     """A file or a folder without write permission opens read-only; writing raises ReadOnlyStoreError."""
-    path = await create_ledger(f"sqlite:///{reachable / 'ledger.db'}", "hello", "there")
+    path = await create_ledger(f"sqlite:///{readable_folder / 'ledger.db'}", "hello", "there")
     path.chmod(file)
-    reachable.chmod(folder)
+    readable_folder.chmod(folder)
     before = path.read_bytes()
     report = run_unprivileged(f"sqlite:///{path}")
-    assert report["open"] == "read-only" and report["read"] == READS and report["verify"] == "[]"
+    assert report["open"] == "read-only" and report["read"] == READ_RESULT and report["verify"] == "[]"
     assert {report[name].partition(":")[0] for name in ("append", "call", "delete")} == {"ReadOnlyStoreError"}
     assert "ledger.db" in report["append"]
     assert path.read_bytes() == before
 
 
-async def test_the_newest_events_are_read_from_a_read_only_folder(reachable: Path) -> None:
-    """Also the events that a killed process left in the WAL."""
-    db = f"sqlite:///{reachable / 'ledger.db'}"
+async def test_the_newest_events_are_read_from_a_read_only_folder(readable_folder: Path) -> None:
+    """Events that a killed process left in the WAL are read too."""
+    db = f"sqlite:///{readable_folder / 'ledger.db'}"
     ledger = await callslip.open(db)
     await ledger.log.append("a", messages("hello", "there"))
-    copied = reachable / "copy"
+    copied = readable_folder / "copy"
     copied.mkdir()
     for name in ("ledger.db", "ledger.db-wal"):
-        shutil.copy(reachable / name, copied / name)
+        shutil.copy(readable_folder / name, copied / name)
     await ledger.close()
     assert (copied / "ledger.db-wal").stat().st_size
     for path in copied.iterdir():
         path.chmod(0o444)
     copied.chmod(0o555)
     report = run_unprivileged(f"sqlite:///{copied / 'ledger.db'}")
-    assert (report["open"], report["read"]) == ("read-only", READS)
+    assert (report["open"], report["read"]) == ("read-only", READ_RESULT)
 
 
-async def test_no_ledger_is_created_in_a_read_only_folder(reachable: Path) -> None:
+async def test_no_ledger_is_created_in_a_read_only_folder(readable_folder: Path) -> None:
     """The error names the file."""
-    reachable.chmod(0o555)
-    report = run_unprivileged(f"sqlite:///{reachable / 'new.db'}")
+    readable_folder.chmod(0o555)
+    report = run_unprivileged(f"sqlite:///{readable_folder / 'new.db'}")
     assert report["open"].startswith("ReadOnlyStoreError:") and "new.db" in report["open"]
-    assert list(reachable.iterdir()) == []
+    assert list(readable_folder.iterdir()) == []
 
 
-async def test_a_file_without_read_permission_raises_an_error(reachable: Path) -> None:
+async def test_a_file_without_read_permission_raises_an_error(readable_folder: Path) -> None:
     """The error names the file."""
-    path = await create_ledger(f"sqlite:///{reachable / 'ledger.db'}")
+    path = await create_ledger(f"sqlite:///{readable_folder / 'ledger.db'}")
     path.chmod(0o000)
     report = run_unprivileged(f"sqlite:///{path}")
     assert report["open"].startswith("StoreError:") and "ledger.db" in report["open"]
@@ -288,7 +288,7 @@ async def test_a_file_of_another_kind_is_rejected_and_unchanged(tmp_path: Path, 
 
 
 async def test_a_folder_is_not_a_ledger(tmp_path: Path) -> None:
-    """Nor is a path below a file."""
+    """A folder, or a path below a file, raises StoreError."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("x")
     for url in (tmp_path / "folder", tmp_path / "file" / "ledger.db"):
@@ -320,7 +320,7 @@ async def test_a_database_of_another_program_is_rejected_and_unchanged(tmp_path:
 
 
 async def test_an_empty_file_becomes_a_ledger(tmp_path: Path) -> None:
-    """As created by `mktemp`."""
+    """An empty file, such as `mktemp` creates, opens as a new ledger."""
     path = tmp_path / "ledger.db"
     path.touch()
     async with await callslip.open(f"sqlite:///{path}") as ledger:
@@ -354,10 +354,10 @@ async def test_damage_is_reported(tmp_path: Path, scale: int) -> None:
     intact = (await create_ledger(f"sqlite:///{tmp_path / 'whole.db'}", *texts)).read_bytes()
     reported = 0
     for run in range(20 * scale):
-        chance = random.Random(run)
+        rng = random.Random(run)
         data = bytearray(intact)
-        start = chance.randrange(len(data) // 4096) * 4096 + chance.choice((0, 100, chance.randrange(4000)))
-        data[start : start + 96] = chance.choice((bytes(96), chance.randbytes(96)))
+        start = rng.randrange(len(data) // 4096) * 4096 + rng.choice((0, 100, rng.randrange(4000)))
+        data[start : start + 96] = rng.choice((bytes(96), rng.randbytes(96)))
         path = tmp_path / f"{run}.db"
         path.write_bytes(data)
         try:
@@ -404,11 +404,11 @@ async def test_a_read_that_fails_in_a_transaction_fails_all_its_writes(
     async with await callslip.open(db) as ledger:
         await ledger.log.append("a", messages("before"))
 
-        def damaged(*_: Any) -> Any:
+        def raise_corrupt_error(*_: Any) -> Any:
             raise apsw.CorruptError("database disk image is malformed")
 
         with monkeypatch.context() as patch:
-            patch.setattr(Rows, "alias", damaged)
+            patch.setattr(Rows, "alias", raise_corrupt_error)
             results = await asyncio.gather(
                 ledger.log.append("a", messages("left")),
                 ledger.log.append("a", [ev.CallStarted(aliases=(Alias("acp", "c"),))]),
@@ -430,7 +430,7 @@ def execute(path: Path, *statements: str) -> None:
     connection.close()
 
 
-NEWER = (
+NEWER_SCHEMA = (
     "ALTER TABLE sessions ADD COLUMN mood TEXT NOT NULL DEFAULT ''",
     "ALTER TABLE calls ADD COLUMN price INTEGER NOT NULL DEFAULT 0",
     "ALTER TABLE events ADD COLUMN signature BLOB",
@@ -442,7 +442,7 @@ NEWER = (
 async def test_a_compatible_newer_ledger_is_opened(db: str) -> None:
     """S1.7: an older version reads and writes a newer file without a migration, and keeps its version number."""
     path = await create_ledger(db, "hello")
-    execute(path, *NEWER)
+    execute(path, *NEWER_SCHEMA)
     async with await callslip.open(db) as ledger:
         assert [event.text for event in await read_events(ledger, "a")] == ["hello"]
         async with ledger.session("a").call("t") as call:
@@ -459,7 +459,7 @@ async def test_columns_of_a_newer_version_survive_writes_of_an_older_one(db: str
     path = await create_ledger(db, "hello")
     async with await callslip.open(db) as ledger:
         (proposed,) = await ledger.log.append("a", [ev.CallProposed(tool_name="t")])
-    execute(path, *NEWER, "UPDATE calls SET price = 7", "UPDATE sessions SET mood = 'merry'")
+    execute(path, *NEWER_SCHEMA, "UPDATE calls SET price = 7", "UPDATE sessions SET mood = 'merry'")
     async with await callslip.open(db) as ledger:
         await ledger.log.append("a", [ev.CallCompleted(call=proposed.call)])
     connection = apsw.Connection(str(path))

@@ -26,25 +26,25 @@ async def write_ledger(disk: Disk, url: str, synchronous: str, pages: int, rng: 
     """Write messages, calls and deletions concurrently through many resets of the WAL. Note what was acknowledged."""
     ledger = await open_with_settings(url, synchronous=synchronous, checkpoint_every=8, inline_limit=2000, preview=100)
     ledger.log.store._writing.execute(f"PRAGMA wal_autocheckpoint = {pages}").fetchall()  # type: ignore[attr-defined]
-    note = disk.log.append
+    log_operation = disk.log.append
 
     async def write_messages(session: str, count: int) -> None:
         for number in range(count):
             drafts = [ev.MessageUser(text=f"{session} {number} " + "x" * rng.randrange(300))] * rng.randrange(1, 4)
-            note(Acknowledged(await ledger.log.append(session, drafts)))
+            log_operation(Acknowledged(await ledger.log.append(session, drafts)))
 
     async def run_calls(session: str, count: int) -> None:
         for number in range(count):
             async with ledger.session(session).call("work", {"number": number}) as call:
                 await call.progress(f"half of {number}\n")
                 call.complete("y" * rng.choice((10, 5000)))
-            note(Acknowledged(await read_events(ledger, session)))
+            log_operation(Acknowledged(await read_events(ledger, session)))
 
     async def delete_sessions() -> None:
         for number in range(4):
             await ledger.log.append("brief", [ev.MessageUser(text=f"brief {number}")])
             await ledger.delete("brief")
-            note(Acknowledged(number))
+            log_operation(Acknowledged(number))
 
     await asyncio.gather(
         write_messages("a", 20), write_messages("b", 20), run_calls("c", 6), run_calls("d", 6), delete_sessions()

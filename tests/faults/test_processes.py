@@ -55,16 +55,16 @@ async def test_four_processes_write_and_a_fifth_follows(db: str, tmp_path: Path,
     async with await callslip.open(db) as ledger:
         writers = [start_program("write", db, number, seconds) for number in range(4)]
         sessions = ["shared", *(f"{kind}-{number}" for kind in ("own", "calls") for number in range(4))]
-        watching = [asyncio.create_task(follow(ledger, session, seen)) for session in sessions]
-        watching.append(asyncio.create_task(record_sizes(tmp_path / "ledger.db-wal", sizes)))
+        followers = [asyncio.create_task(follow(ledger, session, seen)) for session in sessions]
+        followers.append(asyncio.create_task(record_sizes(tmp_path / "ledger.db-wal", sizes)))
         outputs = await asyncio.gather(*(asyncio.to_thread(writer.communicate) for writer in writers))
-        heads = {row.name: row.last_seq for row in (await ledger.sessions()).items}
+        last_seqs = {row.name: row.last_seq for row in (await ledger.sessions()).items}
         async with asyncio.timeout(10):
-            while len(seen) < sum(heads.values()):
+            while len(seen) < sum(last_seqs.values()):
                 await asyncio.sleep(0.01)
-        for task in watching:
+        for task in followers:
             task.cancel()
-        await asyncio.gather(*watching, return_exceptions=True)
+        await asyncio.gather(*followers, return_exceptions=True)
 
         assert [errors for _, errors in outputs] == [""] * 4
         reports = [json.loads(out.partition("\n")[2]) for out, _ in outputs]
@@ -75,21 +75,21 @@ async def test_four_processes_write_and_a_fifth_follows(db: str, tmp_path: Path,
         assert len(acknowledged) == sum(len(report["acknowledged"]) for report in reports), (
             "two events have the same seq"
         )
-        assert await _missing(ledger, acknowledged) == []
+        assert await _find_missing(ledger, acknowledged) == []
         assert [(session, seq) for session, seq, _ in sorted(seen)] == [
-            (session, seq) for session in sorted(heads) for seq in range(1, heads[session] + 1)
+            (session, seq) for session in sorted(last_seqs) for seq in range(1, last_seqs[session] + 1)
         ]
         assert await find_faults(ledger) == []
 
     waits = [wait for report in reports for wait in report["waits"]]
     delays = [at - acknowledged[session, seq][1] for session, seq, at in seen if (session, seq) in acknowledged]
-    print(f"\n4 processes, {seconds} s: {sum(heads.values())} events, {len(waits) / seconds:.0f} messages/s")
+    print(f"\n4 processes, {seconds} s: {sum(last_seqs.values())} events, {len(waits) / seconds:.0f} messages/s")
     print(f"a write took {format_percentiles(waits)}; delivery to the follower took {format_percentiles(delays)}")
     print(f"WAL at most {max(sizes) / MEGABYTE:.1f} MB")
     assert max(sizes) < 64 * MEGABYTE
 
 
-async def _missing(ledger: LocalLedger, acknowledged: dict[tuple[str, int], tuple[str, float]]) -> list[Any]:
+async def _find_missing(ledger: LocalLedger, acknowledged: dict[tuple[str, int], tuple[str, float]]) -> list[Any]:
     logs = {
         session: {event.seq: event for event in await read_events(ledger, session)}
         for session in await session_names(ledger)
@@ -102,13 +102,13 @@ async def _missing(ledger: LocalLedger, acknowledged: dict[tuple[str, int], tupl
     ]
 
 
-class Victim:
+class WriterProcess:
     """A writing process, and the lines it printed before it was killed."""
 
     def __init__(self, db: str, name: str) -> None:
         self.process = start_program("crash", db, name, stderr=subprocess.DEVNULL)
         assert self.process.stdout is not None
-        self.first = self.process.stdout.readline()
+        self.first_line = self.process.stdout.readline()
 
     def kill(self) -> list[list[Any]]:
         assert self.process.stdout is not None
@@ -145,9 +145,9 @@ async def test_a_process_killed_at_any_moment_loses_nothing_acknowledged(db: str
     rng = random.Random(3)
     lines: list[list[Any]] = []
     for number in range(8 if scale == 1 else 50):
-        victim = Victim(db, str(number))
+        writer = WriterProcess(db, str(number))
         await asyncio.sleep(rng.random() * 0.25)
-        new_lines = victim.kill()
+        new_lines = writer.kill()
         lines = [*lines[-200:], *new_lines]
         await check_ledger(db, lines)
     assert any(line[0] == "event" for line in lines) and any(line[0] == "open" for line in lines)
@@ -160,7 +160,7 @@ async def test_a_process_can_write_while_others_are_killed(db: str, scale: int) 
     rng = random.Random(4)
     async with await callslip.open(db) as ledger:
         seen: list[tuple[str, int, float]] = []
-        watching = asyncio.create_task(follow(ledger, "shared", seen))
+        follower = asyncio.create_task(follow(ledger, "shared", seen))
         acknowledged: dict[int, str] = {}
 
         async def write() -> None:
@@ -172,26 +172,26 @@ async def test_a_process_can_write_while_others_are_killed(db: str, scale: int) 
                 await asyncio.sleep(0)
 
         writing = asyncio.create_task(write())
-        opened: list[str] = []
+        open_calls: list[str] = []
         for number in range(3 if scale == 1 else 30):
-            victim = await asyncio.to_thread(Victim, db, f"v{number}")
+            writer = await asyncio.to_thread(WriterProcess, db, f"v{number}")
             before = len(acknowledged)
             await asyncio.sleep(0.05 + rng.random() * 0.1)
-            lines = await asyncio.to_thread(victim.kill)
-            opened += [line[1] for line in lines if line[0] == "open"]
+            lines = await asyncio.to_thread(writer.kill)
+            open_calls += [line[1] for line in lines if line[0] == "open"]
             assert len(acknowledged) > before
         async with asyncio.timeout(20):
-            for call in opened:
+            for call in open_calls:
                 assert (await ledger.wait(call)).state == "lost"
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
-        head = (await ledger.find_session("shared")).last_seq
+        last_seq = (await ledger.find_session("shared")).last_seq
         async with asyncio.timeout(10):
-            while len(seen) < head:
+            while len(seen) < last_seq:
                 await asyncio.sleep(0.01)
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-        assert [seq for _, seq, _ in seen] == list(range(1, head + 1))
+        follower.cancel()
+        await asyncio.gather(follower, return_exceptions=True)
+        assert [seq for _, seq, _ in seen] == list(range(1, last_seq + 1))
         log = await read_events(ledger, "shared")
         assert all(log[seq - 1].text == text for seq, text in acknowledged.items())
         assert await find_faults(ledger) == []
@@ -200,19 +200,19 @@ async def test_a_process_can_write_while_others_are_killed(db: str, scale: int) 
 @pytest.mark.anyio
 async def test_the_calls_of_a_zombie_process_are_lost(db: str) -> None:
     """C5: a killed process that its parent has not reaped does not keep its calls running."""
-    victim = Victim(db, "zombie")
-    assert victim.process.stdout is not None
+    writer = WriterProcess(db, "zombie")
+    assert writer.process.stdout is not None
     try:
-        while "open" not in victim.process.stdout.readline():
+        while "open" not in writer.process.stdout.readline():
             pass
-        os.kill(victim.process.pid, signal.SIGKILL)
-        while Path(f"/proc/{victim.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        os.kill(writer.process.pid, signal.SIGKILL)
+        while Path(f"/proc/{writer.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
             await asyncio.sleep(0.01)
         async with await callslip.open(db) as ledger:
             assert await ledger.log.store.open_calls() == []
             assert {row.state for row in (await ledger.calls()).items} <= TERMINAL_STATES
     finally:
-        victim.kill()
+        writer.kill()
 
 
 @pytest.mark.anyio

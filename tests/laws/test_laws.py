@@ -183,7 +183,7 @@ def keyed(script: list[Event]) -> tuple[MemoryLedger, list[tuple[Draft, Event]]]
     """Return a ledger in memory with each draft written under its own key, and the result of each."""
     memory, done = MemoryLedger(), list[tuple[Draft, Event]]()
     for number, event in enumerate(script):
-        draft = Draft(structs.replace(memory.names.resolve(event), at=1000 + number), key=f"key-{number}")
+        draft = Draft(structs.replace(memory.known_ids.resolve(event), at=1000 + number), key=f"key-{number}")
         done.append((draft, memory.write(draft)[0]))
     return memory, done
 
@@ -277,7 +277,7 @@ def test_an_approval_is_pending_while_its_call_awaits_it(script: list[Event]) ->
 
 def about(alias: Alias) -> st.SearchStrategy[list[Event]]:
     """Any events about one call, each with its own time."""
-    some = st.lists(call_events(names_call={"aliases": (alias,)}), min_size=1, max_size=8)
+    some = st.lists(call_events(reference={"aliases": (alias,)}), min_size=1, max_size=8)
     return some.map(lambda events: [structs.replace(e, at=1000 + n, **unnamed(e)) for n, e in enumerate(events)])
 
 

@@ -106,7 +106,7 @@ class Client:
         return "".join(map(text_of, self.received[before:]))
 
     def start_call(self, session: str, call: str) -> int:
-        """Have the agent start a call that does not end. Return the process id of the agent."""
+        """Make the agent start a call that does not end. Return the process id of the agent."""
         self.request("session/prompt", sessionId=session, prompt=[{"type": "text", "text": f"begin {call}"}])
         update = self.until(lambda message: message.get("params", {}).get("update", {}).get("toolCallId") == call)
         return int(update["params"]["update"]["title"])
@@ -135,13 +135,13 @@ def text_of(message: Any) -> str:
 def with_ledger(db: str, work: Callable[[LocalLedger], Awaitable[Any]]) -> Any:
     """Run `work` with a ledger whose invariants hold, and return the result."""
 
-    async def run() -> Any:
+    async def run_work() -> Any:
         url = f"sqlite:///{db}"
         async with await open_ledger(url, Settings(reaper_interval=3600)) as ledger:
             assert not await find_faults(ledger)
             return await work(ledger)
 
-    return asyncio.run(run())
+    return asyncio.run(run_work())
 
 
 def read_log(db: str, session: str) -> list[Any]:

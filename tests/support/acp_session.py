@@ -36,7 +36,7 @@ class AcpHarness(DecoderHarness):
 def normalized_entries(harness: AcpHarness) -> list[Any]:
     """Return the entries as JSON without times, with numbers in place of generated ids."""
     text = canonical_json(harness.entries()).decode()
-    for number, name in enumerate(harness.ledger.names.calls + harness.ledger.names.approvals):
+    for number, name in enumerate(harness.ledger.known_ids.calls + harness.ledger.known_ids.approvals):
         text = text.replace(name, f"#{number}")
     entries = json.loads(text)
     for entry in entries:

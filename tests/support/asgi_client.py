@@ -1,4 +1,4 @@
-"""Asking an ASGI app in this process: one request in, status, headers and body out."""
+"""Send requests to an ASGI app in this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HeaderValues = Mapping[str, str] | Sequence[tuple[str, str]]
 
 
 class AsgiResponse(NamedTuple):
-    """What came back. It unpacks as `status, headers, body`."""
+    """A response, which unpacks as `status, headers, body`."""
 
     status: int
     headers: Headers
@@ -28,19 +28,19 @@ def make_scope(
     root_path: str = "",
     host: str | None = "localhost:7890",
 ) -> dict[str, Any]:
-    """The scope of a request. `host=None` leaves the Host header out; one among the headers goes before it."""
+    """Return the scope of a request. `host=None` omits the Host header; a Host in `headers` replaces `host`."""
     values = list(headers.items() if isinstance(headers, Mapping) else headers or [])
     if host is not None and not any(name.lower() == "host" for name, _ in values):
         values.insert(0, ("host", host))
-    where, _, query = path.partition("?")
+    raw_path, _, query = path.partition("?")
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
         "http_version": "1.1",
         "method": method,
         "scheme": scheme,
-        "path": unquote(where),
-        "raw_path": where.encode(),
+        "path": unquote(raw_path),
+        "raw_path": raw_path.encode(),
         "query_string": query.encode(),
         "root_path": root_path,
         "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in values],
@@ -51,12 +51,12 @@ def make_scope(
 
 
 async def send_scope(app: Any, scope: dict[str, Any], body: bytes = b"") -> AsgiResponse:
-    """The answer to one request, read to its end; the body is sent in one piece, then the client is gone."""
-    waiting: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
+    """Return the response to a request. The body is sent in one piece; then the client disconnects."""
+    messages: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
-        return waiting.pop(0) if waiting else {"type": "http.disconnect"}
+        return messages.pop(0) if messages else {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
         sent.append(dict(message))
@@ -70,5 +70,5 @@ async def send_scope(app: Any, scope: dict[str, Any], body: bytes = b"") -> Asgi
 async def get(
     app: Any, path: str, headers: HeaderValues | None = None, method: str = "GET", body: bytes = b"", **more: Any
 ) -> AsgiResponse:
-    """One request; `more` goes to `scope_of`."""
+    """Send a request; `more` are options of `make_scope`."""
     return await send_scope(app, make_scope(path, headers, method, **more), body)

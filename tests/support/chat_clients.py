@@ -1,4 +1,4 @@
-"""Chat pages without a page: the real clients in Node, behind the same few verbs, and a server for them to talk to."""
+"""Run the real chat clients in Node without a browser, behind one interface, and a server for them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ HARNESSES: dict[str, tuple[str, ...]] = {
 }
 FORMATS = tuple(HARNESSES)
 RESUMING_CLIENTS = ("ui-v6", "ui-v7")
-"""Clients that come back by themselves, and put the replay in the place of what they have."""
+"""Clients that resume by themselves and replace their last message by the replay."""
 
 _numbers = count(1)
 Fields = dict[str, Any]
 
 
 class Clients:
-    """One Node process for each client that is asked for."""
+    """Node processes of the clients, each started when it is first used."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -47,7 +47,7 @@ class Clients:
 
 
 class Page:
-    """One chat on one page."""
+    """A chat of a client."""
 
     def __init__(self, client: Client, format: str, url: str, id: str) -> None:
         self.format = format
@@ -56,40 +56,40 @@ class Page:
         self._client = client
         self._name = str(next(_numbers))
 
-    async def do(self, what: str, **job: Any) -> Fields:
-        response = {"do": what, "chat": self._name, "api": f"{self.url}/", "id": self.id, **job}
-        (answer,) = await asyncio.to_thread(self._client.ask, [response])
+    async def do(self, action: str, **options: Any) -> Fields:
+        job = {"do": action, "chat": self._name, "api": f"{self.url}/", "id": self.id, **options}
+        (answer,) = await asyncio.to_thread(self._client.ask, [job])
         return answer
 
-    async def send(self, text: str, **job: Any) -> Fields:
-        return await self.do("send", text=text, **job)
+    async def send(self, text: str, **options: Any) -> Fields:
+        return await self.do("send", text=text, **options)
 
     async def history(self) -> list[Any]:
         return (await live_server.fetch(f"{self.url}/{self.id}")).json()
 
-    async def reopen(self, **job: Any) -> Fields:
-        """Open the page again: the messages of the server, and the answer in progress, which they omit.
+    async def reopen(self, **options: Any) -> Fields:
+        """Open the page again: load the server's messages, then resume the answer in progress, which they omit.
 
-        Version 4 cannot say which answer it comes back for: if nothing comes, it has ended in between and stands.
+        Version 4 cannot name the answer to resume: if no chunk arrives, the answer has ended, and the messages have it.
         """
         response = await live_server.fetch(f"{self.url}/{self.id}")
-        shown = await self.do("new", messages=response.json(), **job)
+        result = await self.do("new", messages=response.json(), **options)
         turn = response.headers.get(OMITTED_TURN, "")
         if not turn and self.format in ("vercel-v4", "ag-ui"):
-            return shown
-        shown = await self.do("resume", **({"turn": turn} if turn else {}))
-        ended = self.format == "vercel-v4" and turn and shown["chunks"] == 0
-        return await self.reopen(**job) if ended else shown
+            return result
+        result = await self.do("resume", **({"turn": turn} if turn else {}))
+        has_ended = self.format == "vercel-v4" and turn and result["chunks"] == 0
+        return await self.reopen(**options) if has_ended else result
 
     async def reconnect(self) -> Fields:
-        """Come back after the connection was lost, as this client does."""
+        """Reconnect after a lost connection, as this client does."""
         if self.format in RESUMING_CLIENTS:
             return await self.do("resume")
         return await self.reopen()
 
 
 class Server:
-    """A chat route on a socket, and pages that talk to it."""
+    """A chat route on a socket, and the pages that use it."""
 
     def __init__(self, clients: Clients, ledger: LocalLedger, url: str, format: str) -> None:
         self.ledger = ledger
@@ -97,9 +97,9 @@ class Server:
         self.format = format
         self._clients = clients
 
-    async def open_page(self, id: str = "", **job: Any) -> Page:
+    async def open_page(self, id: str = "", **options: Any) -> Page:
         page = Page(self._clients[self.format], self.format, self.url, id or f"chat-{next(_numbers)}")
-        await page.do("new", **job)
+        await page.do("new", **options)
         return page
 
     async def post(self, value: Any, path: str = "/", **more: Any) -> live_server.HttpResponse:
@@ -110,7 +110,7 @@ class Server:
 async def serving_chat(
     clients: Clients, db: str, handler: Callable[..., Any], format: str, **options: Any
 ) -> AsyncGenerator[Server]:
-    """The route of one format, answered by a handler, over a ledger of its own."""
+    """Serve the chat route of a format with a handler and a new ledger."""
     async with (
         await callslip.open(db) as ledger,
         live_server.running(callslip.chat(ledger, handler, format=format, **options)) as url,
@@ -119,9 +119,9 @@ async def serving_chat(
 
 
 def agent_messages(messages: list[Any]) -> list[Any]:
-    """What the agent said and did: all but what people said, whose ids are the client's own until it reads them.
+    """Return the agent's messages. User messages have ids of the client until it reads the history.
 
-    Version 4 takes the time of a message from its own clock.
+    The time is omitted, because version 4 takes it from the client's clock.
     """
     return [
         {name: value for name, value in message.items() if name != "createdAt"}
@@ -131,7 +131,7 @@ def agent_messages(messages: list[Any]) -> list[Any]:
 
 
 def user_texts(messages: list[Any]) -> Iterator[str]:
-    """What people said."""
+    """Yield the texts of the user messages."""
     for message in messages:
         if message["role"] == "user":
             parts = message.get("parts") or [{"type": "text", "text": message["content"]}]

@@ -24,7 +24,7 @@ from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.cli import main
 
 TIMEOUT_S = 60.0
-"""Nothing takes this long unless it hangs."""
+"""Only something that hangs takes this long."""
 
 
 def callslip_command(*arguments: str) -> list[str]:
@@ -32,7 +32,7 @@ def callslip_command(*arguments: str) -> list[str]:
 
 
 def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command as a script does."""
+    """Run a command in its own process, without a terminal."""
     return subprocess.run(
         callslip_command(*arguments),
         capture_output=True,
@@ -44,7 +44,7 @@ def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Comple
 
 
 class CommandResult(NamedTuple):
-    """What a command gave."""
+    """The exit status and output of a command."""
 
     returncode: int
     stdout: str
@@ -52,7 +52,7 @@ class CommandResult(NamedTuple):
 
 
 def run_in_process(*arguments: str, env: dict[str, str] | None = None) -> CommandResult:
-    """Run a command in this process, which is faster than `run` and gives the same."""
+    """Run a command in this process, which is faster than `run` and has the same result."""
     result = CliRunner().invoke(main, arguments, env=env)
     if not isinstance(result.exception, SystemExit | None):
         raise result.exception
@@ -83,16 +83,16 @@ class Process:
         )
         self.pid = self._popen.pid
         pipes = ((self._popen.stdout, self.out), (self._popen.stderr, self.err))
-        self._readers = [threading.Thread(target=_read, args=pipe, daemon=True) for pipe in pipes]
+        self._readers = [threading.Thread(target=_read_lines, args=pipe, daemon=True) for pipe in pipes]
         for reader in self._readers:
             reader.start()
 
     def until(self, text: str, count: int = 1) -> None:
-        """Wait until this text is in so many lines of stdout and stderr."""
-        end = time.monotonic() + TIMEOUT_S
+        """Wait until `count` lines of stdout and stderr contain this text."""
+        deadline = time.monotonic() + TIMEOUT_S
         while sum(text in line for line in [*self.out, *self.err]) < count:
-            ended = self._popen.poll() is not None
-            assert time.monotonic() < end and not ended, f"never printed: {text}\n{self.out}\n{self.err}"
+            has_ended = self._popen.poll() is not None
+            assert time.monotonic() < deadline and not has_ended, f"never printed: {text}\n{self.out}\n{self.err}"
             time.sleep(0.01)
 
     def lines(self) -> list[Any]:
@@ -118,7 +118,7 @@ class Process:
                 pipe.close()
 
 
-def _read(pipe: Any, lines: list[str]) -> None:
+def _read_lines(pipe: Any, lines: list[str]) -> None:
     with contextlib.suppress(ValueError):
         for line in pipe:
             lines.append(line)
@@ -160,27 +160,27 @@ def free_port() -> int:
 
 
 class Terminal:
-    """A command on a terminal without colours: its output, and keys for it."""
+    """A command on a terminal without colours: the text on its screen, and keys to press."""
 
     def __init__(self, *arguments: str) -> None:
         self.screen_text = ""
         self._raw = b""
-        self.pid, self._end = pty.fork()
+        self.pid, self._fd = pty.fork()
         if self.pid == 0:
             os.environ.update({"TERM": "dumb"})
             os.execv(sys.executable, callslip_command(*arguments))
 
     def until(self, text: str) -> None:
-        end = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + TIMEOUT_S
         while text not in self.screen_text:
-            assert time.monotonic() < end and self._read(1.0), f"never shown: {text}\n{self.screen_text}"
+            assert time.monotonic() < deadline and self._read(1.0), f"never shown: {text}\n{self.screen_text}"
 
     def _read(self, wait: float) -> bool:
         """Read output, and return whether there may be more."""
-        if not select.select([self._end], [], [], wait)[0]:
+        if not select.select([self._fd], [], [], wait)[0]:
             return True
         try:
-            data = os.read(self._end, 65536)
+            data = os.read(self._fd, 65536)
         except OSError:
             return False
         self._raw += data
@@ -188,12 +188,12 @@ class Terminal:
         return bool(data)
 
     def press(self, keys: str) -> None:
-        os.write(self._end, keys.encode())
+        os.write(self._fd, keys.encode())
 
     def close(self) -> int:
         """Wait for the end, and return the exit status."""
-        end = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + TIMEOUT_S
         while self._read(1.0):
-            assert time.monotonic() < end, self.screen_text
-        os.close(self._end)
+            assert time.monotonic() < deadline, self.screen_text
+        os.close(self._fd)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])

@@ -1,7 +1,7 @@
 """Read the documents (their blocks, the paths and commands in them) and run their examples.
 
-The words after a block's language say what it is: an `example` is run and its output compared; `file NAME` is written
-for the examples that follow; `fragment PATH` is a part of what a test of that name runs.
+The words after a block's language are its role: an `example` is run and its output compared; `file NAME` is written
+for the examples that follow; `fragment PATH` is a part of the test with that path.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import click
 
-from tests.docs.test_http_walk import curl, free_port, steps
+from tests.docs.test_http_walk import free_port, install_curl, parse_steps
 from tests.support.paths import ROOT
 
 DOCS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -62,12 +62,12 @@ class Block(NamedTuple):
 def find_blocks(text: str) -> list[Block]:
     """Return all fenced blocks, in order."""
     fences = list(FENCE.finditer(text))
-    result: list[Block] = []
-    for fence, after in zip_longest(fences, fences[1:]):
-        is_adjoining = after and not text[fence.end() : after.start()].strip()
-        output = after["body"] if is_adjoining and after["info"].strip() == "text" else None
-        result.append(Block(fence["info"].strip(), fence["body"], text.count("\n", 0, fence.start()) + 1, output))
-    return result
+    found: list[Block] = []
+    for fence, next_fence in zip_longest(fences, fences[1:]):
+        is_adjacent = next_fence and not text[fence.end() : next_fence.start()].strip()
+        output = next_fence["body"] if is_adjacent and next_fence["info"].strip() == "text" else None
+        found.append(Block(fence["info"].strip(), fence["body"], text.count("\n", 0, fence.start()) + 1, output))
+    return found
 
 
 def strip_blocks(text: str) -> str:
@@ -97,9 +97,9 @@ def find_paths(text: str) -> set[str]:
     }
 
 
-def path_exists(named: str) -> bool:
+def path_exists(path_or_pattern: str) -> bool:
     """Return whether a path or pattern matches a file, which has the test that the path names."""
-    path, _, test = named.partition("::")
+    path, _, test = path_or_pattern.partition("::")
     matches = list(ROOT.glob(path.rstrip("/")))
     return bool(matches) and (not test or test.rpartition("::")[2] in _function_names(matches[0]))
 
@@ -161,7 +161,7 @@ class Step(NamedTuple):
 
 def write_files(text: str, folder: Path, port: str) -> list[Step]:
     """Write the files of a document, and return the commands to run, in order."""
-    todo: list[Step] = []
+    steps: list[Step] = []
     for block in find_blocks(text):
         body = block.body.replace(PORT, port)
         if block.role == "file":
@@ -170,11 +170,11 @@ def write_files(text: str, folder: Path, port: str) -> list[Step]:
             name = block.name or f"line_{block.line}.py"
             (folder / name).write_text(body, "utf-8")
             command = f"python -W error {name} 2>{name}.err || {{ cat {name}.err; false; }}"
-            todo.append(Step(f"line {block.line}", command, block.output))
+            steps.append(Step(f"line {block.line}", command, block.output))
         elif block.info == "console example":
-            for command, expected in steps(body):
-                todo.append(Step(f"line {block.line}: {command}", _shell_text(command, port), expected))
-    return todo
+            for command, expected in parse_steps(body):
+                steps.append(Step(f"line {block.line}: {command}", _shell_text(command, port), expected))
+    return steps
 
 
 def _shell_text(command: str, port: str) -> str:
@@ -191,25 +191,25 @@ MARK = re.compile(r"\n?-- status (\d+) --\n")
 
 
 def run_document(text: str, folder: Path) -> list[str]:
-    """Run the examples of a document in order, in one folder. Return those that do not print what it says."""
+    """Run the examples of a document in order, in one folder. Return those whose output differs from the document."""
     port = str(free_port())
-    todo = write_files(text, folder, port)
-    if not todo:
+    steps = write_files(text, folder, port)
+    if not steps:
         return []
-    curl(folder)
-    for name in ("docs", "tests"):  # Examples may name what is in a clone.
+    install_curl(folder)
+    for name in ("docs", "tests"):  # Examples may name files of the repository.
         (folder / name).symlink_to(ROOT / name)
-    output = _run_in_shell([f"{step.command}\nprintf '\\n-- status %s --\\n' $?" for step in todo], folder)
+    output = _run_in_shell([f"{step.command}\nprintf '\\n-- status %s --\\n' $?" for step in steps], folder)
     pieces = MARK.split(output)
-    wrong: list[str] = []
-    known: dict[str, str] = {}
-    for step, printed, status in zip_longest(todo, pieces[:-1:2], pieces[1::2]):
+    problems: list[str] = []
+    printed_ids: dict[str, str] = {}
+    for step, printed, status in zip_longest(steps, pieces[:-1:2], pieces[1::2]):
         printed = f"{printed or ''}\n".replace(port, PORT)
         if status != "0" or not (
-            step.expected is None or matches_output(printed, step.expected.replace(port, PORT), known)
+            step.expected is None or matches_output(printed, step.expected.replace(port, PORT), printed_ids)
         ):
-            wrong.append(f"{step.place}\nstatus {status}, printed:\n{printed}")
-    return wrong
+            problems.append(f"{step.place}\nstatus {status}, printed:\n{printed}")
+    return problems
 
 
 def _run_in_shell(lines: list[str], folder: Path) -> str:
@@ -223,7 +223,7 @@ def _run_in_shell(lines: list[str], folder: Path) -> str:
     }
     environment |= {"NO_COLOR": "1", "COLUMNS": "100"}
     environment["PATH"] = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
-    started = subprocess.Popen(
+    shell = subprocess.Popen(
         [shutil.which("bash") or "/bin/sh", "-c", "\n".join(lines)],
         cwd=folder,
         env=environment,
@@ -233,15 +233,15 @@ def _run_in_shell(lines: list[str], folder: Path) -> str:
         start_new_session=True,
     )
     try:
-        return started.communicate(timeout=TIMEOUT_S)[0]
+        return shell.communicate(timeout=TIMEOUT_S)[0]
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGTERM)  # Servers that are still running.
+            os.killpg(shell.pid, signal.SIGTERM)  # Servers that are still running.
 
 
 ID = re.compile(r"\b(exec|appr|tok)_[0-9a-f]{12}")
 
-# What differs between runs, and its replacement on both sides.
+# Text that differs between runs, and its replacement in the printed and the expected output.
 RUN_DEPENDENT = (
     (r"\bdemo-[0-9a-f]{4}\b", "demo-ID"),
     (r"\b1[0-9]{12}\b", "MOMENT"),
@@ -255,32 +255,32 @@ RUN_DEPENDENT = (
 
 
 def normalize(text: str) -> str:
-    """Replace what differs between runs, and strip spaces at the ends of lines."""
+    """Replace text that differs between runs, and strip spaces at the ends of lines."""
     for pattern, replacement in RUN_DEPENDENT:
         text = re.sub(pattern, replacement, text)
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
-def matches_output(printed: str, expected: str, known: dict[str, str]) -> bool:
+def matches_output(printed: str, expected: str, printed_ids: dict[str, str]) -> bool:
     """Return whether a program printed what a document shows. Times may differ; `...` matches any number of lines.
 
-    Ids may differ too, but must be equal exactly where those in the document are. `known` has the printed id for each
-    id that the document has shown so far.
+    Ids may differ too, but must be equal exactly where those in the document are. `printed_ids` has the printed id for
+    each id that the document has shown so far.
     """
     groups: set[str] = set()
 
-    def printed_for(shown: re.Match[str]) -> str:
-        if shown[0] in known:
-            return known[shown[0]]
-        if shown[0] in groups:
-            return f"(?P={shown[0]})"
-        groups.add(shown[0])
-        return f"(?P<{shown[0]}>{ID.pattern})"
+    def id_pattern(match: re.Match[str]) -> str:
+        if match[0] in printed_ids:
+            return printed_ids[match[0]]
+        if match[0] in groups:
+            return f"(?P={match[0]})"
+        groups.add(match[0])
+        return f"(?P<{match[0]}>{ID.pattern})"
 
     lines = [re.escape(f"{line}\n") if line != "..." else r"(?:.*\n)*?" for line in normalize(expected).splitlines()]
-    pattern = ID.sub(printed_for, "".join(lines))
+    pattern = ID.sub(id_pattern, "".join(lines))
     match = re.fullmatch(pattern, f"{normalize(printed)}\n" if printed.strip() else "")
-    ids = known | match.groupdict() if match else {}
+    ids = printed_ids | match.groupdict() if match else {}
     is_equal = match is not None and len(set(ids.values())) == len(ids)
-    known.update(ids if is_equal else {})
+    printed_ids.update(ids if is_equal else {})
     return is_equal

@@ -4,8 +4,8 @@ While a `Disk` is registered, every connection of this process uses it. From its
 may be after a power cut: everything that was synced, and any part of the rest, down to single sectors. The shared
 memory of the WAL is not on the disk and is not in the image.
 
-With `room` the disk is full once a WAL or a journal reaches that size. The main file is not limited: SQLite ignores a
-failed checkpoint, but apsw would raise its exception.
+With `max_journal_bytes` the disk is full once a WAL or a journal reaches that size. The main file is not limited:
+SQLite ignores a failed checkpoint, but apsw would raise its exception.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import apsw
 
 SECTOR_BYTES = 512
-_numbers = iter(range(1, 2**31))
+_vfs_numbers = iter(range(1, 2**31))
 
 
 class Write(NamedTuple):
@@ -44,7 +44,7 @@ class Delete(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """Not an operation of the disk: what was acknowledged as stored at this point."""
+    """Marks the position in the log at which a value was acknowledged as stored."""
 
     value: Any
 
@@ -52,12 +52,12 @@ class Acknowledged(NamedTuple):
 class Disk(apsw.VFS):
     """Logs every change of a file in `log`."""
 
-    def __init__(self, room: int | None = None) -> None:
-        self.below = apsw.vfs_names()[0]
+    def __init__(self, max_journal_bytes: int | None = None) -> None:
+        self.base_vfs_name = apsw.vfs_names()[0]
         self.log: list[Any] = []
-        self.room = room
+        self.max_journal_bytes = max_journal_bytes
         self.sizes: dict[str, int] = {}
-        super().__init__(f"disk-{os.getpid()}-{next(_numbers)}", self.below, makedefault=True)
+        super().__init__(f"disk-{os.getpid()}-{next(_vfs_numbers)}", self.base_vfs_name, makedefault=True)
 
     def __enter__(self) -> Disk:
         return self
@@ -77,7 +77,7 @@ class Disk(apsw.VFS):
 
     def reserve(self, path: str, end: int) -> None:
         """Raise FullError if a file may not reach this size."""
-        if self.room is not None and path.endswith(("-wal", "-journal")) and end > self.room:
+        if self.max_journal_bytes is not None and path.endswith(("-wal", "-journal")) and end > self.max_journal_bytes:
             raise apsw.FullError("disk full")
         self.sizes[path] = max(end, self.sizes.get(path, 0))
 
@@ -91,7 +91,7 @@ class File(apsw.VFSFile):
     def __init__(self, disk: Disk, name: Any, flags: list[int]) -> None:
         self.disk = disk
         self.path = name.filename() if isinstance(name, apsw.URIFilename) else name or ""
-        super().__init__(disk.below, name, flags)
+        super().__init__(disk.base_vfs_name, name, flags)
 
     def xWrite(self, data: bytes, offset: int) -> None:
         self.disk.reserve(self.path, offset + len(data))
@@ -114,10 +114,10 @@ class SimulatedFile:
     def __init__(self) -> None:
         self.synced = bytearray()
         self.pending: list[Write | Truncate] = []
-        self.fresh = True
+        self.is_new = True
 
     def sync(self) -> None:
-        self.fresh = False
+        self.is_new = False
         for change in self.pending:
             _apply(self.synced, change, 0)
         self.pending.clear()
@@ -195,31 +195,31 @@ def cut_images(log: Iterable[Any], cuts: Iterable[int], rng: random.Random) -> I
     """Yield the disk after a power cut at each of these positions in the log."""
     remaining = sorted(cuts, reverse=True)
     files: dict[str, SimulatedFile] = {}
-    undeleted: dict[str, bytes] = {}
+    restorable: dict[str, bytes] = {}
     acknowledged: list[Any] = []
     for number, operation in enumerate(log, 1):
         if isinstance(operation, Acknowledged):
             acknowledged.append(operation.value)
         else:
-            _apply_operation(operation, files, undeleted)
+            _apply_operation(operation, files, restorable)
         while remaining and remaining[-1] <= number:
             remaining.pop()
             existing = {path: file.after_cut(rng) for path, file in files.items()}
-            restored = {path: data for path, data in undeleted.items() if path not in existing and rng.random() < 0.5}
+            restored = {path: data for path, data in restorable.items() if path not in existing and rng.random() < 0.5}
             unsynced = sum(len(file.pending) for file in files.values())
             yield Image(list(acknowledged), existing | restored, unsynced)
 
 
-def _apply_operation(operation: Any, files: dict[str, SimulatedFile], undeleted: dict[str, bytes]) -> None:
+def _apply_operation(operation: Any, files: dict[str, SimulatedFile], restorable: dict[str, bytes]) -> None:
     if isinstance(operation, Delete):
         deleted = files.pop(operation.path, None)
         if deleted is not None and not operation.durable:
-            undeleted[operation.path] = bytes(deleted.synced)
+            restorable[operation.path] = bytes(deleted.synced)
         return
     file = files.setdefault(operation.path, SimulatedFile())
     if isinstance(operation, Sync):
-        if file.fresh and operation.path.endswith(("-wal", "-journal")):
-            undeleted.clear()  # SQLite syncs the folder too when it first syncs a new journal.
+        if file.is_new and operation.path.endswith(("-wal", "-journal")):
+            restorable.clear()  # SQLite syncs the folder too when it first syncs a new journal.
         file.sync()
     else:
         file.pending.append(operation)

@@ -1,6 +1,6 @@
-"""A real server on a real socket, in the test's own loop, and a client that keeps every byte and header it is given.
+"""Run a real server on a socket in the test's event loop, with a client that keeps every received byte and header.
 
-What blocks the loop (a subprocess that asks the server) must run in a thread: `await asyncio.to_thread(...)`.
+Code that blocks the loop, such as waiting for a subprocess, must run in a thread: `await asyncio.to_thread(...)`.
 """
 
 from __future__ import annotations
@@ -23,66 +23,66 @@ from callslip.http.app import build
 from callslip.settings import Limits
 
 TIMEOUT_S = 20.0
-"""How long anything may take before a test gives up; nothing takes so long unless it hangs."""
+"""Only something that hangs takes this long."""
 
 
 class UvicornServer(uvicorn.Server):
-    """Uvicorn without signals, which belong to pytest, and without its ticking, so that it stops at once."""
+    """Uvicorn without signal handlers, which pytest has, and without periodic ticks, so that it stops immediately."""
 
     def __init__(self, app: Any) -> None:
         super().__init__(
             uvicorn.Config(app, log_level="warning", lifespan="off", server_header=False, date_header=False)
         )
-        self.stopping = asyncio.Event()
+        self.stop_requested = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
 
     async def main_loop(self) -> None:
-        await self.stopping.wait()
+        await self.stop_requested.wait()
 
     async def stop(self, serving: asyncio.Task[None]) -> None:
         """Stop accepting connections, then close the open ones, which ends the streams."""
         loop = asyncio.get_running_loop()
-        for listening in [listening for server in self.servers for listening in server.sockets]:
-            loop.remove_reader(listening)  # Closed at once, asyncio would leave who was let in just now half open.
-        await self._break()
+        for listener in [listener for server in self.servers for listener in server.sockets]:
+            loop.remove_reader(listener)  # Closing it now would leave connections that were just accepted half open.
+        await self._abort_connections()
         if self.server_state.tasks:
             await asyncio.wait(list(self.server_state.tasks), timeout=1)
         for task in list(self.server_state.tasks):
             task.cancel()
         self.should_exit = self.force_exit = True
-        self.stopping.set()
+        self.stop_requested.set()
         async with asyncio.timeout(TIMEOUT_S):
             await serving
 
-    async def _break(self) -> None:
-        for _ in range(3):  # Who was let in just now is known to the loop first, to the server later.
+    async def _abort_connections(self) -> None:
+        for _ in range(3):  # The server learns of an accepted connection some loop iterations after the event loop.
             await asyncio.sleep(0)
             for connection in list(self.server_state.connections):
                 connection.transport.abort()
 
 
 def _listen(port: int) -> socket.socket:
-    """As an event loop makes it: only of one that says TCP does asyncio turn off the waiting for more to send."""
-    created = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    created.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    created.bind(("127.0.0.1", port))
-    created.listen(1024)
-    return created
+    """Return a listening socket. Only if its protocol is TCP does asyncio turn off Nagle's algorithm."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(1024)
+    return listener
 
 
 @contextlib.asynccontextmanager
 async def running(app: Any, port: int = 0) -> AsyncGenerator[str]:
-    """Any ASGI app, served: the URL it stands at, without a slash at its end."""
-    with _listen(port) as listening:
+    """Serve an ASGI app, and yield its URL without a trailing slash."""
+    with _listen(port) as listener:
         server = UvicornServer(app)
-        serving = asyncio.ensure_future(server.serve(sockets=[listening]))
+        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         while not server.started and not serving.done():
             await asyncio.sleep(0.001)
         try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             await server.stop(serving)
 
@@ -97,7 +97,7 @@ async def serving_ledger(
 
 
 class HttpResponse:
-    """What came back. Header names are in lower case."""
+    """A complete response. Header names are in lower case."""
 
     def __init__(self, status: int, headers: list[tuple[str, str]]) -> None:
         self.status = status
@@ -113,36 +113,36 @@ class HttpResponse:
 
 
 class StreamedResponse(HttpResponse):
-    """An answer that is still coming."""
+    """A response whose body is still arriving."""
 
     def __init__(self, status: int, headers: list[tuple[str, str]], pieces: AsyncGenerator[bytes]) -> None:
         super().__init__(status, headers)
         self._pieces = pieces
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The body as it arrives, to its end."""
+        """Yield the pieces of the body as they arrive."""
         async for piece in self._pieces:
             self.body += piece
             yield piece
 
     async def until(self, wanted: bytes) -> bytes:
-        """What has come so far, once this has come."""
+        """Read until the body contains `wanted`, and return the body so far."""
         async with asyncio.timeout(TIMEOUT_S):
             while wanted not in self.body:
                 self.body += await anext(self._pieces)
         return self.body
 
     async def frames(self) -> AsyncIterator[dict[str, str]]:
-        """Server-sent events as they arrive: their fields by name; comments are left out."""
-        waiting = self.body
+        """Yield the fields of each server-sent event as it arrives, without comments."""
+        buffer = self.body
         while True:
-            block, found, waiting = waiting.partition(b"\n\n")
-            if not found:
+            block, separator, buffer = buffer.partition(b"\n\n")
+            if not separator:
                 piece = await anext(self._pieces, b"")
                 if not piece:
                     return
                 self.body += piece
-                waiting = block + piece
+                buffer = block + piece
                 continue
             fields = dict(line.split(": ", 1) for line in block.decode().split("\n") if ": " in line and line[0] != ":")
             if fields:
@@ -153,36 +153,36 @@ class StreamedResponse(HttpResponse):
 async def requesting(
     url: str, method: str = "GET", *, headers: Mapping[str, str] | None = None, body: bytes | None = None
 ) -> AsyncGenerator[StreamedResponse]:
-    """One request on a connection of its own; its answer as soon as its headers are there."""
+    """Send a request on its own connection, and yield the response once its headers have arrived."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     connection = h11.Connection(h11.CLIENT)
-    value = {
+    sent_headers = {
         "host": parts.netloc,
         "connection": "close",
         **{name.lower(): text for name, text in (headers or {}).items()},
     }
-    if body is not None and "transfer-encoding" not in value:
-        value.setdefault("content-length", str(len(body)))
+    if body is not None and "transfer-encoding" not in sent_headers:
+        sent_headers.setdefault("content-length", str(len(body)))
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
-        fields = [(name, text.encode("latin-1")) for name, text in value.items()]
-        sent = connection.send(h11.Request(method=method, target=target, headers=fields))
-        sent = (sent or b"") + (connection.send(h11.Data(body)) or b"" if body else b"")
-        writer.write(sent + (connection.send(h11.EndOfMessage()) or b""))
-        with contextlib.suppress(ConnectionError):  # It may have answered before it took all of it.
+        fields = [(name, text.encode("latin-1")) for name, text in sent_headers.items()]
+        data = connection.send(h11.Request(method=method, target=target, headers=fields))
+        data = (data or b"") + (connection.send(h11.Data(body)) or b"" if body else b"")
+        writer.write(data + (connection.send(h11.EndOfMessage()) or b""))
+        with contextlib.suppress(ConnectionError):  # The server may respond before it has read the whole body.
             await writer.drain()
         pieces = _events(connection, reader)
         async with asyncio.timeout(TIMEOUT_S), contextlib.aclosing(pieces):
             start = await anext(pieces)
             assert isinstance(start, h11.Response)
-        response = [(name.decode(), text.decode("latin-1")) for name, text in start.headers]
-        async with contextlib.aclosing(_body(connection, reader)) as coming:
-            yield StreamedResponse(start.status_code, response, coming)
+        response_headers = [(name.decode(), text.decode("latin-1")) for name, text in start.headers]
+        async with contextlib.aclosing(_body(connection, reader)) as body_pieces:
+            yield StreamedResponse(start.status_code, response_headers, body_pieces)
     finally:
         writer.close()
         with contextlib.suppress(OSError):
-            await writer.wait_closed()  # Else it may outlive the loop, and complain in some later test.
+            await writer.wait_closed()  # Otherwise its warning could appear in a later test.
 
 
 async def _events(connection: h11.Connection, reader: asyncio.StreamReader) -> AsyncGenerator[Any]:
@@ -209,12 +209,12 @@ async def fetch(
     body: bytes | None = None,
     value: Any = None,
 ) -> HttpResponse:
-    """One request and its whole answer. `value` is sent as JSON."""
-    values = dict(headers or {})
+    """Send a request and return the complete response. `value` is sent as JSON."""
+    all_headers = dict(headers or {})
     if value is not None:
         body = json.dumps(value).encode()
-        values.setdefault("content-type", "application/json")
-    async with asyncio.timeout(TIMEOUT_S + 60), requesting(url, method, headers=values, body=body) as reply:
+        all_headers.setdefault("content-type", "application/json")
+    async with asyncio.timeout(TIMEOUT_S + 60), requesting(url, method, headers=all_headers, body=body) as reply:
         async for _ in reply.pieces():
             pass
         return reply

@@ -38,7 +38,7 @@ def check_openai(messages: Any) -> list[str]:
         return ["the messages are not a list"]
     problems: list[str] = []
     unanswered: list[str] = []
-    used: set[str] = set()
+    used_ids: set[str] = set()
     for number, message in enumerate(messages):
         role = message.get("role")
         if role == "tool":
@@ -48,27 +48,30 @@ def check_openai(messages: Any) -> list[str]:
             problems.append(f"{number}: {role} comes before the results of {unanswered}")
             unanswered = []
         if role == "assistant":
-            problems += [f"{number}: {problem}" for problem in _check_openai_answer(message, used)]
+            problems += [f"{number}: {problem}" for problem in _check_openai_answer(message, used_ids)]
             unanswered = [call.get("id") for call in message.get("tool_calls") or []]
         elif role in ("user", "system", "developer"):
-            found = [*_check_names(message, {"role", "content"}), *_check_text(message.get("content"), "content")]
-            problems += [f"{number}: {problem}" for problem in found]
+            new_problems = [
+                *_check_names(message, {"role", "content"}),
+                *_check_text(message.get("content"), "content"),
+            ]
+            problems += [f"{number}: {problem}" for problem in new_problems]
         else:
             problems.append(f"{number}: unknown role {role!r}")
     return problems + ([f"the results of {unanswered} are missing"] if unanswered else []) + _check_json(messages)
 
 
 def _check_openai_result(message: dict[str, Any], unanswered: list[str]) -> Iterator[str]:
-    identity = message.get("tool_call_id")
+    call_id = message.get("tool_call_id")
     yield from _check_names(message, {"role", "tool_call_id", "content"})
-    if identity in unanswered:
-        unanswered.remove(identity)
+    if call_id in unanswered:
+        unanswered.remove(call_id)
     else:
-        yield f"a result for {identity!r}, which no call directly before it waits for"
+        yield f"a result for {call_id!r}, which no call directly before it waits for"
     yield from _check_text(message.get("content"), "result")
 
 
-def _check_openai_answer(message: dict[str, Any], used: set[str]) -> Iterator[str]:
+def _check_openai_answer(message: dict[str, Any], used_ids: set[str]) -> Iterator[str]:
     calls, content = message.get("tool_calls"), message.get("content")
     yield from _check_names(message, {"role", "content", "tool_calls"})
     if "tool_calls" in message and not calls:
@@ -77,10 +80,10 @@ def _check_openai_answer(message: dict[str, Any], used: set[str]) -> Iterator[st
         yield from _check_text(content, "content")
     for call in calls or []:
         yield from _check_names(call, {"id", "type", "function"})
-        yield from _check_id(call.get("id"), used, OPENAI_ID_CHARS)
+        yield from _check_id(call.get("id"), used_ids, OPENAI_ID_CHARS)
         function = call.get("function")
         if call.get("type") != "function" or not isinstance(function, dict):
-            yield "a call that is no function"
+            yield "a call that is not a function"
             continue
         yield from _check_names(function, {"name", "arguments"})
         yield from _check_name(function.get("name"))
@@ -91,10 +94,10 @@ def _check_arguments(text: Any) -> Iterator[str]:
     try:
         value = json.loads(text, parse_constant=_reject_constant)
     except (TypeError, ValueError):
-        yield f"arguments that are no JSON text: {text!r}"
+        yield f"arguments that are not JSON: {text!r}"
         return
     if not isinstance(value, dict):
-        yield f"arguments that are no object: {text}"
+        yield f"arguments that are not an object: {text}"
 
 
 def _reject_constant(word: str) -> Any:
@@ -109,24 +112,24 @@ def check_responses(items: Any) -> list[str]:
     if not isinstance(items, list):
         return ["the items are not a list"]
     problems: list[str] = []
-    used: set[str] = set()
+    used_ids: set[str] = set()
     unanswered: list[str] = []
-    answered = False
+    after_result = False
     for number, item in enumerate(items):
         kind = item.get("type", "message")
-        rule = _ITEM_CHECKS.get(kind)
+        check = _ITEM_CHECKS.get(kind)
         if unanswered and (
-            kind not in ("function_call", "function_call_output") or (kind == "function_call" and answered)
+            kind not in ("function_call", "function_call_output") or (kind == "function_call" and after_result)
         ):
             problems.append(f"{number}: {kind} comes before the results of {unanswered}")
             unanswered = []
-        found = rule(item, unanswered, used) if rule else [f"an item of the kind {kind!r}"]
-        problems += [f"{number}: {problem}" for problem in found]
-        answered = kind == "function_call_output"
+        new_problems = check(item, unanswered, used_ids) if check else [f"an item of the kind {kind!r}"]
+        problems += [f"{number}: {problem}" for problem in new_problems]
+        after_result = kind == "function_call_output"
     return problems + ([f"the results of {unanswered} are missing"] if unanswered else []) + _check_json(items)
 
 
-def _check_message_item(item: dict[str, Any], unanswered: list[str], used: set[str]) -> Iterator[str]:
+def _check_message_item(item: dict[str, Any], unanswered: list[str], used_ids: set[str]) -> Iterator[str]:
     role, content = item.get("role"), item.get("content")
     if role not in ("user", "assistant", "system", "developer"):
         yield f"unknown role {role!r}"
@@ -134,21 +137,21 @@ def _check_message_item(item: dict[str, Any], unanswered: list[str], used: set[s
     yield from _check_text(content, "content")
 
 
-def _check_call_item(item: dict[str, Any], unanswered: list[str], used: set[str]) -> Iterator[str]:
+def _check_call_item(item: dict[str, Any], unanswered: list[str], used_ids: set[str]) -> Iterator[str]:
     yield from _check_names(item, {"type", "call_id", "name", "arguments"})
-    yield from _check_id(item.get("call_id"), used, RESPONSES_ID_CHARS)
+    yield from _check_id(item.get("call_id"), used_ids, RESPONSES_ID_CHARS)
     yield from _check_name(item.get("name"))
     yield from _check_arguments(item.get("arguments"))
     unanswered.append(item.get("call_id", ""))
 
 
-def _check_result_item(item: dict[str, Any], unanswered: list[str], used: set[str]) -> Iterator[str]:
-    identity = item.get("call_id")
+def _check_result_item(item: dict[str, Any], unanswered: list[str], used_ids: set[str]) -> Iterator[str]:
+    call_id = item.get("call_id")
     yield from _check_names(item, {"type", "call_id", "output"})
-    if identity in unanswered:
-        unanswered.remove(identity)
+    if call_id in unanswered:
+        unanswered.remove(call_id)
     else:
-        yield f"a result for {identity!r}, which no call directly before it waits for"
+        yield f"a result for {call_id!r}, which no call directly before it waits for"
     yield from _check_text(item.get("output"), "result")
 
 
@@ -167,7 +170,7 @@ def check_anthropic(messages: Any) -> list[str]:
     if not isinstance(messages, list):
         return ["the messages are not a list"]
     problems: list[str] = []
-    used: set[str] = set()
+    used_ids: set[str] = set()
     unanswered: list[str] = []
     for number, message in enumerate(messages):
         role, expected = message.get("role"), "assistant" if number % 2 else "user"
@@ -181,7 +184,7 @@ def check_anthropic(messages: Any) -> list[str]:
         elif not blocks:
             problems.append(f"{number}: no content")
         problems += [f"{number}: {problem}" for problem in _check_results_first(blocks, unanswered)]
-        problems += [f"{number}: {problem}" for block in blocks for problem in _check_block(block, role, used)]
+        problems += [f"{number}: {problem}" for block in blocks for problem in _check_block(block, role, used_ids)]
         unanswered = [block.get("id") for block in blocks if block.get("type") == "tool_use"]
     if unanswered:
         problems.append(f"the results of {unanswered} are missing")
@@ -198,19 +201,19 @@ def _check_results_first(blocks: list[Any], unanswered: list[str]) -> Iterator[s
         yield "content before a result"
 
 
-def _check_block(block: dict[str, Any], role: Any, used: set[str]) -> Iterator[str]:
+def _check_block(block: dict[str, Any], role: Any, used_ids: set[str]) -> Iterator[str]:
     kind = block.get("type")
     yield from _check_names(block, BLOCKS.get(str(kind), set(block)))
     if kind == "text":
         yield from _check_text(block.get("text"), "text")
     elif kind == "tool_use":
-        yield from [] if role == "assistant" else ["a call by a person"]
-        yield from _check_id(block.get("id"), used, 64)
-        yield from [] if ANTHROPIC_ID.fullmatch(str(block.get("id"))) else ["an id in letters that are not allowed"]
+        yield from [] if role == "assistant" else ["a call in a user message"]
+        yield from _check_id(block.get("id"), used_ids, 64)
+        yield from [] if ANTHROPIC_ID.fullmatch(str(block.get("id"))) else ["an id with forbidden characters"]
         yield from _check_name(block.get("name"))
-        yield from [] if isinstance(block.get("input"), dict) else ["an input that is no object"]
+        yield from [] if isinstance(block.get("input"), dict) else ["an input that is not an object"]
     elif kind == "tool_result":
-        yield from [] if role == "user" else ["a result by the model"]
+        yield from [] if role == "user" else ["a result in an assistant message"]
         yield from _check_text(block.get("content"), "result")
         yield from [] if isinstance(block.get("is_error", False), bool) else ["is_error is neither true nor false"]
     else:
@@ -233,24 +236,24 @@ def _check_names(value: dict[str, Any], allowed: set[str]) -> Iterator[str]:
     yield from (f"an unknown parameter {name!r}" for name in value if name not in allowed)
 
 
-def _check_text(value: Any, what: str) -> Iterator[str]:
+def _check_text(value: Any, field_name: str) -> Iterator[str]:
     if not isinstance(value, str):
-        yield f"{what} that is no text: {value!r}"
+        yield f"{field_name} is not text: {value!r}"
     elif not value.strip():
-        yield f"{what} that is blank"
+        yield f"{field_name} is blank"
 
 
-def _check_id(identity: Any, used: set[str], max_chars: int) -> Iterator[str]:
-    if not isinstance(identity, str) or not 0 < len(identity) <= max_chars:
-        yield f"an id of the wrong length: {identity!r}"
-    elif identity in used:
-        yield f"the id {identity!r} a second time"
-    used.add(str(identity))
+def _check_id(call_id: Any, used_ids: set[str], max_chars: int) -> Iterator[str]:
+    if not isinstance(call_id, str) or not 0 < len(call_id) <= max_chars:
+        yield f"an id of the wrong length: {call_id!r}"
+    elif call_id in used_ids:
+        yield f"the id {call_id!r} a second time"
+    used_ids.add(str(call_id))
 
 
 def _check_name(name: Any) -> Iterator[str]:
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        yield f"the name {name!r}"
+        yield f"invalid name {name!r}"
 
 
 def _check_json(messages: list[Any]) -> list[str]:

@@ -101,41 +101,45 @@ def every_state() -> list[EventDict]:
 
 
 def call_in_state(state: str, alias: str = "") -> list[EventDict]:
-    """Return a call in this state."""
-    one = alias or state
+    """Return the events of a call in this state."""
+    call_alias = alias or state
     start = [
         event(
             "call.proposed",
-            one,
+            call_alias,
             toolName="bash",
             title=f"A call that is {state.replace('_', ' ')}",
-            input={"command": f"echo {one}"},
+            input={"command": f"echo {call_alias}"},
         )
     ]
     if state == "queued":
         return start
     if state == "awaiting_approval":
         request = event(
-            "approval.requested", one, description="Run a command?", options=OPTIONS, input={"command": f"echo {one}"}
+            "approval.requested",
+            call_alias,
+            description="Run a command?",
+            options=OPTIONS,
+            input={"command": f"echo {call_alias}"},
         )
         return [*start, request]
     if state != "denied":
-        start.append(event("call.started", one))
+        start.append(event("call.started", call_alias))
     if state == "running":
-        return [*start, event("call.progress", one, text="line one\nline two\n")]
+        return [*start, event("call.progress", call_alias, text="line one\nline two\n")]
     end = {
-        "completed": {"output": f"{one}\n", "exitStatus": 0},
+        "completed": {"output": f"{call_alias}\n", "exitStatus": 0},
         "failed": {"error": "no such file: missing.txt", "exitStatus": 2},
         "denied": {"reason": "not on a Friday"},
         "cancelled": {"reason": "the turn was cancelled"},
         "expired": {"reason": "no answer within 30 s"},
         "lost": {"reason": "the worker is gone"},
     }[state]
-    return [*start, event(f"call.{state}", one, **end)]
+    return [*start, event(f"call.{state}", call_alias, **end)]
 
 
 def completed_call(alias: str, command: str, *, output: Any = None, text: str = "", title: str = "") -> list[EventDict]:
-    """Return a completed call."""
+    """Return the events of a completed call."""
     events = [
         event("call.proposed", alias, toolName="bash", title=title or command, input={"command": command}),
         event("call.started", alias),
@@ -148,19 +152,19 @@ def hostile_session() -> list[EventDict]:
     """Return a session with hostile text in every place that displays text."""
     events = [event("turn.started"), event("session.info", title=HOSTILE[0])]
     for number, text in enumerate(HOSTILE):
-        one = f"h{number}{text[:20]}" if number < 2 else "h2"  # A call ID cannot contain control characters.
+        call_alias = f"h{number}{text[:20]}" if number < 2 else "h2"  # A call ID cannot contain control characters.
         events += [
             event("message.user", text=text),
             event("thought.delta", text=text, chunks="delta"),
             event("plan.updated", entries=[{"content": text, "priority": text, "status": text}]),
             event("session.mode", mode=text),
             event("session.commands", commands=[{"name": text, "description": text}]),
-            event("call.proposed", one, toolName=text, title=text, kind=text, input={text: text}),
-            event("call.started", one, worker=text),
-            event("call.progress", one, text=text, locations=[{"path": text}]),
+            event("call.proposed", call_alias, toolName=text, title=text, kind=text, input={text: text}),
+            event("call.started", call_alias, worker=text),
+            event("call.progress", call_alias, text=text, locations=[{"path": text}]),
             event(
                 "call.completed",
-                one,
+                call_alias,
                 output=text,
                 content=[
                     {"type": "content", "content": {"type": "text", "text": text}},
@@ -169,10 +173,10 @@ def hostile_session() -> list[EventDict]:
                     {"type": "diff", "path": text, "oldText": text, "newText": text + "x"},
                 ],
             ),
-            event("call.failed", f"{one} fails", toolName=text, error=text, reason=text),
+            event("call.failed", f"{call_alias} fails", toolName=text, error=text, reason=text),
             event(
                 "approval.requested",
-                f"{one} asks",
+                f"{call_alias} asks",
                 toolName=text,
                 title=text,
                 description=text,
@@ -215,22 +219,22 @@ def live_run(seed: int, rounds: int) -> Iterator[list[EventDict]]:
 
     The turn stays open, because the ledger would end its open calls with it.
     """
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     yield [event("turn.started"), event("session.info", title=f"Run {seed}"), event("message.user", text="Continue.")]
     for number in range(rounds):
-        one, two = f"r{number}a", f"r{number}b"
+        first, second = f"r{number}a", f"r{number}b"
         for word in ("I ", "look ", f"at **{number}**."):
             yield [event("message.delta", text=word, chunks="delta")]
-        equal = {"toolName": "bash", "title": "ls", "input": {"command": "ls"}}
-        yield [event("call.proposed", one, **equal), event("call.proposed", two, **equal)]
-        yield [event("call.started", two)]
-        yield [event("call.progress", two, text=f"out {number}\n")]
-        yield [event("call.started", one), event("call.progress", two, text="more\n")]
+        same_fields = {"toolName": "bash", "title": "ls", "input": {"command": "ls"}}
+        yield [event("call.proposed", first, **same_fields), event("call.proposed", second, **same_fields)]
+        yield [event("call.started", second)]
+        yield [event("call.progress", second, text=f"out {number}\n")]
+        yield [event("call.started", first), event("call.progress", second, text="more\n")]
         ends = ["completed", "failed", "cancelled", "lost", "expired"]
-        yield [event(f"call.{chance.choice(ends)}", two, output=f"two {number}", exitStatus=number % 3)]
+        yield [event(f"call.{rng.choice(ends)}", second, output=f"two {number}", exitStatus=number % 3)]
         yield [event("thought.delta", text=f"Hm {number}.", chunks="delta")]
-        yield [event("call.completed", one, output={"files": [f"{number}.txt"]})]
-        if chance.random() < 0.4:
+        yield [event("call.completed", first, output={"files": [f"{number}.txt"]})]
+        if rng.random() < 0.4:
             yield [
                 event(
                     "approval.requested",
@@ -241,7 +245,7 @@ def live_run(seed: int, rounds: int) -> Iterator[list[EventDict]]:
                     input={"n": number},
                 )
             ]
-        if chance.random() < 0.4:
+        if rng.random() < 0.4:
             yield [
                 event("plan.updated", entries=[{"content": f"Step {number}", "priority": "high", "status": "pending"}])
             ]
@@ -256,9 +260,9 @@ def long_session(rows: int) -> Iterator[list[EventDict]]:
             batch.append(event("message.user", text=f"Message {number}"))
         else:
             fields: EventDict = {"toolName": ("bash", "read", "edit")[number % 3], "title": f"Call {number}"}
-            failed = number % 50 == 1
-            end = {"error": "it broke"} if failed else {"output": f"output of {number}"}
-            kind = "call.failed" if failed else "call.completed"
+            is_failed = number % 50 == 1
+            end = {"error": "it broke"} if is_failed else {"output": f"output of {number}"}
+            kind = "call.failed" if is_failed else "call.completed"
             batch.append(event(kind, f"m{number}", input={"n": number}, **fields, **end))
         if len(batch) >= 1000:
             yield batch
@@ -301,7 +305,7 @@ def example_session(now: int) -> list[EventDict]:
     edit = {"toolName": "edit", "kind": "edit", "title": "Edit prices.py", "input": {"path": "prices.py"}}
     diff = {"type": "diff", "path": "prices.py", "oldText": BEFORE, "newText": AFTER}
     push = {"command": "git push origin main"}
-    timed: list[tuple[float, EventDict]] = [
+    timed_events: list[tuple[float, EventDict]] = [
         (0, event("turn.started")),
         (0, event("session.info", title="Fix the rounding of prices")),
         (0, event("message.user", text="One of the price tests fails. Fix it and release.")),
@@ -323,4 +327,7 @@ def example_session(now: int) -> list[EventDict]:
         (83, event("approval.requested", "push", description="git push origin main", options=OPTIONS, input=push)),
     ]
     begin = now - 95_000
-    return [{**one, "at": begin + int(second * 1000)} for second, one in sorted(timed, key=lambda pair: pair[0])]
+    return [
+        {**event_fields, "at": begin + int(second * 1000)}
+        for second, event_fields in sorted(timed_events, key=lambda pair: pair[0])
+    ]

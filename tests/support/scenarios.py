@@ -29,7 +29,7 @@ SESSION = "scenario"
 START_MS = 1_700_000_000_000
 STEP_MS = 250
 
-# The log depends on the file only: no reaper ends a call on a slow machine.
+# Without the reaper, which would end calls on a slow machine, the log depends on the file only.
 NO_REAPER = Settings(synchronous="NORMAL", reaper_interval=3600.0, checkpoint_every=10**9)
 
 

@@ -107,19 +107,19 @@ ANSWERS = (ev.ApprovalGranted, ev.ApprovalRefused, ev.ApprovalWithdrawn)
 
 @st.composite
 def call_events(
-    draw: st.DrawFn, types: Sequence[type[Event]] = CALL_TYPES, names_call: dict[str, Any] | None = None
+    draw: st.DrawFn, types: Sequence[type[Event]] = CALL_TYPES, reference: dict[str, Any] | None = None
 ) -> Event:
-    """Draw any event about a call."""
+    """Draw an event about a call."""
     cls = draw(st.sampled_from(types))
-    possible = [name for name in cls.__struct_fields__ if name in CALL_FIELDS]
-    selected = draw(st.sets(st.sampled_from(possible), max_size=4)) if possible else set()
-    selected |= {"text"} & set(possible)
+    possible_names = [name for name in cls.__struct_fields__ if name in CALL_FIELDS]
+    field_names = draw(st.sets(st.sampled_from(possible_names), max_size=4)) if possible_names else set()
+    field_names |= {"text"} & set(possible_names)
     if issubclass(cls, ev.ApprovalAnswer):
-        selected |= {"approval"}
+        field_names |= {"approval"}
     elif cls is ev.ApprovalRequested:
-        selected -= {"approval"}
-    fields = {name: draw(CALL_FIELDS[name]) for name in sorted(selected)}
-    return cls(**fields, **(draw(call_references) if names_call is None else names_call), source=draw(sources))
+        field_names -= {"approval"}
+    fields = {name: draw(CALL_FIELDS[name]) for name in sorted(field_names)}
+    return cls(**fields, **(draw(call_references) if reference is None else reference), source=draw(sources))
 
 
 call_references = st.one_of(
@@ -212,17 +212,17 @@ session_events = st.one_of(
     st.builds(ev.Raw, format=st.just("acp"), body=json_values),
 )
 any_event = weighted_choice(call_events(), random_chunks, turns, session_events)
-singles = weighted_choice(call_events(), call_events(), call_events(), turns, random_chunks, session_events).map(
+single_events = weighted_choice(call_events(), call_events(), call_events(), turns, random_chunks, session_events).map(
     lambda one: [one]
 )
-sequences = weighted_choice(singles, call_sequences(), text_sequences(), call_sequences())
+sequences = weighted_choice(single_events, call_sequences(), text_sequences(), call_sequences())
 
 
 @st.composite
-def scripts(draw: st.DrawFn, least: int = 7, most: int = 14) -> list[Event]:
+def scripts(draw: st.DrawFn, min_sequences: int = 7, max_sequences: int = 14) -> list[Event]:
     """Draw a session: sequences of calls, texts and single events, interleaved."""
-    drawn = draw(st.lists(sequences, min_size=least, max_size=most))
-    return interleave(drawn, draw(st.lists(st.integers(0, 5), min_size=2 * least, max_size=4 * most)))
+    parts = draw(st.lists(sequences, min_size=min_sequences, max_size=max_sequences))
+    return interleave(parts, draw(st.lists(st.integers(0, 5), min_size=2 * min_sequences, max_size=4 * max_sequences)))
 
 
 def interleave(sequences: list[list[Event]], picks: list[int]) -> list[Event]:
@@ -231,14 +231,14 @@ def interleave(sequences: list[list[Event]], picks: list[int]) -> list[Event]:
     picks = picks[::-1]
     sequences = [list(sequence) for sequence in sequences]
     while sequences:
-        at = picks.pop() % len(sequences) if picks else 0
-        merged.append(sequences[at].pop(0))
-        if not sequences[at]:
-            del sequences[at]
+        index = picks.pop() % len(sequences) if picks else 0
+        merged.append(sequences[index].pop(0))
+        if not sequences[index]:
+            del sequences[index]
     return merged
 
 
-# Running them
+# Writing them
 
 
 class EmptyStore:
@@ -300,7 +300,7 @@ class MemoryLedger:
         self.validator = DraftValidator(Settings(), redactor)
         self.unit = UnitOfWork(EmptyStore())
         self.context = WriteContext(redactor=redactor, source="test", strict=strict)
-        self.names = KnownIds()
+        self.known_ids = KnownIds()
         self.time = START_MS
 
     def write(self, *drafts: Event | Draft) -> list[Event]:
@@ -308,7 +308,7 @@ class MemoryLedger:
         admitted = [self.validator.validate(self._set_time(draft)) for draft in drafts]
         unit = self._copy_unit()
         stored = write_events(unit, SESSION, admitted, self.context)
-        self.names.add_events([row.event for row in unit.events[len(self.unit.events) :]])
+        self.known_ids.add_events([row.event for row in unit.events[len(self.unit.events) :]])
         self.unit = unit
         return stored
 
@@ -322,7 +322,7 @@ class MemoryLedger:
     def _set_time(self, draft: Event | Draft) -> Draft:
         draft = draft if isinstance(draft, Draft) else Draft(draft)
         self.time += STEP_MS
-        event = self.names.resolve(draft.event)
+        event = self.known_ids.resolve(draft.event)
         return structs.replace(draft, event=structs.replace(event, at=event.at or self.time))
 
     @property
