@@ -1,4 +1,4 @@
-"""Calls as spans of OpenTelemetry: OTLP in JSON by its rules, and objects that the SDK's exporters take."""
+"""Export calls as spans of OpenTelemetry: valid OTLP in JSON, and objects for the exporters of the SDK."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from callslip.rules.lifecycle import TERMINAL_STATES
 from tests.support import scenarios, stream_checks
 from tests.support.strategies import scripts, write_script
 
-NOON = 1_700_000_000_000
+START_MS = 1_700_000_000_000
 DIGITS = re.compile(r"0|[1-9][0-9]{0,18}")
-SPAN = {
+SPAN_FIELDS = {
     "traceId",
     "spanId",
     "parentSpanId",
@@ -48,22 +48,22 @@ SPAN = {
 # The rules of OTLP in JSON
 
 
-def refused(body: bytes) -> list[str]:
-    """What a collector would not read, or would read as something else."""
+def find_problems(body: bytes) -> list[str]:
+    """Return what a collector would reject or misread in a document."""
     document_json = json.loads(body)
-    wrong = [] if document_json.keys() == {"resourceSpans"} else [f"the document has {sorted(document_json)}"]
+    problems = [] if document_json.keys() == {"resourceSpans"} else [f"the document has {sorted(document_json)}"]
     for resource in document_json["resourceSpans"]:
-        wrong += [] if resource.keys() == {"resource", "scopeSpans"} else [f"a resource has {sorted(resource)}"]
-        wrong += _attributes(resource["resource"]["attributes"])
+        problems += [] if resource.keys() == {"resource", "scopeSpans"} else [f"a resource has {sorted(resource)}"]
+        problems += attribute_problems(resource["resource"]["attributes"])
         for scope in resource["scopeSpans"]:
-            wrong += [] if scope["scope"]["name"] else ["a scope without a name"]
-            wrong += [problem for span in scope["spans"] for problem in _span(span)]
-    found = [(span["traceId"], span["spanId"]) for span in listed(body)]
-    return wrong + ([] if len(found) == len(set(found)) else ["a span comes twice"])
+            problems += [] if scope["scope"]["name"] else ["a scope without a name"]
+            problems += [problem for span in scope["spans"] for problem in span_problems(span)]
+    span_ids = [(span["traceId"], span["spanId"]) for span in list_spans(body)]
+    return problems + ([] if len(span_ids) == len(set(span_ids)) else ["a span is repeated"])
 
 
-def _span(span: dict[str, Any]) -> Iterator[str]:
-    if not SPAN - {"parentSpanId"} <= span.keys() <= SPAN:
+def span_problems(span: dict[str, Any]) -> Iterator[str]:
+    if not SPAN_FIELDS - {"parentSpanId"} <= span.keys() <= SPAN_FIELDS:
         yield f"a span has {sorted(span)}"
     for name, length in (("traceId", 32), ("spanId", 16), ("parentSpanId", 16)):
         identity = span.get(name, "f" * length)
@@ -73,13 +73,13 @@ def _span(span: dict[str, Any]) -> Iterator[str]:
     if not all(isinstance(time, str) and DIGITS.fullmatch(time) for time in times) or int(times[0]) > int(times[1]):
         yield f"from {times[0]!r} to {times[1]!r}"
     if type(span["kind"]) is not int or span["status"].get("code") not in (0, 1, 2):
-        yield "an enumeration is no number that it knows"
+        yield "the kind or the status code is not a known number"
     if not span["name"]:
         yield "a span without a name"
-    yield from _attributes(span["attributes"])
+    yield from attribute_problems(span["attributes"])
 
 
-def _attributes(attributes: list[Any]) -> Iterator[str]:
+def attribute_problems(attributes: list[Any]) -> Iterator[str]:
     names = [attribute["key"] for attribute in attributes]
     if len(names) != len(set(names)) or "" in names:
         yield f"attributes {names}"
@@ -88,41 +88,41 @@ def _attributes(attributes: list[Any]) -> Iterator[str]:
         if not isinstance(value, str) or kind not in ("stringValue", "intValue"):
             yield f"{attribute['key']} is {attribute['value']}"
         elif kind == "intValue" and not DIGITS.fullmatch(value):
-            yield f"{attribute['key']} is no number"
+            yield f"{attribute['key']} is not a number"
 
 
-def listed(body: bytes) -> list[dict[str, Any]]:
-    """The spans of a document."""
+def list_spans(body: bytes) -> list[dict[str, Any]]:
+    """Return the spans of a document."""
     scopes = [scope for resource in json.loads(body)["resourceSpans"] for scope in resource["scopeSpans"]]
     return [span for scope in scopes for span in scope["spans"]]
 
 
 def attributes(span: dict[str, Any]) -> dict[str, str]:
-    return {one["key"]: value for one in span["attributes"] for value in one["value"].values()}
+    return {attribute["key"]: value for attribute in span["attributes"] for value in attribute["value"].values()}
 
 
-def states(log: Sequence[Event], session: str = "s") -> Iterator[SessionFold]:
+def fold_states(log: Sequence[Event], session: str = "s") -> Iterator[SessionFold]:
     state = SessionFold(session)
     for event in log:
         state.apply(event)
         yield state
 
 
-def ended(state: SessionFold) -> list[ToolCall]:
-    """The calls that have ended."""
+def ended_calls(state: SessionFold) -> list[ToolCall]:
+    """Return the calls that have ended."""
     return [
         entry for entry in state.entries.values() if isinstance(entry, ToolCall) and entry.status in TERMINAL_STATES
     ]
 
 
-def checked(state: SessionFold) -> None:
-    """Every call that has ended is one span, and no other call is; all by the rules."""
+def check_spans(state: SessionFold) -> None:
+    """Check that each ended call is one valid span, and that no other call is."""
     body = document(state, content=True)
-    assert not refused(body)
-    spans = {attributes(span).get("callslip.call.id"): span for span in listed(body)}
+    assert not find_problems(body)
+    spans = {attributes(span).get("callslip.call.id"): span for span in list_spans(body)}
     spans.pop(None, None)
-    assert spans.keys() == {call.call_id for call in ended(state)}
-    for call in ended(state):
+    assert spans.keys() == {call.call_id for call in ended_calls(state)}
+    for call in ended_calls(state):
         span, values = spans[call.call_id], attributes(spans[call.call_id])
         failed = STATE_NAMES[call.status].error
         assert (span["status"]["code"] == 2) is ("error.type" in values) is failed
@@ -134,9 +134,9 @@ def checked(state: SessionFold) -> None:
 def test_scenarios_give_a_span_for_every_ended_call(name: str) -> None:
     """In a document that a collector accepts."""
     log = scenarios.load_events(name)
-    for state in states(log):
+    for state in fold_states(log):
         if name != "long" or state.seq % 25 == 0 or state.seq == len(log):
-            checked(state)
+            check_spans(state)
 
 
 @pytest.mark.parametrize("name", stream_checks.CAPTURES)
@@ -145,25 +145,25 @@ def test_captures_give_a_span_for_every_ended_call(name: str) -> None:
     logs = stream_checks.captured(name)
     assert any(logs)
     for log in logs:
-        *_, state = states(log)
-        checked(state)
+        *_, state = fold_states(log)
+        check_spans(state)
 
 
 @given(scripts())
 def test_any_session_gives_a_span_for_every_ended_call(script: list[Event]) -> None:
     """For calls that ended in any way."""
     log = write_script(script).log
-    for state in states(log):
+    for state in fold_states(log):
         if state.seq % 5 == 0 or state.seq == len(log):
-            checked(state)
+            check_spans(state)
 
 
 @given(scripts())
 def test_an_exported_span_does_not_change(script: list[Event]) -> None:
     """A growing session has more spans, and the earlier ones are unchanged."""
     before: dict[str, Any] = {}
-    for state in states(write_script(script).log):
-        now = {span["spanId"]: span for span in listed(document(state, content=True))}
+    for state in fold_states(write_script(script).log):
+        now = {span["spanId"]: span for span in list_spans(document(state, content=True))}
         assert before.keys() <= now.keys()
         for identity, span in before.items():
             if span["name"] != "invoke_agent":
@@ -173,9 +173,9 @@ def test_an_exported_span_does_not_change(script: list[Event]) -> None:
 
 def test_the_checker_reports_invalid_documents() -> None:
     """One case for each rule."""
-    *_, state = states(scenarios.load_events("parallel_calls"))
-    good = document(state)
-    assert not refused(good) and len(listed(good)) > 2
+    *_, state = fold_states(scenarios.load_events("parallel_calls"))
+    body = document(state)
+    assert not find_problems(body) and len(list_spans(body)) > 2
     for field, value in (
         ("traceId", "AB" * 16),
         ("traceId", "0" * 32),
@@ -191,31 +191,31 @@ def test_the_checker_reports_invalid_documents() -> None:
         ("attributes", [{"key": "a", "value": {"stringValue": "x"}}] * 2),
         ("dropped", 1),
     ):
-        parsed_body = json.loads(good)
-        parsed_body["resourceSpans"][0]["scopeSpans"][0]["spans"][0][field] = value
-        assert refused(codec.encode(parsed_body)), field
-    parsed_body = json.loads(good)
-    spans = parsed_body["resourceSpans"][0]["scopeSpans"][0]["spans"]
+        parsed = json.loads(body)
+        parsed["resourceSpans"][0]["scopeSpans"][0]["spans"][0][field] = value
+        assert find_problems(codec.encode(parsed)), field
+    parsed = json.loads(body)
+    spans = parsed["resourceSpans"][0]["scopeSpans"][0]["spans"]
     spans.append(spans[0])
-    assert refused(codec.encode(parsed_body)) == ["a span comes twice"]
+    assert find_problems(codec.encode(parsed)) == ["a span is repeated"]
 
 
-# What they say
+# Content of the spans
 
 
 def call(**fields: Any) -> ToolCall:
     defaults: dict[str, Any] = {"id": 2, "call_id": "exec_0123456789ab", "tool_call_id": "call_1", "tool_name": "ls"}
-    times = {"at": NOON, "started_at": NOON + 10, "ended_at": NOON + 1510, "turn": "t"}
+    times = {"at": START_MS, "started_at": START_MS + 10, "ended_at": START_MS + 1510, "turn": "t"}
     return ToolCall(**(defaults | times | {"status": "completed", "end": 3} | fields))
 
 
-def session_of(*entries: Any, turn: str = "") -> Snapshot:
+def snapshot_of(*entries: Any, turn: str = "") -> Snapshot:
     return Snapshot("thread-1", 9, Info(turn=turn), list(entries))
 
 
 def span_of(entry: ToolCall, *, content: bool = False) -> dict[str, Any]:
-    """The span of a call."""
-    return listed(document(session_of(entry, turn="t"), content=content))[0]
+    """Return the span of a call."""
+    return list_spans(document(snapshot_of(entry, turn="t"), content=content))[0]
 
 
 def test_a_call_is_a_span_by_the_semantic_conventions() -> None:
@@ -271,11 +271,11 @@ def test_a_span_is_named_by_its_tool_without_the_server_prefix(fields: dict[str,
 @pytest.mark.parametrize(
     ("fields", "times"),
     [
-        ({"started_at": 0}, (NOON * 10**6, (NOON + 1510) * 10**6)),
-        ({"ended_at": NOON - 5}, ((NOON + 10) * 10**6,) * 2),
+        ({"started_at": 0}, (START_MS * 10**6, (START_MS + 1510) * 10**6)),
+        ({"ended_at": START_MS - 5}, ((START_MS + 10) * 10**6,) * 2),
         ({"at": 0, "started_at": 0, "ended_at": 0}, (0, 0)),
         ({"started_at": 2**62, "ended_at": 2**62}, (2**63 - 1,) * 2),
-        ({"started_at": -5}, (0, (NOON + 1510) * 10**6)),
+        ({"started_at": -5}, (0, (START_MS + 1510) * 10**6)),
     ],
 )
 def test_span_times_are_in_range_and_ordered(fields: dict[str, Any], times: tuple[int, int]) -> None:
@@ -286,9 +286,9 @@ def test_span_times_are_in_range_and_ordered(fields: dict[str, Any], times: tupl
 
 def test_a_turn_is_a_trace_with_a_parent_span_of_its_calls() -> None:
     """From its first entry to the end of the last call it waits for."""
-    prompt = Message(id=1, at=NOON - 20, turn="t", role="user", content="Go.")
-    apart = call(id=5, call_id="exec_3", scope="detached", ended_at=NOON + 10**6)
-    turn, first, second, _ = listed(document(session_of(prompt, call(), call(id=4, call_id="exec_2"), apart)))
+    prompt = Message(id=1, at=START_MS - 20, turn="t", role="user", content="Go.")
+    detached = call(id=5, call_id="exec_3", scope="detached", ended_at=START_MS + 10**6)
+    turn, first, second, _ = list_spans(document(snapshot_of(prompt, call(), call(id=4, call_id="exec_2"), detached)))
     assert turn["name"] == "invoke_agent" and "parentSpanId" not in turn
     assert turn["startTimeUnixNano"] == "1699999999980000000" and turn["endTimeUnixNano"] == first["endTimeUnixNano"]
     assert first["parentSpanId"] == second["parentSpanId"] == turn["spanId"]
@@ -316,21 +316,21 @@ def test_a_turn_is_a_trace_with_a_parent_span_of_its_calls() -> None:
 )
 def test_open_calls_and_open_turns_have_no_span(entries: list[ToolCall], turn: str, names: list[str]) -> None:
     """Nor has a turn that waits for a call, unless the call is detached."""
-    assert [span["name"] for span in listed(document(session_of(*entries, turn=turn)))] == names
+    assert [span["name"] for span in list_spans(document(snapshot_of(*entries, turn=turn)))] == names
 
 
 def test_span_and_trace_ids_are_stable_and_unique() -> None:
     """They differ by session, turn and call; calls outside of turns share no trace."""
-    one = span_of(call())
-    assert one == span_of(call())
+    first = span_of(call())
+    assert first == span_of(call())
     others = [
-        listed(document(Snapshot("thread-2", 9, Info(turn="t"), [call()])))[0],
-        listed(document(session_of(call(turn="u"), turn="u")))[0],
+        list_spans(document(Snapshot("thread-2", 9, Info(turn="t"), [call()])))[0],
+        list_spans(document(snapshot_of(call(turn="u"), turn="u")))[0],
     ]
-    loose = listed(document(session_of(call(turn=""), call(turn="", call_id="exec_2"))))
-    assert len({span["traceId"] for span in [one, *others, *loose]}) == 5
-    assert len({span["spanId"] for span in [one, others[0], loose[1]]}) == 3
-    assert all("parentSpanId" not in span for span in loose)
+    outside_of_turns = list_spans(document(snapshot_of(call(turn=""), call(turn="", call_id="exec_2"))))
+    assert len({span["traceId"] for span in [first, *others, *outside_of_turns]}) == 5
+    assert len({span["spanId"] for span in [first, others[0], outside_of_turns[1]]}) == 3
+    assert all("parentSpanId" not in span for span in outside_of_turns)
 
 
 def test_a_session_without_calls_is_an_empty_document() -> None:
@@ -344,17 +344,17 @@ def test_a_session_without_calls_is_an_empty_document() -> None:
 
 def test_the_sdk_exports_the_same_spans() -> None:
     """The objects for an exporter equal the spans of the document."""
-    *_, state = states(scenarios.load_events("call_fails"), "thread-1")
+    *_, state = fold_states(scenarios.load_events("call_fails"), "thread-1")
     exporter = InMemorySpanExporter()
     assert exporter.export(otel.spans(state, content=True)) is SpanExportResult.SUCCESS
-    found, expected = exporter.get_finished_spans(), listed(document(state, content=True))
-    assert len(found) == len(expected) > 1
-    assert {span.status.status_code for span in found} == {StatusCode.UNSET, StatusCode.ERROR}
-    for span, written_down in zip(found, expected, strict=True):
+    exported, expected = exporter.get_finished_spans(), list_spans(document(state, content=True))
+    assert len(exported) == len(expected) > 1
+    assert {span.status.status_code for span in exported} == {StatusCode.UNSET, StatusCode.ERROR}
+    for span, document_span in zip(exported, expected, strict=True):
         assert span.context is not None and span.kind is SpanKind.INTERNAL
         assert span.resource.attributes[service_attributes.SERVICE_NAME] == "callslip"
-        assert {name: str(value) for name, value in (span.attributes or {}).items()} == attributes(written_down)
-        assert written_down == {
+        assert {name: str(value) for name, value in (span.attributes or {}).items()} == attributes(document_span)
+        assert document_span == {
             "name": span.name,
             "traceId": f"{span.context.trace_id:032x}",
             "spanId": f"{span.context.span_id:016x}",
@@ -362,7 +362,7 @@ def test_the_sdk_exports_the_same_spans() -> None:
             "startTimeUnixNano": str(span.start_time),
             "endTimeUnixNano": str(span.end_time),
             "kind": 1,
-            "attributes": written_down["attributes"],
+            "attributes": document_span["attributes"],
             "status": {
                 "code": span.status.status_code.value,
                 **({"message": span.status.description} if span.status.description else {}),
@@ -373,7 +373,7 @@ def test_the_sdk_exports_the_same_spans() -> None:
 
 def test_sdk_spans_have_content_only_on_request() -> None:
     """Like the document."""
-    (span,) = otel.spans(session_of(call(status="failed", error="secret", raw_input="secret"), turn="t"))
+    (span,) = otel.spans(snapshot_of(call(status="failed", error="secret", raw_input="secret"), turn="t"))
     assert "secret" not in span.to_json()
 
 
@@ -389,7 +389,7 @@ def test_the_document_does_not_need_the_opentelemetry_sdk() -> None:
 
 def test_calls_closed_by_their_turn_have_its_error_type() -> None:
     """A cancelled turn ends its open call, whose span has the error type `cancelled`."""
-    one = (Alias("t", "1"),)
-    events = [ev.TurnStarted(), ev.CallStarted(aliases=one, tool_name="ls"), ev.TurnEnded(reason="cancelled")]
-    turn, span = listed(document(write_script(events).state))
+    aliases = (Alias("t", "1"),)
+    events = [ev.TurnStarted(), ev.CallStarted(aliases=aliases, tool_name="ls"), ev.TurnEnded(reason="cancelled")]
+    turn, span = list_spans(document(write_script(events).state))
     assert (turn["name"], attributes(span)["error.type"]) == ("invoke_agent", "cancelled")

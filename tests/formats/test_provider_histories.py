@@ -1,4 +1,4 @@
-"""Sessions as histories for OpenAI (Chat Completions and Responses) and Anthropic: always what those APIs accept."""
+"""Encode sessions as histories for OpenAI (Chat Completions and Responses) and Anthropic, which those APIs accept."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from tests.support.provider_rules import (
 )
 from tests.support.strategies import MemoryLedger, scripts, write_script
 
-OWN = ("openai", "responses", "anthropic")
+PROVIDER_FORMATS = ("openai", "responses", "anthropic")
 STATES = sorted(set(TRANSITIONS) - {"none"})
 
 
-# Each API's history, the checker of its rules, and the types of its SDK.
+# The encoder of each API, the checker of its rules, and the checker of the types of its SDK.
 APIS: dict[str, tuple[Callable[[Any], list[Any]], Callable[[Any], list[str]], Callable[[list[Any]], list[str]]]] = {
     "openai": (chat_history, check_openai, openai_type_errors),
     "responses": (responses_history, check_responses, responses_type_errors),
@@ -52,55 +52,55 @@ APIS: dict[str, tuple[Callable[[Any], list[Any]], Callable[[Any], list[str]], Ca
 HISTORIES = [history for history, _, _ in APIS.values()]
 
 
-def broken(source: Any, *, typed: bool = True) -> list[str]:
-    """What is wrong with the histories of a session."""
+def find_problems(source: Any, *, typed: bool = True) -> list[str]:
+    """Return the errors in the histories of a session."""
     entries = list(source.snapshot().entries if isinstance(source, SessionFold) else source)
-    wrong: list[str] = []
+    problems: list[str] = []
     for history, check, types in APIS.values():
         messages = history(entries)
-        wrong += check(messages) + (types(messages) if typed else [])
-    return wrong
+        problems += check(messages) + (types(messages) if typed else [])
+    return problems
 
 
-def states(log: Iterable[Event]) -> Iterator[SessionFold]:
-    """A session after every event."""
+def fold_states(log: Iterable[Event]) -> Iterator[SessionFold]:
+    """Yield the state of a session after every event."""
     state = SessionFold("s")
     for event in log:
         state.apply(event)
         yield state
 
 
-def states_of(logs: list[list[Event]]) -> Iterator[SessionFold]:
-    """Several sessions, each after every event. There is one at least."""
+def fold_all(logs: list[list[Event]]) -> Iterator[SessionFold]:
+    """Yield the states of several sessions, which must not all be empty."""
     assert any(logs)
     for log in logs:
-        yield from states(log)
+        yield from fold_states(log)
 
 
 def call(**fields: Any) -> ToolCall:
-    """A call as an entry."""
+    """Return the entry of a call."""
     defaults: dict[str, Any] = {"id": 2, "call_id": "exec_0123456789ab", "tool_call_id": "call_1", "tool_name": "ls"}
     return ToolCall(**(defaults | {"status": "completed", "end": 3} | fields))
 
 
-def result(entry: ToolCall) -> dict[str, Any]:
-    """What Anthropic's model reads of a call."""
+def anthropic_result(entry: ToolCall) -> dict[str, Any]:
+    """Return the result block of a call in an Anthropic history."""
     return anthropic_history([Message(id=1, role="user", content="Go."), entry])[-1]["content"][0]
 
 
-# Always accepted
+# Accepted histories
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_scenario_histories_are_accepted_after_every_event(name: str) -> None:
     """By the rules of the APIs and the types of their SDKs."""
-    for state in states(scenarios.load_events(name)):
-        assert not broken(state), state.seq
+    for state in fold_states(scenarios.load_events(name)):
+        assert not find_problems(state), state.seq
 
 
 @cache
-def imported(format: str, path: Path) -> list[list[Event]]:
-    """The logs of all sessions that a file makes."""
+def import_file(format: str, path: Path) -> list[list[Event]]:
+    """Import a file and return the logs of its sessions."""
 
     async def logs() -> list[list[Event]]:
         async with await open_ledger("sqlite:///:memory:", scenarios.NO_REAPER) as ledger:
@@ -114,23 +114,25 @@ def imported(format: str, path: Path) -> list[list[Event]]:
 @pytest.mark.parametrize("path", sorted(format_cases.CAPTURES.glob("*.jsonl")), ids=lambda path: path.stem)
 def test_capture_histories_are_accepted_after_every_event(path: Path) -> None:
     """Sessions of agents that do not use these APIs."""
-    for state in states_of(imported("acp", path)):
-        assert not broken(state), state.seq
+    for state in fold_all(import_file("acp", path)):
+        assert not find_problems(state), state.seq
 
 
-@pytest.mark.parametrize("case", [case for case in format_cases.CASES if format_cases.format_of(case) in OWN])
+@pytest.mark.parametrize(
+    "case", [case for case in format_cases.CASES if format_cases.format_of(case) in PROVIDER_FORMATS]
+)
 def test_provider_case_histories_are_accepted_after_every_event(case: str) -> None:
     """Also with malformed arguments, missing or repeated ids, or results without a call."""
-    for state in states_of(imported(format_cases.format_of(case), format_cases.input_path(case))):
-        assert not broken(state), state.seq
+    for state in fold_all(import_file(format_cases.format_of(case), format_cases.input_path(case))):
+        assert not find_problems(state), state.seq
 
 
 @given(scripts())
 def test_histories_of_any_session_are_accepted_after_every_event(script: list[Event]) -> None:
     """For any session."""
-    for state in states(write_script(script).log):
-        assert not broken(state, typed=False), state.seq
-    assert not broken(state)
+    for state in fold_states(write_script(script).log):
+        assert not find_problems(state, typed=False), state.seq
+    assert not find_problems(state)
 
 
 @given(scripts())
@@ -144,7 +146,7 @@ def test_state_snapshot_and_entries_give_the_same_history(script: list[Event]) -
     assert codec.encode(state.snapshot()) == before
 
 
-# The checker itself
+# The checkers
 
 GOOD_OPENAI: list[Any] = [
     {"role": "user", "content": "Go."},
@@ -191,16 +193,16 @@ GOOD_ANTHROPIC: list[Any] = [
 ]
 
 
-def changed(messages: list[Any], *path: Any, to: Any = ...) -> list[Any]:
-    """Messages with something else at a place, or without it."""
+def replace_at(messages: list[Any], *path: Any, to: Any = ...) -> list[Any]:
+    """Return messages with another value at a path, or without it."""
     copied = copy.deepcopy(messages)
-    inside = copied
+    parent = copied
     for step in path[:-1]:
-        inside = inside[step]
+        parent = parent[step]
     if to is ...:
-        del inside[path[-1]]
+        del parent[path[-1]]
     else:
-        inside[path[-1]] = to
+        parent[path[-1]] = to
     return copied
 
 
@@ -212,45 +214,45 @@ def test_the_checker_accepts_valid_histories() -> None:
     assert not check_openai([]) + check_responses([]) + check_anthropic([])
 
 
-CALLED = (1, "tool_calls", 0)
+FIRST_CALL = (1, "tool_calls", 0)
 
 
 @pytest.mark.parametrize(
-    ("messages", "complaint"),
+    ("messages", "expected"),
     [
-        (changed(GOOD_OPENAI, 3), "comes before the results"),
+        (replace_at(GOOD_OPENAI, 3), "comes before the results"),
         (GOOD_OPENAI[:3], "are missing"),
         ([*GOOD_OPENAI, GOOD_OPENAI[2]], "no call directly before it"),
-        (changed(GOOD_OPENAI, 2, "tool_call_id", to="a"), "no call directly before it"),
-        (changed(GOOD_OPENAI, 2, "content", to=""), "blank"),
-        (changed(GOOD_OPENAI, 1, "tool_calls", to=[]), "empty list"),
-        (changed(GOOD_OPENAI, *CALLED, "id", to="b"), "second time"),
-        (changed(GOOD_OPENAI, *CALLED, "id", to="x" * 41), "wrong length"),
-        (changed(GOOD_OPENAI, *CALLED, "type", to="custom"), "not a function"),
-        (changed(GOOD_OPENAI, *CALLED, "function", "arguments", to="[]"), "not an object"),
-        (changed(GOOD_OPENAI, *CALLED, "function", "arguments", to="{"), "not JSON"),
-        (changed(GOOD_OPENAI, *CALLED, "function", "arguments", to={}), "not JSON"),
-        (changed(GOOD_OPENAI, *CALLED, "function", "arguments", to='{"a":NaN}'), "not JSON"),
-        (changed(GOOD_OPENAI, *CALLED, "function", "name", to="a b"), "invalid name"),
-        (changed(GOOD_OPENAI, 4, "content", to=None), "not text"),
-        (changed(GOOD_OPENAI, 0, "content", to=" "), "blank"),
-        (changed(GOOD_OPENAI, 0, "role", to="critic"), "unknown role"),
-        (changed(GOOD_OPENAI, 0, "content", to="\ud800"), "not JSON"),
-        (changed(GOOD_OPENAI, 0, "at", to=1), "unknown parameter"),
-        (changed(GOOD_OPENAI, 2, "is_error", to=True), "unknown parameter"),
-        (changed(GOOD_OPENAI, *CALLED, "index", to=0), "unknown parameter"),
+        (replace_at(GOOD_OPENAI, 2, "tool_call_id", to="a"), "no call directly before it"),
+        (replace_at(GOOD_OPENAI, 2, "content", to=""), "blank"),
+        (replace_at(GOOD_OPENAI, 1, "tool_calls", to=[]), "empty list"),
+        (replace_at(GOOD_OPENAI, *FIRST_CALL, "id", to="b"), "second time"),
+        (replace_at(GOOD_OPENAI, *FIRST_CALL, "id", to="x" * 41), "wrong length"),
+        (replace_at(GOOD_OPENAI, *FIRST_CALL, "type", to="custom"), "not a function"),
+        (replace_at(GOOD_OPENAI, *FIRST_CALL, "function", "arguments", to="[]"), "not an object"),
+        (replace_at(GOOD_OPENAI, *FIRST_CALL, "function", "arguments", to="{"), "not JSON"),
+        (replace_at(GOOD_OPENAI, *FIRST_CALL, "function", "arguments", to={}), "not JSON"),
+        (replace_at(GOOD_OPENAI, *FIRST_CALL, "function", "arguments", to='{"a":NaN}'), "not JSON"),
+        (replace_at(GOOD_OPENAI, *FIRST_CALL, "function", "name", to="a b"), "invalid name"),
+        (replace_at(GOOD_OPENAI, 4, "content", to=None), "not text"),
+        (replace_at(GOOD_OPENAI, 0, "content", to=" "), "blank"),
+        (replace_at(GOOD_OPENAI, 0, "role", to="critic"), "unknown role"),
+        (replace_at(GOOD_OPENAI, 0, "content", to="\ud800"), "not JSON"),
+        (replace_at(GOOD_OPENAI, 0, "at", to=1), "unknown parameter"),
+        (replace_at(GOOD_OPENAI, 2, "is_error", to=True), "unknown parameter"),
+        (replace_at(GOOD_OPENAI, *FIRST_CALL, "index", to=0), "unknown parameter"),
         ({"role": "user"}, "not a list"),
     ],
 )
-def test_the_checker_reports_invalid_openai_histories(messages: list[Any], complaint: str) -> None:
+def test_the_checker_reports_invalid_openai_histories(messages: list[Any], expected: str) -> None:
     """One case for each rule."""
-    assert any(complaint in problem for problem in check_openai(messages)), check_openai(messages)
+    assert any(expected in problem for problem in check_openai(messages)), check_openai(messages)
 
 
 @pytest.mark.parametrize(
-    ("items", "complaint"),
+    ("items", "expected"),
     [
-        (changed(GOOD_RESPONSES, 5), "comes before the results"),
+        (replace_at(GOOD_RESPONSES, 5), "comes before the results"),
         (GOOD_RESPONSES[:5], "are missing"),
         (GOOD_RESPONSES[:3], "are missing"),
         ([*GOOD_RESPONSES[:5], GOOD_RESPONSES[1], GOOD_RESPONSES[5]], "comes before the results"),
@@ -260,75 +262,75 @@ def test_the_checker_reports_invalid_openai_histories(messages: list[Any], compl
             "comes before the results",
         ),
         ([*GOOD_RESPONSES, GOOD_RESPONSES[4]], "no call directly before it"),
-        (changed(GOOD_RESPONSES, 4, "call_id", to="a"), "no call directly before it"),
-        (changed(GOOD_RESPONSES, 4, "output", to=""), "blank"),
-        (changed(GOOD_RESPONSES, 4, "output", to=None), "not text"),
-        (changed(GOOD_RESPONSES, 2, "call_id", to="b"), "second time"),
-        (changed(GOOD_RESPONSES, 2, "call_id", to="x" * 65), "wrong length"),
-        (changed(GOOD_RESPONSES, 2, "call_id", to=""), "wrong length"),
-        (changed(GOOD_RESPONSES, 2, "arguments", to="[]"), "not an object"),
-        (changed(GOOD_RESPONSES, 2, "arguments", to={}), "not JSON"),
-        (changed(GOOD_RESPONSES, 2, "name", to="a b"), "invalid name"),
-        (changed(GOOD_RESPONSES, 2, "id", to="call_1"), "unknown parameter"),
-        (changed(GOOD_RESPONSES, 1, "content", to=" "), "blank"),
-        (changed(GOOD_RESPONSES, 1, "role", to="tool"), "unknown role"),
-        (changed(GOOD_RESPONSES, 1, "type", to="reasoning"), "of the kind"),
-        (changed(GOOD_RESPONSES, 1, "content", to="\ud800"), "not JSON"),
+        (replace_at(GOOD_RESPONSES, 4, "call_id", to="a"), "no call directly before it"),
+        (replace_at(GOOD_RESPONSES, 4, "output", to=""), "blank"),
+        (replace_at(GOOD_RESPONSES, 4, "output", to=None), "not text"),
+        (replace_at(GOOD_RESPONSES, 2, "call_id", to="b"), "second time"),
+        (replace_at(GOOD_RESPONSES, 2, "call_id", to="x" * 65), "wrong length"),
+        (replace_at(GOOD_RESPONSES, 2, "call_id", to=""), "wrong length"),
+        (replace_at(GOOD_RESPONSES, 2, "arguments", to="[]"), "not an object"),
+        (replace_at(GOOD_RESPONSES, 2, "arguments", to={}), "not JSON"),
+        (replace_at(GOOD_RESPONSES, 2, "name", to="a b"), "invalid name"),
+        (replace_at(GOOD_RESPONSES, 2, "id", to="call_1"), "unknown parameter"),
+        (replace_at(GOOD_RESPONSES, 1, "content", to=" "), "blank"),
+        (replace_at(GOOD_RESPONSES, 1, "role", to="tool"), "unknown role"),
+        (replace_at(GOOD_RESPONSES, 1, "type", to="reasoning"), "of the kind"),
+        (replace_at(GOOD_RESPONSES, 1, "content", to="\ud800"), "not JSON"),
         ("Go.", "not a list"),
     ],
 )
-def test_the_checker_reports_invalid_responses_histories(items: list[Any], complaint: str) -> None:
+def test_the_checker_reports_invalid_responses_histories(items: list[Any], expected: str) -> None:
     """One case for each rule."""
-    assert any(complaint in problem for problem in check_responses(items)), check_responses(items)
+    assert any(expected in problem for problem in check_responses(items)), check_responses(items)
 
 
 @pytest.mark.parametrize(
-    ("messages", "complaint"),
+    ("messages", "expected"),
     [
         (GOOD_ANTHROPIC[1:], "role is assistant instead of user"),
         ([GOOD_ANTHROPIC[0], *GOOD_ANTHROPIC], "role is user instead of assistant"),
         (GOOD_ANTHROPIC[:2], "are missing"),
-        (changed(GOOD_ANTHROPIC, 2, "content", 0), "results of"),
-        (changed(GOOD_ANTHROPIC, 2, "content", 0, "tool_use_id", to="a"), "results of"),
-        (changed(GOOD_ANTHROPIC, 2, "content", to=GOOD_ANTHROPIC[2]["content"][::-1]), "before a result"),
-        (changed(GOOD_ANTHROPIC, 2, "content", 1, "content", to=""), "blank"),
-        (changed(GOOD_ANTHROPIC, 2, "content", 1, "is_error", to=1), "is_error"),
-        (changed(GOOD_ANTHROPIC, 1, "content", 0, "text", to="\n"), "blank"),
-        (changed(GOOD_ANTHROPIC, 1, "content", 1, "id", to="b"), "second time"),
-        (changed(GOOD_ANTHROPIC, 1, "content", 1, "id", to="a#1"), "forbidden characters"),
-        (changed(GOOD_ANTHROPIC, 1, "content", 1, "id", to="x" * 65), "wrong length"),
-        (changed(GOOD_ANTHROPIC, 1, "content", 1, "input", to="{}"), "not an object"),
-        (changed(GOOD_ANTHROPIC, 1, "content", 1, "name", to=""), "invalid name"),
-        (changed(GOOD_ANTHROPIC, 1, "content", 0, "type", to="thinking"), "of the kind"),
-        (changed(GOOD_ANTHROPIC, 1, "content", to=[]), "no content"),
-        (changed(GOOD_ANTHROPIC, 0, "content", to=""), "blank"),
-        (changed(GOOD_ANTHROPIC, 0, "content", to=[{"type": "tool_use", "id": "z"}]), "a call in a user message"),
-        (changed(GOOD_ANTHROPIC, 3, "content", to=[{"type": "tool_result"}]), "a result in an assistant message"),
-        (changed(GOOD_ANTHROPIC, 3, "content", 0, "text", to="Done. "), "ends in whitespace"),
-        (changed(GOOD_ANTHROPIC, 0, "id", to="msg_1"), "unknown parameter"),
-        (changed(GOOD_ANTHROPIC, 1, "content", 1, "title", to="ls"), "unknown parameter"),
+        (replace_at(GOOD_ANTHROPIC, 2, "content", 0), "results of"),
+        (replace_at(GOOD_ANTHROPIC, 2, "content", 0, "tool_use_id", to="a"), "results of"),
+        (replace_at(GOOD_ANTHROPIC, 2, "content", to=GOOD_ANTHROPIC[2]["content"][::-1]), "before a result"),
+        (replace_at(GOOD_ANTHROPIC, 2, "content", 1, "content", to=""), "blank"),
+        (replace_at(GOOD_ANTHROPIC, 2, "content", 1, "is_error", to=1), "is_error"),
+        (replace_at(GOOD_ANTHROPIC, 1, "content", 0, "text", to="\n"), "blank"),
+        (replace_at(GOOD_ANTHROPIC, 1, "content", 1, "id", to="b"), "second time"),
+        (replace_at(GOOD_ANTHROPIC, 1, "content", 1, "id", to="a#1"), "forbidden characters"),
+        (replace_at(GOOD_ANTHROPIC, 1, "content", 1, "id", to="x" * 65), "wrong length"),
+        (replace_at(GOOD_ANTHROPIC, 1, "content", 1, "input", to="{}"), "not an object"),
+        (replace_at(GOOD_ANTHROPIC, 1, "content", 1, "name", to=""), "invalid name"),
+        (replace_at(GOOD_ANTHROPIC, 1, "content", 0, "type", to="thinking"), "of the kind"),
+        (replace_at(GOOD_ANTHROPIC, 1, "content", to=[]), "no content"),
+        (replace_at(GOOD_ANTHROPIC, 0, "content", to=""), "blank"),
+        (replace_at(GOOD_ANTHROPIC, 0, "content", to=[{"type": "tool_use", "id": "z"}]), "a call in a user message"),
+        (replace_at(GOOD_ANTHROPIC, 3, "content", to=[{"type": "tool_result"}]), "a result in an assistant message"),
+        (replace_at(GOOD_ANTHROPIC, 3, "content", 0, "text", to="Done. "), "ends in whitespace"),
+        (replace_at(GOOD_ANTHROPIC, 0, "id", to="msg_1"), "unknown parameter"),
+        (replace_at(GOOD_ANTHROPIC, 1, "content", 1, "title", to="ls"), "unknown parameter"),
         (None, "not a list"),
     ],
 )
-def test_the_checker_reports_invalid_anthropic_histories(messages: list[Any], complaint: str) -> None:
+def test_the_checker_reports_invalid_anthropic_histories(messages: list[Any], expected: str) -> None:
     """One case for each rule."""
-    assert any(complaint in problem for problem in check_anthropic(messages)), check_anthropic(messages)
+    assert any(expected in problem for problem in check_anthropic(messages)), check_anthropic(messages)
 
 
 @pytest.mark.parametrize(
     ("typed", "messages"),
     [
-        (openai_type_errors, changed(GOOD_OPENAI, *CALLED, "function")),
-        (openai_type_errors, changed(GOOD_OPENAI, 2, "tool_call_id")),
-        (openai_type_errors, changed(GOOD_OPENAI, 4, "content", to=1)),
-        (responses_type_errors, changed(GOOD_RESPONSES, 2, "arguments")),
-        (responses_type_errors, changed(GOOD_RESPONSES, 2, "name", to=None)),
-        (responses_type_errors, changed(GOOD_RESPONSES, 4, "output")),
-        (responses_type_errors, changed(GOOD_RESPONSES, 4, "call_id", to=1)),
-        (responses_type_errors, changed(GOOD_RESPONSES, 0, "content", to=[{"type": "input_text"}])),
-        (responses_type_errors, changed(GOOD_RESPONSES, 0, "role", to="nobody")),
-        (anthropic_type_errors, changed(GOOD_ANTHROPIC, 1, "content", 1, "input", to=[])),
-        (anthropic_type_errors, changed(GOOD_ANTHROPIC, 2, "content", 0, "tool_use_id")),
+        (openai_type_errors, replace_at(GOOD_OPENAI, *FIRST_CALL, "function")),
+        (openai_type_errors, replace_at(GOOD_OPENAI, 2, "tool_call_id")),
+        (openai_type_errors, replace_at(GOOD_OPENAI, 4, "content", to=1)),
+        (responses_type_errors, replace_at(GOOD_RESPONSES, 2, "arguments")),
+        (responses_type_errors, replace_at(GOOD_RESPONSES, 2, "name", to=None)),
+        (responses_type_errors, replace_at(GOOD_RESPONSES, 4, "output")),
+        (responses_type_errors, replace_at(GOOD_RESPONSES, 4, "call_id", to=1)),
+        (responses_type_errors, replace_at(GOOD_RESPONSES, 0, "content", to=[{"type": "input_text"}])),
+        (responses_type_errors, replace_at(GOOD_RESPONSES, 0, "role", to="nobody")),
+        (anthropic_type_errors, replace_at(GOOD_ANTHROPIC, 1, "content", 1, "input", to=[])),
+        (anthropic_type_errors, replace_at(GOOD_ANTHROPIC, 2, "content", 0, "tool_use_id")),
     ],
 )
 def test_nested_types_are_checked(typed: Callable[[list[Any]], list[str]], messages: list[Any]) -> None:
@@ -336,17 +338,17 @@ def test_nested_types_are_checked(typed: Callable[[list[Any]], list[str]], messa
     assert typed(messages)
 
 
-def call_places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where the calls and results of a history stand."""
+def call_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the paths of the calls and results in a history."""
     if isinstance(value, dict):
         kind = str(value.get("type", "")) or value.get("role")
         if kind in ("function", "function_call", "function_call_output", "tool", "tool_use", "tool_result"):
             yield path
     for name in ("tool_calls", "content") if isinstance(value, dict) else ():
-        yield from call_places(value.get(name), (*path, name))
+        yield from call_paths(value.get(name), (*path, name))
     if isinstance(value, list):
         for number, item in enumerate(value):
-            yield from call_places(item, (*path, number))
+            yield from call_paths(item, (*path, number))
 
 
 @pytest.mark.parametrize("name", ["parallel_calls", "ids_reused_within_a_turn", "approval_pending", "detached_call"])
@@ -354,27 +356,29 @@ def call_places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, .
 def test_the_checker_reports_missing_and_repeated_calls_and_results(format: str, name: str) -> None:
     """At any position of a real history."""
     history, check, _ = APIS[format]
-    *_, state = states(scenarios.load_events(name))
-    good = history(state)
-    places = list(call_places(good))
-    assert len(places) == 2 * len([entry for entry in state.entries.values() if isinstance(entry, ToolCall)]) > 0
-    for *inside, number in places:
-        assert check(changed(good, *inside, number)), (inside, number)
-        twice = copy.deepcopy(good)
-        around: Any = twice
-        for step in inside:
-            around = around[step]
-        around.insert(number, copy.deepcopy(around[number]))
-        assert check(twice), (inside, number)
+    *_, state = fold_states(scenarios.load_events(name))
+    encoded = history(state)
+    paths = list(call_paths(encoded))
+    assert len(paths) == 2 * len([entry for entry in state.entries.values() if isinstance(entry, ToolCall)]) > 0
+    for *parent, number in paths:
+        assert check(replace_at(encoded, *parent, number)), (parent, number)
+        repeated = copy.deepcopy(encoded)
+        container: Any = repeated
+        for step in parent:
+            container = container[step]
+        container.insert(number, copy.deepcopy(container[number]))
+        assert check(repeated), (parent, number)
 
 
-# What they say
+# Content of the messages
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_every_state_has_a_result_for_the_model(state: str) -> None:
     """Only `completed` is no error; the model reads the reason."""
-    text = result(call(status=state, end=0, reason="the reason" if state != "completed" else "", output_text="so far"))
+    text = anthropic_result(
+        call(status=state, end=0, reason="the reason" if state != "completed" else "", output_text="so far")
+    )
     assert text.get("is_error", False) is (state != "completed")
     assert "so far" in text["content"]
     assert ("the reason" in text["content"]) is (state != "completed")
@@ -420,7 +424,7 @@ def test_every_state_has_a_result_for_the_model(state: str) -> None:
 def test_the_result_text_of_a_call_is_the_same_for_all_apis(fields: dict[str, Any], text: str) -> None:
     """Late events are not in it."""
     entry = call(**fields)
-    assert result(entry)["content"] == text
+    assert anthropic_result(entry)["content"] == text
     assert chat_history([entry])[-1]["content"] == text
     assert responses_history([entry])[-1]["output"] == text
 
@@ -463,13 +467,15 @@ def test_a_tool_has_the_name_the_model_used(fields: dict[str, Any], name: str) -
     assert anthropic_history([call(**fields)])[1]["content"][0]["name"] == name
 
 
-def ids(history: list[dict[str, Any]]) -> list[str]:
-    """The ids of calls in any history."""
+def call_ids(history: list[dict[str, Any]]) -> list[str]:
+    """Return the ids of the calls in a history of any API."""
     if any("call_id" in item for item in history):
         return [item["call_id"] for item in history if item["type"] == "function_call"]
     history = [message for message in history if "role" in message]
-    listed = [message.get("tool_calls") or message["content"] for message in history if message["role"] == "assistant"]
-    return [one["id"] for blocks in listed for one in blocks if isinstance(one, dict) and "id" in one]
+    block_lists = [
+        message.get("tool_calls") or message["content"] for message in history if message["role"] == "assistant"
+    ]
+    return [block["id"] for blocks in block_lists for block in blocks if isinstance(block, dict) and "id" in block]
 
 
 def test_only_invalid_or_repeated_ids_are_replaced() -> None:
@@ -480,15 +486,15 @@ def test_only_invalid_or_repeated_ids_are_replaced() -> None:
         for n, name in enumerate(raw_ids, 1)
     ]
     a = "exec_0000000000a"
-    short = ["call_1", f"{a}2", f"{a}3", f"{a}4", f"{a}5", f"{a}6", f"{a}7"]
-    assert ids(chat_history(entries)) == short
-    assert ids(anthropic_history(entries)) == [*short[:3], "x" * 41, *short[4:]]
-    assert ids(responses_history(entries)) == [*short[:3], "x" * 41, *short[4:]]
-    answers = [item["call_id"] for item in responses_history(entries) if item["type"] == "function_call_output"]
-    assert answers == ids(responses_history(entries))
-    assert not broken(entries)
-    clash = [call(id=1, tool_call_id="exec_0123456789ab"), call(id=2, tool_call_id="exec_0123456789ab")]
-    assert ids(chat_history(clash)) == ["exec_0123456789ab", "exec_0123456789ab_2"]
+    replaced = ["call_1", f"{a}2", f"{a}3", f"{a}4", f"{a}5", f"{a}6", f"{a}7"]
+    assert call_ids(chat_history(entries)) == replaced
+    assert call_ids(anthropic_history(entries)) == [*replaced[:3], "x" * 41, *replaced[4:]]
+    assert call_ids(responses_history(entries)) == [*replaced[:3], "x" * 41, *replaced[4:]]
+    result_ids = [item["call_id"] for item in responses_history(entries) if item["type"] == "function_call_output"]
+    assert result_ids == call_ids(responses_history(entries))
+    assert not find_problems(entries)
+    repeated_ids = [call(id=1, tool_call_id="exec_0123456789ab"), call(id=2, tool_call_id="exec_0123456789ab")]
+    assert call_ids(chat_history(repeated_ids)) == ["exec_0123456789ab", "exec_0123456789ab_2"]
 
 
 @pytest.mark.parametrize("format", list(APIS))
@@ -499,12 +505,12 @@ def test_each_result_has_the_id_of_its_call(format: str) -> None:
         call(id=n, end=99, call_id=f"exec_{n:012x}", tool_call_id=name, raw_input={"n": n}, output=f"result {n}")
         for n, name in enumerate(raw_ids, 1)
     ]
-    found = list_calls(decode_messages(format, registry.encoder(format)(entries)))
-    assert [(entry.raw_input, entry.output) for entry in found] == [({"n": n}, f"result {n}") for n in range(1, 6)]
+    calls = list_calls(decode_messages(format, registry.encoder(format)(entries)))
+    assert [(entry.raw_input, entry.output) for entry in calls] == [({"n": n}, f"result {n}") for n in range(1, 6)]
 
 
-def shape(history: list[dict[str, Any]]) -> list[str]:
-    """A history of OpenAI's in short: who speaks, and how many calls they make."""
+def summarize(history: list[dict[str, Any]]) -> list[str]:
+    """Return the first letter of the role of each message, with its number of calls."""
     return [message["role"][0] + str(len(message.get("tool_calls", [])) or "") for message in history]
 
 
@@ -522,7 +528,7 @@ def test_calls_of_a_round_and_the_text_before_are_one_message() -> None:
         ev.MessageDelta(text="Done.", chunks="delta"),
     ]
     history = chat_history(write_script(events).state)
-    assert shape(history) == ["u", "a2", "t", "t", "a1", "t", "a"]
+    assert summarize(history) == ["u", "a2", "t", "t", "a1", "t", "a"]
     assert history[1]["content"] == "Let me.\n\nAnd this."
     items = responses_history(write_script(events).state)
     keys = {"message": "content", "function_call": "call_id", "function_call_output": "call_id"}
@@ -561,18 +567,18 @@ def test_adjacent_calls_without_round_numbers_are_one_message(order: list[str], 
         **{name: ev.CallProposed(aliases=(Alias("t", name),), tool_name="ls") for name in "12"},
         **{f"{name}.": ev.CallCompleted(aliases=(Alias("t", name),), output="x") for name in "12"},
     }
-    assert shape(chat_history(write_script([kinds[name] for name in order]).state)) == expected
+    assert summarize(chat_history(write_script([kinds[name] for name in order]).state)) == expected
 
 
-def steps(entries: list[Any]) -> int:
-    """How many functions are entered, or gone on with, to make a history."""
+def count_function_calls(entries: list[Any]) -> int:
+    """Return how many function calls it takes to encode a history."""
     count = 0
 
-    def counting(frame: Any, what: str, arg: Any) -> None:
+    def count_call(frame: Any, event: str, arg: Any) -> None:
         nonlocal count
-        count += what == "call"
+        count += event == "call"
 
-    sys.setprofile(counting)
+    sys.setprofile(count_call)
     try:
         chat_history(entries)
     finally:
@@ -583,10 +589,10 @@ def steps(entries: list[Any]) -> int:
 def test_encoding_time_grows_linearly_with_the_history() -> None:
     """C12: overlapping calls are one long round."""
 
-    def chain(length: int) -> list[Any]:
+    def overlapping_calls(length: int) -> list[Any]:
         return [call(id=10 * n, end=10 * n + 15, call_id=f"exec_{n:012x}", tool_call_id=f"c{n}") for n in range(length)]
 
-    assert steps(chain(400)) < 5 * steps(chain(100))
+    assert count_function_calls(overlapping_calls(400)) < 5 * count_function_calls(overlapping_calls(100))
 
 
 def test_anthropic_histories_begin_with_the_user_and_results_lead() -> None:
@@ -618,45 +624,47 @@ def test_an_empty_session_gives_an_empty_history() -> None:
     assert [history(empty) for history in HISTORIES] == [[], [], []]
 
 
-# There and back
+# Decode our own histories
 
 
-def joined_texts(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Anthropic's messages with neighbouring texts of a person as one."""
-    changed = copy.deepcopy(history)
-    for message in changed:
+def join_texts(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return Anthropic messages with all texts of a message joined."""
+    messages = copy.deepcopy(history)
+    for message in messages:
         texts = [block["text"] for block in message["content"] if block["type"] == "text"]
         others = [block for block in message["content"] if block["type"] != "text"]
         message["content"] = ["\n".join(texts), *others]
-    return changed
+    return messages
 
 
-def back(format: str, history: list[dict[str, Any]], *, whole: bool) -> MemoryLedger:
-    """A history, read again: as the body of a request, or message by message."""
+def decode_history(format: str, history: list[dict[str, Any]], *, as_request: bool) -> MemoryLedger:
+    """Decode a history as the body of a request, or message by message."""
     body = {"model": "m", "input" if format == "responses" else "messages": history}
-    return decode_messages(format, [body] if whole else history)
+    return decode_messages(format, [body] if as_request else history)
 
 
 @given(scripts(), st.booleans())
-def test_decoding_a_history_gives_the_same_history(script: list[Event], whole: bool) -> None:
+def test_decoding_a_history_gives_the_same_history(script: list[Event], as_request: bool) -> None:
     """Every call occurs once, with its arguments and its result."""
     state = write_script(script, redact=False).state
     openai, responses, anthropic = (history(state) for history in HISTORIES)
-    assert chat_history(back("openai", openai, whole=whole).state) == openai
-    assert responses_history(back("responses", responses, whole=whole).state) == responses
-    again = anthropic_history(back("anthropic", anthropic, whole=whole).state)
-    assert joined_texts(again) == joined_texts(anthropic)
+    assert chat_history(decode_history("openai", openai, as_request=as_request).state) == openai
+    assert responses_history(decode_history("responses", responses, as_request=as_request).state) == responses
+    decoded = anthropic_history(decode_history("anthropic", anthropic, as_request=as_request).state)
+    assert join_texts(decoded) == join_texts(anthropic)
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
 @pytest.mark.parametrize("format", list(APIS))
 def test_decoding_a_history_restores_the_calls(format: str, name: str) -> None:
     """In order, with tool and arguments, and each has ended."""
-    *_, state = states(scenarios.load_events(name))
+    *_, state = fold_states(scenarios.load_events(name))
     calls = [entry for entry in state.snapshot().entries if isinstance(entry, ToolCall)]
     history = registry.encoder(format)(state)
-    found = list_calls(back(format, history, whole=True))
-    assert len(found) == len(calls)
-    assert [entry.tool_call_id for entry in found] == ids(history)
+    decoded_calls = list_calls(decode_history(format, history, as_request=True))
+    assert len(decoded_calls) == len(calls)
+    assert [entry.tool_call_id for entry in decoded_calls] == call_ids(history)
     failed = [entry.status != "completed" and entry.scope != "detached" for entry in calls]
-    assert [entry.status == "failed" for entry in found] == (failed if format == "anthropic" else [False] * len(found))
+    assert [entry.status == "failed" for entry in decoded_calls] == (
+        failed if format == "anthropic" else [False] * len(decoded_calls)
+    )

@@ -1,4 +1,4 @@
-"""Commands in a model's text: the tags, the ids, results for the model, and events of the producers that run them."""
+"""Parse commands in a model's text: tags, ids, results for the model, and events of producers that run commands."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from callslip.model.events import Alias
 from tests.support.decoder_harness import DecoderHarness
 from tests.support.invariants import sound_ledger
 
-# Pieces that texts about tags are made of, so that tags whole, broken, empty and nested are frequent.
+# Random texts consist of these, so that complete, broken, empty and nested tags are frequent.
 PIECES = ["<shell>", "</shell>", "<", "</", "<s", "shell>", "ls", " ", "\n", "<shell", "é", "😀", "`", "a<b", "</shell"]
 texts = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
 
 
-def commands(text: str) -> list[str]:
+def list_commands(text: str) -> list[str]:
     return [command for _, command in extract_commands(text)]
 
 
-def cut(text: str, places: list[int]) -> list[str]:
-    """A text in pieces."""
-    ends = sorted({place % (len(text) + 1) for place in places})
+def split_text(text: str, offsets: list[int]) -> list[str]:
+    """Split a text at these offsets, modulo its length."""
+    ends = sorted({offset % (len(text) + 1) for offset in offsets})
     return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
 
 
-def fed(pieces: list[str]) -> tuple[str, list[Command]]:
-    """All the text that is shown of some pieces, and their commands."""
+def parse_pieces(pieces: list[str]) -> tuple[str, list[Command]]:
+    """Parse pieces of a text and return the text outside of commands, and the commands."""
     parser = ShellParser()
-    found = [piece for text in pieces for piece in parser.feed(text)] + parser.close()
-    shown = "".join(piece.text for piece in found if isinstance(piece, Text))
-    return shown, [piece for piece in found if isinstance(piece, Command)]
+    parts = [piece for text in pieces for piece in parser.feed(text)] + parser.close()
+    shown = "".join(piece.text for piece in parts if isinstance(piece, Text))
+    return shown, [piece for piece in parts if isinstance(piece, Command)]
 
 
 # Finding commands
@@ -62,11 +62,13 @@ def fed(pieces: list[str]) -> tuple[str, list[Command]]:
         pytest.param("<shell>pwd</shell> <shell>id</shell> <shell>date</shell>", ["pwd", "id", "date"], id="several"),
         pytest.param("<shell>ls</shell> <shell>ls</shell>", ["ls", "ls"], id="the same twice"),
         pytest.param("<shell>cat <<X\none\n\ntwo\nX</shell>", ["cat <<X\none\n\ntwo\nX"], id="several lines"),
-        pytest.param("<shell>\t  df -h \n\n</shell>", ["df -h"], id="blanks around it"),
+        pytest.param("<shell>\t  df -h \n\n</shell>", ["df -h"], id="white space around"),
         pytest.param("Nothing to run here.", [], id="no tags"),
         pytest.param("", [], id="no text"),
         pytest.param(
-            """<shell>awk '$1 > "a.*" && !/x|y/' f</shell>""", ["""awk '$1 > "a.*" && !/x|y/' f"""], id="signs"
+            """<shell>awk '$1 > "a.*" && !/x|y/' f</shell>""",
+            ["""awk '$1 > "a.*" && !/x|y/' f"""],
+            id="special characters",
         ),
         pytest.param("First\n<shell>a</shell>\nthen\n<shell>b</shell>\nend", ["a", "b"], id="between sentences"),
         pytest.param("<shell></shell><shell> \n </shell><shell>x</shell>", ["x"], id="empty ones"),
@@ -78,37 +80,37 @@ def fed(pieces: list[str]) -> tuple[str, list[Command]]:
         pytest.param("<SHELL>a</SHELL><shell >b</shell ><shel>c</shel>", [], id="other tags"),
         pytest.param("<<shell>a < b</shell>", ["a < b"], id="angle brackets around and inside"),
         pytest.param("<shell>echo </shel</shell>", ["echo </shel"], id="nearly closed before"),
-        pytest.param("<shell>printf 'é 日本 😀'</shell>", ["printf 'é 日本 😀'"], id="other letters"),
+        pytest.param("<shell>printf 'é 日本 😀'</shell>", ["printf 'é 日本 😀'"], id="not ASCII"),
     ],
 )
 def test_the_text_between_the_tags_is_the_command(text: str, expected: list[str]) -> None:
     """S0.1, S0.2: also if it arrives one character at a time."""
-    assert commands(text) == expected
-    assert [found.command for found in fed(list(text))[1]] == expected
+    assert list_commands(text) == expected
+    assert [command.command for command in parse_pieces(list(text))[1]] == expected
 
 
 def test_each_text_is_parsed_independently() -> None:
     """An unclosed tag does not affect the next text."""
-    assert commands("<shell>one</shell> and <shell>half") == ["one"]
-    assert commands("a line</shell> <shell>two</shell>") == ["two"]
+    assert list_commands("<shell>one</shell> and <shell>half") == ["one"]
+    assert list_commands("a line</shell> <shell>two</shell>") == ["two"]
 
 
 @given(texts, st.lists(st.integers(0, 200), max_size=8))
-def test_any_split_of_a_text_gives_the_same_commands(text: str, places: list[int]) -> None:
+def test_any_split_of_a_text_gives_the_same_commands(text: str, offsets: list[int]) -> None:
     """S0.1: in one piece, in chunks or in single characters; each command once."""
-    whole = fed([text])
-    assert fed(cut(text, places)) == whole
-    assert fed(list(text)) == whole
+    expected = parse_pieces([text])
+    assert parse_pieces(split_text(text, offsets)) == expected
+    assert parse_pieces(list(text)) == expected
 
 
 @given(texts)
 def test_text_outside_of_commands_is_unchanged(text: str) -> None:
     """Text and commands are the full input, without the tags and the white space around commands."""
-    shown, found = fed(list(text))
+    shown, found = parse_pieces(list(text))
     parser = ShellParser()
     pieces = [*parser.feed(text), *parser.close()]
-    again = "".join(p.text if isinstance(p, Text) else f"<shell>{p.command}</shell>" for p in pieces)
-    assert "".join(again.split()) == "".join(text.split())
+    joined = "".join(part.text if isinstance(part, Text) else f"<shell>{part.command}</shell>" for part in pieces)
+    assert "".join(joined.split()) == "".join(text.split())
     if not found:
         assert shown == text
 
@@ -121,7 +123,7 @@ def test_only_a_possible_tag_prefix_is_held_back(text: str) -> None:
     held = "".join(piece.text for piece in parser.close() if isinstance(piece, Text))
     assert "<shell>".startswith(held) or held.startswith("<shell>")
     assert held != "<shell>" or text.endswith("<shell>")
-    assert (shown + held) == fed([text])[0]
+    assert (shown + held) == parse_pieces([text])[0]
 
 
 def test_text_is_released_before_the_next_tag_is_complete() -> None:
@@ -136,14 +138,14 @@ def test_text_is_released_before_the_next_tag_is_complete() -> None:
 
 def test_empty_and_unclosed_tags_are_text() -> None:
     """S0.2: they are shown unchanged."""
-    assert fed(["say <shell> \n</shell>, then <shell>x"]) == ("say <shell> \n</shell>, then <shell>x", [])
+    assert parse_pieces(["say <shell> \n</shell>, then <shell>x"]) == ("say <shell> \n</shell>, then <shell>x", [])
 
 
 def test_a_command_is_released_at_its_closing_tag() -> None:
     """S0.4: before the text that follows."""
     parser = ShellParser()
-    found = [(character, parser.feed(character)) for character in "<shell>ls</shell>x"]
-    assert [(character, pieces) for character, pieces in found if pieces] == [
+    released = [(character, parser.feed(character)) for character in "<shell>ls</shell>x"]
+    assert [(character, pieces) for character, pieces in released if pieces] == [
         (">", [Command("ls", 0)]),
         ("x", [Text("x")]),
     ]
@@ -157,30 +159,30 @@ def test_command_numbers_restart_in_every_round() -> None:
     assert parser.feed("<shell>c</shell>") == [Command("c", 0)]
 
 
-def looked_at(pieces: list[str]) -> int:
-    """How many characters the parser searches in all."""
-    work = 0
+def count_searched(pieces: list[str]) -> int:
+    """Return how many characters the parser searches in total."""
+    count = 0
     search = parse.find_tag
 
-    def counting(text: str, tag: str, start: int) -> tuple[bool, int]:
-        nonlocal work
-        work += len(text) - start
+    def counting_search(text: str, tag: str, start: int) -> tuple[bool, int]:
+        nonlocal count
+        count += len(text) - start
         found = search(text, tag, start)
         if found[0]:
-            work -= len(text) - found[1] - len(tag)
+            count -= len(text) - found[1] - len(tag)
         return found
 
-    with patch.object(parse, "find_tag", counting):
-        fed(pieces)
-    return work
+    with patch.object(parse, "find_tag", counting_search):
+        parse_pieces(pieces)
+    return count
 
 
 @pytest.mark.parametrize("text", ["plain ", "<shell>", "<shell>ls</shell>", "<", "<shell>never closed ", "</shell"])
 def test_parsing_time_grows_linearly_with_the_text(text: str) -> None:
     """S0.1: also one character at a time; no text is searched repeatedly."""
     short, long = list(text * 1000), list(text * 10_000)
-    assert looked_at(long) <= 10 * looked_at(short) + 100
-    assert looked_at(long) <= 9 * len(long)
+    assert count_searched(long) <= 10 * count_searched(short) + 100
+    assert count_searched(long) <= 9 * len(long)
 
 
 # Ids
@@ -201,8 +203,8 @@ def test_an_empty_command_is_not_numbered() -> None:
 @given(texts, st.integers(0, 5))
 def test_command_ids_are_unique_and_consecutive(text: str, iteration: int) -> None:
     """S0.3"""
-    found = [name for name, _ in extract_commands(text, iteration)]
-    assert found == [f"cmd-{iteration}-{index}" for index in range(len(found))]
+    ids = [name for name, _ in extract_commands(text, iteration)]
+    assert ids == [f"cmd-{iteration}-{index}" for index in range(len(ids))]
 
 
 # Results for the model
@@ -214,18 +216,18 @@ def test_command_ids_are_unique_and_consecutive(text: str, iteration: int) -> No
         pytest.param({"command": "ls", "result": "a\nb\n"}, "a\nb", id="text"),
         pytest.param({"command": "touch x", "result": ""}, "(no output)", id="nothing"),
         pytest.param({"command": "x", "result": "\n\n"}, "(no output)", id="only line ends"),
-        pytest.param({"command": "x"}, "(no output)", id="nothing said"),
+        pytest.param({"command": "x"}, "(no output)", id="no field"),
         pytest.param({"stdout": "out\n", "stderr": "", "exitStatus": 0}, "out", id="streams"),
         pytest.param({"stdout": "out\n", "stderr": "warn\n"}, "out\n[stderr]\nwarn", id="both streams"),
         pytest.param(
             {"result": {"stdout": "half\n", "stderr": "broke\n", "exitStatus": 2}, "isError": True},
             "half\n[stderr]\nbroke\n[exit status 2]",
-            id="failure keeps all",
+            id="failure with both streams",
         ),
         pytest.param({"result": "", "exit_code": 1}, "(no output)\n[exit status 1]", id="silent failure"),
         pytest.param({"result": "x", "error": "timed out"}, "x\n[error: timed out]", id="error"),
         pytest.param({"error": {"message": "no such tool"}}, "(no output)\n[error: no such tool]", id="error object"),
-        pytest.param({"result": "x", "isError": True}, "x\n[failed]", id="failed and nothing more"),
+        pytest.param({"result": "x", "isError": True}, "x\n[failed]", id="failed without a reason"),
         pytest.param({"result": {"rows": 2}}, '{"rows":2}', id="an object"),
         pytest.param(
             {"result": "x", "exitStatus": {"signal": "KILL"}}, 'x\n[exit status {"signal":"KILL"}]', id="signal"
@@ -280,9 +282,9 @@ def test_output_within_the_limit_is_not_truncated() -> None:
 def test_truncated_output_has_the_number_of_cut_characters() -> None:
     """S0.6: the beginning and the end are kept."""
     text = "begin " + "." * 500 + " end"
-    cut = truncate_output(text, 100)
-    assert cut.startswith("begin ") and cut.endswith(" end")
-    head, _, rest = cut.partition("\n[... ")
+    truncated = truncate_output(text, 100)
+    assert truncated.startswith("begin ") and truncated.endswith(" end")
+    head, _, rest = truncated.partition("\n[... ")
     number, _, tail = rest.partition(" of 510 characters cut ...]\n")
     assert int(number) == len(text) - len(head) - len(tail)
     assert len(truncate_output("a" * (MAX_OUTPUT_CHARS + 1))) <= MAX_OUTPUT_CHARS
@@ -291,9 +293,9 @@ def test_truncated_output_has_the_number_of_cut_characters() -> None:
 @given(st.text(max_size=400), st.integers(60, 300))
 def test_truncating_twice_changes_nothing(text: str, limit: int) -> None:
     """S0.6: truncated output is within the limit, so live and reloaded texts are equal."""
-    cut = truncate_output(text, limit)
-    assert len(cut) <= limit
-    assert truncate_output(cut, limit) == cut
+    truncated = truncate_output(text, limit)
+    assert len(truncated) <= limit
+    assert truncate_output(truncated, limit) == truncated
 
 
 def test_a_limit_smaller_than_the_note_keeps_only_the_note() -> None:
@@ -308,11 +310,11 @@ def test_each_stream_has_its_own_limit() -> None:
     assert "b" * 50 in text and "[exit status 1]" in text and "of 1000 characters cut" in text
 
 
-# Reading producers
+# Decode events of producers
 
 
-class Reading(DecoderHarness):
-    """What the decoder makes of messages."""
+class ShellHarness(DecoderHarness):
+    """The shell decoder with a ledger in memory."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(ShellDecoder(**options))
@@ -349,81 +351,81 @@ def test_a_command_is_proposed_at_its_closing_tag() -> None:
 
 def test_events_move_a_call_from_queued_to_running_to_completed() -> None:
     """S0.4: matched by id, with any other fields."""
-    reading = Reading().feed(text("<shell>ls</shell>"))
-    seen = [reading.calls[0].status]
+    harness = ShellHarness().feed(text("<shell>ls</shell>"))
+    statuses = [harness.calls[0].status]
     for message in (
         event("tool-call", "ls", "cmd-0-0"),
         event("tool-start", "ls", "cmd-0-0"),
         event("tool-result", "ls", "cmd-0-0", result="a\n"),
     ):
-        seen.append(reading.feed(message).calls[0].status)
-    assert seen == ["queued", "queued", "running", "completed"]
-    (call,) = reading.calls
+        statuses.append(harness.feed(message).calls[0].status)
+    assert statuses == ["queued", "queued", "running", "completed"]
+    (call,) = harness.calls
     assert (call.tool_call_id, call.output, call.raw_input) == ("cmd-0-0", "a\n", {"command": "ls"})
 
 
 def test_equal_commands_are_separate_calls() -> None:
     """C3: the second one runs and ends while the first one waits."""
-    reading = Reading().feed(text("<shell>ls</shell><shell>ls</shell>"))
-    reading.feed(event("tool-start", "ls", "cmd-0-1"))
-    assert [call.status for call in reading.calls] == ["queued", "running"]
-    reading.feed(event("tool-result", "ls", "cmd-0-1", result="second"))
-    assert [(call.status, call.output) for call in reading.calls] == [("queued", None), ("completed", "second")]
-    reading.feed(event("tool-result", "ls", "cmd-0-0", result="first"))
-    assert [call.output for call in reading.calls] == ["first", "second"]
+    harness = ShellHarness().feed(text("<shell>ls</shell><shell>ls</shell>"))
+    harness.feed(event("tool-start", "ls", "cmd-0-1"))
+    assert [call.status for call in harness.calls] == ["queued", "running"]
+    harness.feed(event("tool-result", "ls", "cmd-0-1", result="second"))
+    assert [(call.status, call.output) for call in harness.calls] == [("queued", None), ("completed", "second")]
+    harness.feed(event("tool-result", "ls", "cmd-0-0", result="first"))
+    assert [call.output for call in harness.calls] == ["first", "second"]
 
 
 def test_results_in_another_order_reach_their_commands() -> None:
     """Results may arrive in another order than the commands."""
-    reading = Reading().feed(text("<shell>a</shell><shell>b</shell><shell>c</shell>"))
+    harness = ShellHarness().feed(text("<shell>a</shell><shell>b</shell><shell>c</shell>"))
     for name in ("cmd-0-2", "cmd-0-0", "cmd-0-1"):
-        reading.feed(event("tool-start", "", name), event("tool-result", "", name, result=name))
-    assert [call.output for call in reading.calls] == ["cmd-0-0", "cmd-0-1", "cmd-0-2"]
+        harness.feed(event("tool-start", "", name), event("tool-result", "", name, result=name))
+    assert [call.output for call in harness.calls] == ["cmd-0-0", "cmd-0-1", "cmd-0-2"]
 
 
 def test_command_numbers_restart_after_a_mark_or_a_start() -> None:
     """S0.3: an iteration mark ends a round, and so does the start of a command."""
-    reading = Reading().feed(text("<shell>a</shell><shell>b</shell>"), {"type": "iteration-end"})
-    reading.feed(text("<shell>c</shell>"), event("tool-start", "c", "cmd-1-0"), text("<shell>d</shell>"))
-    assert [call.tool_call_id for call in reading.calls] == ["cmd-0-0", "cmd-0-1", "cmd-1-0", "cmd-2-0"]
-    assert [(call.iteration, call.index) for call in reading.calls] == [(0, 0), (0, 1), (1, 0), (2, 0)]
+    harness = ShellHarness().feed(text("<shell>a</shell><shell>b</shell>"), {"type": "iteration-end"})
+    harness.feed(text("<shell>c</shell>"), event("tool-start", "c", "cmd-1-0"), text("<shell>d</shell>"))
+    assert [call.tool_call_id for call in harness.calls] == ["cmd-0-0", "cmd-0-1", "cmd-1-0", "cmd-2-0"]
+    assert [(call.iteration, call.index) for call in harness.calls] == [(0, 0), (0, 1), (1, 0), (2, 0)]
 
 
 def test_an_iteration_mark_after_the_results_ends_no_second_round() -> None:
     """The results have already ended the round."""
-    reading = Reading().feed(text("<shell>a</shell>"), event("tool-result", "a", "cmd-0-0", result=""))
-    reading.feed({"type": "iteration-end", "hasMoreCommands": True}, {"type": "iteration-start"})
-    assert reading.feed("<shell>b</shell>").calls[1].tool_call_id == "cmd-1-0"
+    harness = ShellHarness().feed(text("<shell>a</shell>"), event("tool-result", "a", "cmd-0-0", result=""))
+    harness.feed({"type": "iteration-end", "hasMoreCommands": True}, {"type": "iteration-start"})
+    assert harness.feed("<shell>b</shell>").calls[1].tool_call_id == "cmd-1-0"
 
 
 def test_an_id_reused_in_the_next_turn_is_another_call() -> None:
     """S0.3: ids are unique within a turn."""
-    reading = Reading()
+    harness = ShellHarness()
     for day in ("Monday", "Tuesday"):
-        reading.feed(PROMPT, text("<shell>date</shell>"), event("tool-call", "date", "cmd-0-0"))
-        reading.feed(event("tool-result", "date", "cmd-0-0", result=day), DONE)
-    assert [call.output for call in reading.calls] == ["Monday", "Tuesday"]
-    assert [call.turn for call in reading.calls] == ["t1", "t2"]
+        harness.feed(PROMPT, text("<shell>date</shell>"), event("tool-call", "date", "cmd-0-0"))
+        harness.feed(event("tool-result", "date", "cmd-0-0", result=day), DONE)
+    assert [call.output for call in harness.calls] == ["Monday", "Tuesday"]
+    assert [call.turn for call in harness.calls] == ["t1", "t2"]
 
 
 @pytest.mark.parametrize("between", [[], [PROMPT]])
 def test_round_numbers_restart_in_the_next_turn(between: list[Any]) -> None:
     """S0.3: with or without a prompt."""
-    reading = Reading()
+    harness = ShellHarness()
     for _ in range(2):
-        reading.feed(*between, "<shell>a</shell>", {"type": "iteration-end"}, "<shell>b</shell>", DONE)
-    proposed = [event.aliases[0].id for event in reading.log(ev.CallProposed)]
+        harness.feed(*between, "<shell>a</shell>", {"type": "iteration-end"}, "<shell>b</shell>", DONE)
+    proposed = [event.aliases[0].id for event in harness.log(ev.CallProposed)]
     assert proposed == ["cmd-0-0", "cmd-1-0"] * 2
-    assert len(reading.calls) == 4
+    assert len(harness.calls) == 4
 
 
 def test_a_tool_call_event_repeats_the_command_of_the_text() -> None:
     """S0.4: the command in the text and repeated events are one call."""
-    reading = Reading().feed(text("<shell>ls</shell>"), *[event("tool-call", "ls", "cmd-0-0")] * 2)
-    assert len(reading.calls) == 1
-    reading.feed(event("tool-result", "ls", "cmd-0-0", result="a"), event("tool-call", "ls", "cmd-0-0"))
-    assert len(reading.calls) == 1
-    assert reading.verdicts[-1] == "duplicate"
+    harness = ShellHarness().feed(text("<shell>ls</shell>"), *[event("tool-call", "ls", "cmd-0-0")] * 2)
+    assert len(harness.calls) == 1
+    harness.feed(event("tool-result", "ls", "cmd-0-0", result="a"), event("tool-call", "ls", "cmd-0-0"))
+    assert len(harness.calls) == 1
+    assert harness.verdicts[-1] == "duplicate"
 
 
 def test_an_id_reused_for_another_command_is_another_call() -> None:
@@ -431,32 +433,32 @@ def test_an_id_reused_for_another_command_is_another_call() -> None:
     ids = {"commandId": "x"}
     first = [{"type": "tool-call", "command": "ls", **ids}, {"type": "tool-result", "result": "1", **ids}]
     again = [{"type": "tool-call", "command": "pwd", **ids}, {"type": "tool-start", "command": "pwd", **ids}]
-    reading = Reading().feed(*first, *again, {"type": "tool-result", "result": "2", **ids})
-    assert [(call.title, call.status, call.output) for call in reading.calls] == [
+    harness = ShellHarness().feed(*first, *again, {"type": "tool-result", "result": "2", **ids})
+    assert [(call.title, call.status, call.output) for call in harness.calls] == [
         ("ls", "completed", "1"),
         ("pwd", "completed", "2"),
     ]
-    assert [call.title for call in Reading().feed(first[0], *again).calls] == ["pwd"]
+    assert [call.title for call in ShellHarness().feed(first[0], *again).calls] == ["pwd"]
 
 
 def test_a_producers_own_id_is_an_alias_of_the_command() -> None:
     """Each `tool-call` takes the oldest unmatched command of the text, and both ids lead to the call."""
-    reading = Reading().feed(text("<shell>ls</shell><shell>id</shell><shell>ls</shell>"))
+    harness = ShellHarness().feed(text("<shell>ls</shell><shell>id</shell><shell>ls</shell>"))
     for command, name in (("ls", "x1"), ("id", "x2"), ("ls", "x3")):
-        reading.feed(event("tool-call", command, name))
-    reading.feed(event("tool-result", "ls", "x3", result="third"), event("tool-call", "ls", "x3"))
-    reading.feed(event("tool-start", "ls", "x1"), event("tool-result", "ls", "cmd-0-0", result="first"))
-    assert [call.output for call in reading.calls] == ["first", None, "third"]
-    reading.feed(event("tool-start", "ls", "x1"), event("tool-start", "ls", "cmd-0-2"))
-    assert [bool(call.late) for call in reading.calls] == [True, False, True]
+        harness.feed(event("tool-call", command, name))
+    harness.feed(event("tool-result", "ls", "x3", result="third"), event("tool-call", "ls", "x3"))
+    harness.feed(event("tool-start", "ls", "x1"), event("tool-result", "ls", "cmd-0-0", result="first"))
+    assert [call.output for call in harness.calls] == ["first", None, "third"]
+    harness.feed(event("tool-start", "ls", "x1"), event("tool-start", "ls", "cmd-0-2"))
+    assert [bool(call.late) for call in harness.calls] == [True, False, True]
 
 
 def test_an_id_collision_is_resolved_by_the_command() -> None:
     """A producer that skips repeated commands may use an id that we assigned to another command."""
-    reading = Reading().feed(text("<shell>ls</shell><shell>ls</shell><shell>id</shell>"))
-    reading.feed(event("tool-call", "ls", "cmd-0-0"), event("tool-call", "id", "cmd-0-1"))
-    reading.feed(event("tool-start", "id", "cmd-0-1"), event("tool-result", "id", "cmd-0-1", result="root"))
-    assert [(call.status, call.output) for call in reading.calls] == [
+    harness = ShellHarness().feed(text("<shell>ls</shell><shell>ls</shell><shell>id</shell>"))
+    harness.feed(event("tool-call", "ls", "cmd-0-0"), event("tool-call", "id", "cmd-0-1"))
+    harness.feed(event("tool-start", "id", "cmd-0-1"), event("tool-result", "id", "cmd-0-1", result="root"))
+    assert [(call.status, call.output) for call in harness.calls] == [
         ("queued", None),
         ("queued", None),
         ("completed", "root"),
@@ -465,37 +467,37 @@ def test_an_id_collision_is_resolved_by_the_command() -> None:
 
 def test_rounds_counted_from_one_are_detected() -> None:
     """By the first id; from then on our ids match those of the producer."""
-    reading = Reading()
+    harness = ShellHarness()
     for number in (1, 2, 3):
-        reading.feed(text("<shell>ls</shell>"), event("tool-call", "ls", f"cmd-{number}-0"))
-        reading.feed(event("tool-result", "ls", f"cmd-{number}-0", result=number), {"type": "iteration-end"})
-    assert [call.output for call in reading.calls] == [1, 2, 3]
-    assert [call.iteration for call in reading.calls] == [0, 1, 2]
-    assert [call.tool_call_id for call in reading.calls] == ["cmd-0-0", "cmd-2-0", "cmd-3-0"]
+        harness.feed(text("<shell>ls</shell>"), event("tool-call", "ls", f"cmd-{number}-0"))
+        harness.feed(event("tool-result", "ls", f"cmd-{number}-0", result=number), {"type": "iteration-end"})
+    assert [call.output for call in harness.calls] == [1, 2, 3]
+    assert [call.iteration for call in harness.calls] == [0, 1, 2]
+    assert [call.tool_call_id for call in harness.calls] == ["cmd-0-0", "cmd-2-0", "cmd-3-0"]
 
 
 def test_events_without_ids_are_matched_in_order() -> None:
     """C2: two equal commands, each started and ended once; a surplus result is a separate call."""
-    reading = Reading().feed(text("<shell>ls</shell><shell>ls</shell>"), *[event("tool-call", "ls")] * 2)
-    reading.feed(event("tool-start", "ls"))
-    assert [call.status for call in reading.calls] == ["running", "queued"]
+    harness = ShellHarness().feed(text("<shell>ls</shell><shell>ls</shell>"), *[event("tool-call", "ls")] * 2)
+    harness.feed(event("tool-start", "ls"))
+    assert [call.status for call in harness.calls] == ["running", "queued"]
     for number in range(3):
-        reading.feed(event("tool-result", "ls", result=number))
-    assert [(call.status, call.output) for call in reading.calls] == [("completed", number) for number in range(3)]
+        harness.feed(event("tool-result", "ls", result=number))
+    assert [(call.status, call.output) for call in harness.calls] == [("completed", number) for number in range(3)]
 
 
 def test_an_event_without_an_id_matches_no_call_with_a_producer_id() -> None:
     """Calls that the producer identifies by id are not changed."""
-    reading = Reading().feed(text("<shell>ls</shell><shell>ls</shell>"), event("tool-start", "ls", "cmd-0-0"))
-    reading.feed(event("tool-result", "ls", result="second"))
-    assert [(call.status, call.output) for call in reading.calls] == [("running", None), ("completed", "second")]
+    harness = ShellHarness().feed(text("<shell>ls</shell><shell>ls</shell>"), event("tool-start", "ls", "cmd-0-0"))
+    harness.feed(event("tool-result", "ls", result="second"))
+    assert [(call.status, call.output) for call in harness.calls] == [("running", None), ("completed", "second")]
 
 
 def test_an_event_with_an_unknown_id_is_a_separate_call() -> None:
     """S0.4: other calls are not changed."""
-    reading = Reading().feed(text("<shell>ls</shell>"))
-    reading.feed(event("tool-result", "ls", "cmd-7-7", result="whose"))
-    assert [(call.tool_call_id, call.status) for call in reading.calls] == [
+    harness = ShellHarness().feed(text("<shell>ls</shell>"))
+    harness.feed(event("tool-result", "ls", "cmd-7-7", result="whose"))
+    assert [(call.tool_call_id, call.status) for call in harness.calls] == [
         ("cmd-0-0", "queued"),
         ("cmd-7-7", "completed"),
     ]
@@ -503,19 +505,19 @@ def test_an_event_with_an_unknown_id_is_a_separate_call() -> None:
 
 def test_late_events_do_not_change_an_ended_call() -> None:
     """C4: a start, another result, and a start without an id."""
-    reading = Reading().feed(text("<shell>ls</shell>"), event("tool-result", "ls", "cmd-0-0", result="a"))
-    reading.feed(event("tool-start", "ls", "cmd-0-0"), event("tool-result", "ls", "cmd-0-0", result="b"))
-    (call,) = reading.calls
+    harness = ShellHarness().feed(text("<shell>ls</shell>"), event("tool-result", "ls", "cmd-0-0", result="a"))
+    harness.feed(event("tool-start", "ls", "cmd-0-0"), event("tool-result", "ls", "cmd-0-0", result="b"))
+    (call,) = harness.calls
     assert (call.status, call.output, bool(call.late)) == ("completed", "a", True)
-    assert reading.verdicts[-2:] == ["late", "late"]
+    assert harness.verdicts[-2:] == ["late", "late"]
 
 
 def test_a_result_after_done_counts() -> None:
     """It begins no turn."""
-    reading = Reading().feed(PROMPT, text("<shell>make</shell>"), event("tool-start", "make", "cmd-0-0"), DONE)
-    reading.feed(event("tool-result", "make", "cmd-0-0", result="made"))
-    assert [(call.status, call.output) for call in reading.calls] == [("completed", "made")]
-    assert len(reading.log(ev.TurnStarted)) == 1
+    harness = ShellHarness().feed(PROMPT, text("<shell>make</shell>"), event("tool-start", "make", "cmd-0-0"), DONE)
+    harness.feed(event("tool-result", "make", "cmd-0-0", result="made"))
+    assert [(call.status, call.output) for call in harness.calls] == [("completed", "made")]
+    assert len(harness.log(ev.TurnStarted)) == 1
 
 
 @pytest.mark.parametrize(
@@ -531,79 +533,79 @@ def test_a_result_after_done_counts() -> None:
 )
 def test_an_exit_status_alone_is_not_a_failure(fields: dict[str, Any], status: str, exit: Any, error: Any) -> None:
     """The exit status is shown."""
-    (call,) = Reading().feed("<shell>x</shell>", event("tool-result", "x", "cmd-0-0", **fields)).calls
+    (call,) = ShellHarness().feed("<shell>x</shell>", event("tool-result", "x", "cmd-0-0", **fields)).calls
     assert (call.status, call.exit_status, call.error) == (status, exit, error)
 
 
 def test_stdout_and_stderr_of_a_result_are_stored() -> None:
     """S0.6: unchanged."""
-    (call,) = Reading().feed(event("tool-result", "x", "cmd-0-0", stdout="o", stderr="e", exitStatus=1)).calls
+    (call,) = ShellHarness().feed(event("tool-result", "x", "cmd-0-0", stdout="o", stderr="e", exitStatus=1)).calls
     assert (call.output, call.exit_status) == ({"stdout": "o", "stderr": "e"}, 1)
 
 
 def test_commands_are_removed_from_the_shown_text() -> None:
     """Each call is at its position between the texts."""
-    reading = Reading().feed(PROMPT, *"Look: <shell>ls</shell> then <b> and <shell>cat").close()
-    assert reading.texts == ["Go", "Look: ", " then <b> and <shell>cat"]
-    assert [type(entry).__name__ for entry in reading.entries()] == ["Message", "Message", "ToolCall", "Message"]
+    harness = ShellHarness().feed(PROMPT, *"Look: <shell>ls</shell> then <b> and <shell>cat").close()
+    assert harness.texts == ["Go", "Look: ", " then <b> and <shell>cat"]
+    assert [type(entry).__name__ for entry in harness.entries()] == ["Message", "Message", "ToolCall", "Message"]
 
 
 def test_held_back_text_is_released_at_the_end_of_the_round() -> None:
     """A mark, a result, `done` and the end of the stream end the text."""
     for ending in ({"type": "iteration-end"}, event("tool-result", "x", "y", result=""), DONE, {"type": "error"}):
-        assert Reading().feed("a <sh", ending).texts == ["a <sh"]
-    assert Reading().feed("a <sh").close().texts == ["a <sh"]
+        assert ShellHarness().feed("a <sh", ending).texts == ["a <sh"]
+    assert ShellHarness().feed("a <sh").close().texts == ["a <sh"]
 
 
 @given(texts, st.lists(st.integers(0, 200), max_size=6))
-def test_any_split_of_a_stream_gives_the_same_entries(text: str, places: list[int]) -> None:
+def test_any_split_of_a_stream_gives_the_same_entries(text: str, offsets: list[int]) -> None:
     """S0.1: calls and texts do not depend on the message boundaries."""
-    whole = Reading().feed(text).close()
-    pieces = Reading().feed(*cut(text, places)).close()
-    assert pieces.texts == whole.texts
-    assert [call.raw_input for call in pieces.calls] == [call.raw_input for call in whole.calls]
+    expected = ShellHarness().feed(text).close()
+    pieces = ShellHarness().feed(*split_text(text, offsets)).close()
+    assert pieces.texts == expected.texts
+    assert [call.raw_input for call in pieces.calls] == [call.raw_input for call in expected.calls]
 
 
 def test_a_cumulative_text_is_read_once() -> None:
     """Only the new part of each message counts."""
     full = "Hm <shell>ls</shell> <shell>id</shell>."
-    reading = Reading(chunks="cumulative").feed(*[text(full[:end]) for end in range(1, len(full) + 1)])
-    assert [call.raw_input["command"] for call in reading.calls] == ["ls", "id"]
-    assert reading.close().texts == ["Hm ", " ", "."]
+    harness = ShellHarness(chunks="cumulative").feed(*[text(full[:end]) for end in range(1, len(full) + 1)])
+    assert [call.raw_input["command"] for call in harness.calls] == ["ls", "id"]
+    assert harness.close().texts == ["Hm ", " ", "."]
 
 
 def test_a_command_in_a_replaced_text_is_found_once() -> None:
     """S0.1: the text is parsed again, and its commands keep their ids."""
-    reading = Reading(chunks="cumulative").feed("<shell>ls</shell> hello", "<shell>ls</shell> help")
-    assert [call.title for call in reading.calls] == ["ls"]
+    harness = ShellHarness(chunks="cumulative").feed("<shell>ls</shell> hello", "<shell>ls</shell> help")
+    assert [call.title for call in harness.calls] == ["ls"]
 
 
 def test_a_prompt_begins_a_turn_and_done_ends_it_once() -> None:
     """A second `done` is ignored, and the reason is the producer's."""
-    reading = Reading().feed(PROMPT, "Hello", {"type": "done", "reason": "max_turn_requests"}, DONE).close()
-    assert [event.reason for event in reading.log(ev.TurnEnded)] == ["max_turn_requests"]
-    assert not any(entry.streaming for entry in reading.entries(Message))
+    harness = ShellHarness().feed(PROMPT, "Hello", {"type": "done", "reason": "max_turn_requests"}, DONE).close()
+    assert [event.reason for event in harness.log(ev.TurnEnded)] == ["max_turn_requests"]
+    assert not any(entry.streaming for entry in harness.entries(Message))
 
 
 def test_done_does_not_end_a_turn_of_the_caller() -> None:
     """A stream without a prompt leaves the turn to the caller; its text is still complete."""
-    reading = Reading().feed("Hello", DONE).close()
-    assert not reading.log(ev.TurnStarted) and not reading.log(ev.TurnEnded)
-    assert not any(entry.streaming for entry in reading.entries(Message))
+    harness = ShellHarness().feed("Hello", DONE).close()
+    assert not harness.log(ev.TurnStarted) and not harness.log(ev.TurnEnded)
+    assert not any(entry.streaming for entry in harness.entries(Message))
 
 
 def test_a_run_without_a_prompt_after_done_is_a_separate_turn() -> None:
     """Ids restart after `done` and must not match earlier calls."""
-    reading = Reading()
+    harness = ShellHarness()
     for day in ("Monday", "Tuesday"):
-        reading.feed("<shell>date</shell>", event("tool-result", "date", "cmd-0-0", result=day), DONE)
-    assert [call.output for call in reading.calls] == ["Monday", "Tuesday"]
+        harness.feed("<shell>date</shell>", event("tool-result", "date", "cmd-0-0", result=day), DONE)
+    assert [call.output for call in harness.calls] == ["Monday", "Tuesday"]
 
 
 def test_an_error_ends_the_turn_and_its_commands() -> None:
     """C5: with a readable reason."""
-    reading = Reading().feed(PROMPT, "<shell>make</shell>", {"type": "error", "content": "overloaded"})
-    assert [(call.status, call.reason) for call in reading.calls] == [("lost", "overloaded")]
+    harness = ShellHarness().feed(PROMPT, "<shell>make</shell>", {"type": "error", "content": "overloaded"})
+    assert [(call.status, call.reason) for call in harness.calls] == [("lost", "overloaded")]
 
 
 def test_stored_parts_become_texts_and_calls() -> None:
@@ -613,30 +615,32 @@ def test_stored_parts_become_texts_and_calls() -> None:
     for index, (status, content) in enumerate(states):
         name = f"cmd-0-{index}"
         parts.append({"type": "tool", "command": "ls", "commandId": name, "toolStatus": status, "content": content})
-    reading = Reading().feed({"role": "user", "content": "Go"}, {"role": "assistant", "content": "So:", "parts": parts})
-    assert reading.texts == ["Go", "So:"]
-    assert [(call.status, call.output) for call in reading.calls] == states
+    harness = ShellHarness().feed(
+        {"role": "user", "content": "Go"}, {"role": "assistant", "content": "So:", "parts": parts}
+    )
+    assert harness.texts == ["Go", "So:"]
+    assert [(call.status, call.output) for call in harness.calls] == states
 
 
 def test_stored_texts_and_result_blocks_become_calls() -> None:
     """Each result block that the model received is matched to its command."""
-    written = {"role": "assistant", "content": "<shell>ls</shell><shell>true</shell>"}
+    answer = {"role": "assistant", "content": "<shell>ls</shell><shell>true</shell>"}
     message = {"role": "tool", "content": format_tool_results([{"result": "a"}, {"result": ""}])}
-    reading = Reading().feed(written, message)
-    assert [call.status for call in reading.calls] == ["completed", "completed"]
-    assert [type(draft.event) for draft in reading.decoder.feed(message)] == [ev.Raw]
-    reading.feed(written, {"role": "tool", "content": "something else"})
-    assert [call.tool_call_id for call in reading.calls] == ["cmd-0-0", "cmd-0-1", "cmd-1-0", "cmd-1-1"]
-    assert [call.output for call in reading.calls] == ["a", "", None, None]
-    assert [raw.body for raw in reading.log(ev.Raw)] == [{"role": "tool", "content": "something else"}]
+    harness = ShellHarness().feed(answer, message)
+    assert [call.status for call in harness.calls] == ["completed", "completed"]
+    assert [type(draft.event) for draft in harness.decoder.feed(message)] == [ev.Raw]
+    harness.feed(answer, {"role": "tool", "content": "something else"})
+    assert [call.tool_call_id for call in harness.calls] == ["cmd-0-0", "cmd-0-1", "cmd-1-0", "cmd-1-1"]
+    assert [call.output for call in harness.calls] == ["a", "", None, None]
+    assert [raw.body for raw in harness.log(ev.Raw)] == [{"role": "tool", "content": "something else"}]
 
 
 def test_other_tool_calls_have_a_separate_id_namespace() -> None:
     """A call of another tool with the id of a command is another call."""
-    reading = Reading().feed("<shell>ls</shell>")
-    reading.feed({"type": "agent-tool-call", "toolName": "search", "toolArgs": {"q": 1}, "toolCallId": "cmd-0-0"})
-    reading.feed({"type": "agent-tool-result", "toolCallId": "cmd-0-0", "result": "found"})
-    assert [(call.tool_name, call.status, call.output) for call in reading.calls] == [
+    harness = ShellHarness().feed("<shell>ls</shell>")
+    harness.feed({"type": "agent-tool-call", "toolName": "search", "toolArgs": {"q": 1}, "toolCallId": "cmd-0-0"})
+    harness.feed({"type": "agent-tool-result", "toolCallId": "cmd-0-0", "result": "found"})
+    assert [(call.tool_name, call.status, call.output) for call in harness.calls] == [
         ("shell", "queued", None),
         ("search", "completed", "found"),
     ]
@@ -669,7 +673,7 @@ def test_a_message_of_unknown_kind_gives_one_raw_event(message: Any) -> None:
 def test_a_message_is_stored_as_raw_once() -> None:
     """For any number of reasons."""
     failed = {"type": "error", "error": "no model", "code": 7}
-    assert Reading().feed(failed).raws == [failed]
+    assert ShellHarness().feed(failed).raws == [failed]
 
 
 def test_nested_messages_are_stored_as_raw() -> None:
@@ -677,8 +681,8 @@ def test_nested_messages_are_stored_as_raw() -> None:
     message: Any = {"type": "text", "text": "a"}
     for _ in range(5000):
         message = {"role": "assistant", "parts": [message]}
-    (kept, *_) = ShellDecoder().feed(message)
-    assert isinstance(kept.event, ev.Raw) and kept.event.body is message["parts"][0]
+    (draft, *_) = ShellDecoder().feed(message)
+    assert isinstance(draft.event, ev.Raw) and draft.event.body is message["parts"][0]
 
 
 def test_a_message_with_unknown_fields_is_also_stored_as_raw() -> None:

@@ -1,4 +1,4 @@
-"""`shell` out: a page that takes a turn's events as its cards do has the parts that the history holds by then."""
+"""Encode `shell`: after any event a page that applies the stream has the parts of the history."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from tests.support.strategies import scripts, write_script
 Parts = list[dict[str, Any]]
 Card = dict[str, Any]
 
-NEXT = {"queued": ("running", "completed"), "running": ("completed",), "completed": ()}
+NEXT_STATUSES = {"queued": ("running", "completed"), "running": ("completed",), "completed": ()}
 
 
-class Page:
-    """The page of the format's own client: texts extend the last part of their kind, cards are found by id."""
+class CardPage:
+    """The page of the format's own client: a text extends the last part of its type, and a card is found by its id."""
 
     def __init__(self) -> None:
         self.parts: Parts = []
         self.done = 0
         self._cards: dict[str, Card] = {}
 
-    def see(self, event: dict[str, Any]) -> None:
-        assert not self.done, "nothing comes after `done`"
-        self.SEEN.get(event["type"], Page._ignore)(self, event)
+    def handle(self, event: dict[str, Any]) -> None:
+        assert not self.done, "an event after `done`"
+        self.HANDLERS.get(event["type"], CardPage._ignore)(self, event)
 
     def _ignore(self, event: dict[str, Any]) -> None:
-        """A page of another age knows other events."""
+        """Ignore events of other versions."""
 
     def _text(self, event: dict[str, Any]) -> None:
         if not self.parts or self.parts[-1]["type"] != event["type"]:
@@ -64,16 +64,16 @@ class Page:
         self._move(event, "completed", content=event["result"], isError=event["isError"])
 
     def _move(self, event: dict[str, Any], status: str, **fields: Any) -> None:
-        """A card only moves forward, and events for unknown ids change nothing."""
+        """Set the status of a card to a later one; ignore events with unknown ids."""
         card = self._cards.get(event["commandId"])
-        if card is not None and status in NEXT[card["toolStatus"]]:
+        if card is not None and status in NEXT_STATUSES[card["toolStatus"]]:
             assert card["command"] == event["command"]
             card.update(toolStatus=status, **fields)
 
     def _done(self, event: dict[str, Any]) -> None:
         self.done += 1
 
-    SEEN: ClassVar[dict[str, Callable[[Any, dict[str, Any]], None]]] = {
+    HANDLERS: ClassVar[dict[str, Callable[[Any, dict[str, Any]], None]]] = {
         "text": _text,
         "reasoning": _text,
         "tool-call": _call,
@@ -83,34 +83,34 @@ class Page:
     }
 
 
-class Pages(stream_checks.Client):
-    """The page in the place of a client's process."""
+class PageClient(stream_checks.Client):
+    """A client that reads with `CardPage` instead of a Node process."""
 
     def __init__(self) -> None:
         pass
 
     def ask(self, jobs: Sequence[stream_checks.Job]) -> list[stream_checks.Job]:
-        return [{"error": None, "messages": _reduced(job["chunks"], job["at"])} for job in jobs]
+        return [{"error": None, "messages": reduce_parts(job["chunks"], job["at"])} for job in jobs]
 
 
-def _reduced(chunks: list[Any], at: list[int]) -> list[Parts]:
-    """The parts after each number of events, as they come over the wire."""
-    page, shown, seen = Page(), [], 0
-    for count in at:
-        for chunk in chunks[seen:count]:
-            page.see(json.loads(frame(chunk).removeprefix(b"data: ")))
-        seen = count
-        shown.append([dict(part) for part in page.parts])
-    return shown
+def reduce_parts(chunks: list[Any], counts: list[int]) -> list[Parts]:
+    """Return the parts after each of these numbers of events, parsed from their frames."""
+    page, reduced, read_count = CardPage(), [], 0
+    for count in counts:
+        for chunk in chunks[read_count:count]:
+            page.handle(json.loads(frame(chunk).removeprefix(b"data: ")))
+        read_count = count
+        reduced.append([dict(part) for part in page.parts])
+    return reduced
 
 
 def parts_of(messages: list[Any], turn: str) -> Parts:
-    """The parts of a turn's assistant message; none before it begins."""
+    """Return the parts of the assistant message of a turn, or none before it begins."""
     return next((message["parts"] for message in messages if message["id"] == f"turn-{turn}"), [])
 
 
 def new_law() -> stream_checks.Law:
-    return stream_checks.Law(Pages(), "shell", parts_of)
+    return stream_checks.Law(PageClient(), "shell", parts_of)
 
 
 # The law
@@ -122,17 +122,17 @@ def test_events_of_a_call_are_in_order_and_done_is_sent_once(script: list[Event]
     log = write_script(script).log
     for turn in stream_checks.turns_of(log):
         for segment in new_law().connections(log, turn):
-            _check_order([event for event in segment.chunks if event["type"].startswith("tool-")])
+            check_order([event for event in segment.chunks if event["type"].startswith("tool-")])
             kinds = [event["type"] for event in segment.chunks]
             assert "done" not in kinds[:-1]
 
 
-def _check_order(events: list[dict[str, Any]]) -> None:
+def check_order(events: list[dict[str, Any]]) -> None:
     order = ["tool-call", "tool-start", "tool-result"]
-    seen: dict[str, list[str]] = {}
+    types_by_id: dict[str, list[str]] = {}
     for event in events:
-        seen.setdefault(event["commandId"], []).append(event["type"])
-    for kinds in seen.values():
+        types_by_id.setdefault(event["commandId"], []).append(event["type"])
+    for kinds in types_by_id.values():
         assert kinds[0] == "tool-call"
         assert kinds == [kind for kind in order if kind in kinds]
 
@@ -141,29 +141,29 @@ def _check_order(events: list[dict[str, Any]]) -> None:
 def test_a_history_page_is_made_from_its_turns_alone(script: list[Event]) -> None:
     """So a page of a long history needs no other entries."""
     entries = write_script(script).state.snapshot().entries
-    assert history(entries) == [message for block in _blocks(entries) for message in history(block)]
+    assert history(entries) == [message for block in split_turns(entries) for message in history(block)]
     identities = [message["id"] for message in history(entries)]
     assert len(identities) == len(set(identities))
 
 
-def _blocks(entries: list[Entry]) -> list[list[Entry]]:
+def split_turns(entries: list[Entry]) -> list[list[Entry]]:
     blocks: list[list[Entry]] = []
     for entry in entries:
-        prompt = isinstance(entry, Message) and entry.role == "user" and not entry.turn
-        if not blocks or prompt or blocks[-1][-1].turn != entry.turn:
+        is_prompt = isinstance(entry, Message) and entry.role == "user" and not entry.turn
+        if not blocks or is_prompt or blocks[-1][-1].turn != entry.turn:
             blocks.append([])
         blocks[-1].append(entry)
     return blocks
 
 
-# What is said
+# Content of the events
 
 
 LS = ev.CallProposed(aliases=(Alias("shell", "cmd-0-0"),), tool_name="shell", input={"command": "ls"})
 
 
-def streamed(*script: Event) -> list[dict[str, Any]]:
-    """All events of the first turn of a script, which needs no restart."""
+def stream_of(*script: Event) -> list[dict[str, Any]]:
+    """Return all events of the first turn of a script, which must need no restart."""
     encoder, stream = open_stream(), []
     for event in write_script([ev.TurnStarted(), *script]).log:
         chunks = encoder.feed(event)
@@ -172,20 +172,20 @@ def streamed(*script: Event) -> list[dict[str, Any]]:
     return stream
 
 
-def about(cls: type[ev.CallEvent], **fields: Any) -> ev.CallEvent:
+def call_event(cls: type[ev.CallEvent], **fields: Any) -> ev.CallEvent:
     return cls(aliases=LS.aliases, **fields)
 
 
 def test_a_command_goes_from_queued_to_completed() -> None:
     """S0.4: each event has the command and its id; the result is the text for the model."""
-    ended = about(ev.CallFailed, output={"stdout": "a\n", "stderr": "no b"}, exit_status=2)
-    stream = streamed(ev.MessageDelta(text="See: "), LS, about(ev.CallStarted), ended, ev.TurnEnded())
-    named = {"command": "ls", "commandId": "cmd-0-0"}
+    ended = call_event(ev.CallFailed, output={"stdout": "a\n", "stderr": "no b"}, exit_status=2)
+    stream = stream_of(ev.MessageDelta(text="See: "), LS, call_event(ev.CallStarted), ended, ev.TurnEnded())
+    ids = {"command": "ls", "commandId": "cmd-0-0"}
     assert stream == [
         {"type": "text", "content": "See: "},
-        {"type": "tool-call", **named},
-        {"type": "tool-start", **named},
-        {"type": "tool-result", **named, "result": "a\n[stderr]\nno b\n[exit status 2]", "isError": True},
+        {"type": "tool-call", **ids},
+        {"type": "tool-start", **ids},
+        {"type": "tool-result", **ids, "result": "a\n[stderr]\nno b\n[exit status 2]", "isError": True},
         {"type": "done", "reason": "end_turn"},
     ]
 
@@ -194,7 +194,7 @@ def test_card_part_and_model_have_the_same_result_text() -> None:
     """S0.6: on the card, in the stored part, and in the block for the model."""
     for output in ("", "a\n", "x" * 40_000, "```\nfence\n````", "\n\n", {"n": 1}, None, {"stderr": "e"}):
         state = write_script(
-            [ev.TurnStarted(), LS, about(ev.CallStarted), about(ev.CallCompleted, output=output)]
+            [ev.TurnStarted(), LS, call_event(ev.CallStarted), call_event(ev.CallCompleted, output=output)]
         ).state
         (part,) = history(state)[-1]["parts"]
         block = model_messages(state)[-1]["content"]
@@ -204,7 +204,7 @@ def test_card_part_and_model_have_the_same_result_text() -> None:
 
 def test_a_call_that_never_ran_has_no_start_event() -> None:
     """A denied command shows the denial only."""
-    stream = streamed(LS, about(ev.ApprovalRequested), ev.ApprovalRefused(approval="#0", reason="never"))
+    stream = stream_of(LS, call_event(ev.ApprovalRequested), ev.ApprovalRefused(approval="#0", reason="never"))
     assert [event["type"] for event in stream] == ["tool-call", "tool-result"]
     assert stream[-1]["isError"] and "[error: never]" in stream[-1]["result"]
 
@@ -224,14 +224,14 @@ def test_calls_of_other_tools_are_shown() -> None:
 def test_content_blocks_without_output_are_the_result() -> None:
     """Some agents send content blocks instead of output; the card has their text."""
     block = {"type": "content", "content": {"type": "text", "text": "done it"}}
-    stream = streamed(LS, about(ev.CallCompleted, content=[block, {"type": "terminal", "terminalId": "1"}]))
+    stream = stream_of(LS, call_event(ev.CallCompleted, content=[block, {"type": "terminal", "terminalId": "1"}]))
     assert stream[-1]["result"] == "done it"
 
 
 def test_content_blocks_precede_printed_output() -> None:
     """As in every other format."""
     block = {"type": "content", "content": {"type": "text", "text": "3 files"}}
-    stream = streamed(LS, about(ev.CallProgress, text="a b c"), about(ev.CallCompleted, content=[block]))
+    stream = stream_of(LS, call_event(ev.CallProgress, text="a b c"), call_event(ev.CallCompleted, content=[block]))
     assert stream[-1]["result"] == "3 files"
 
 
@@ -249,7 +249,7 @@ def test_content_blocks_precede_printed_output() -> None:
 )
 def test_a_failure_has_its_reason_and_its_exit_status(failed: dict[str, Any], error: str) -> None:
     """S0.6: an exit status replaces no other reason, and status 0 is not a success by itself."""
-    assert streamed(LS, about(ev.CallFailed, output="half", **failed))[-1]["result"] == error
+    assert stream_of(LS, call_event(ev.CallFailed, output="half", **failed))[-1]["result"] == error
 
 
 def test_every_state_has_its_name() -> None:
@@ -264,7 +264,7 @@ def test_every_state_has_its_name() -> None:
 
 def test_consecutive_texts_are_paragraphs_of_one_part() -> None:
     """Text chunks have no id, so the texts are one part, with a blank line between them."""
-    stream = streamed(ev.MessageDelta(text="One."), ev.PlanUpdated(entries=[]), ev.MessageDelta(text="Two."))
+    stream = stream_of(ev.MessageDelta(text="One."), ev.PlanUpdated(entries=[]), ev.MessageDelta(text="Two."))
     assert "".join(event["content"] for event in stream) == "One.\n\nTwo."
 
 
@@ -282,52 +282,54 @@ def test_user_messages_are_separate_messages() -> None:
 
 def test_decoding_stored_messages_gives_the_same_session() -> None:
     """The decoder of the format gives the same texts, commands, ids and ends."""
-    ended = about(ev.CallFailed, output="no", error="gone")
+    ended = call_event(ev.CallFailed, output="no", error="gone")
     script = [
         ev.TurnStarted(),
         ev.MessageUser(text="go"),
         ev.MessageDelta(text="I do"),
         LS,
-        about(ev.CallStarted),
+        call_event(ev.CallStarted),
         ended,
     ]
     first = history(write_script([*script, ev.MessageDelta(text="So."), ev.TurnEnded()]).state)
     decoder = ShellDecoder()
     drafts = [draft.event for message in json.loads(codec.encode(first)) for draft in decoder.feed(message)]
-    again = history(write_script([ev.TurnStarted(), *drafts]).state)
-    kept = [[{**part, "content": "..."} for part in message["parts"]] for message in first]
-    assert [[{**part, "content": "..."} for part in message["parts"]] for message in again] == kept
+    decoded = history(write_script([ev.TurnStarted(), *drafts]).state)
+    expected = [[{**part, "content": "..."} for part in message["parts"]] for message in first]
+    assert [[{**part, "content": "..."} for part in message["parts"]] for message in decoded] == expected
     assert not [event for event in drafts if isinstance(event, ev.Raw)]
 
 
-# Beginnings and ends
+# Restart and end of a stream
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        about(ev.CallProgress, input={"command": "rm"}),
-        about(ev.CallRequeued),
-        about(ev.ApprovalRequested),
+        call_event(ev.CallProgress, input={"command": "rm"}),
+        call_event(ev.CallRequeued),
+        call_event(ev.ApprovalRequested),
     ],
 )
 def test_a_change_that_cards_cannot_show_requests_a_restart(event: Event) -> None:
     """Every later event requests it again until the turn is replayed."""
-    log = write_script([ev.TurnStarted(), LS, about(ev.CallStarted), event, ev.MessageDelta(text="Well.")]).log
+    log = write_script([ev.TurnStarted(), LS, call_event(ev.CallStarted), event, ev.MessageDelta(text="Well.")]).log
     encoder = open_stream()
-    *answers, changed, after = [encoder.feed(event) for event in log]
-    assert not [answer for answer in answers if isinstance(answer, Restart)]
+    *outputs, changed, after = [encoder.feed(event) for event in log]
+    assert not [output for output in outputs if isinstance(output, Restart)]
     assert isinstance(changed, Restart) and isinstance(after, Restart)
     assert [chunk["type"] for chunk in changed.chunks] == ["restart"]
-    replayed = encoder.opening()
-    assert replayed[-1] == {"type": "text", "content": "Well."}
+    opening = encoder.opening()
+    assert opening[-1] == {"type": "text", "content": "Well."}
     assert encoder.feed(ev.MessageUser(seq=99, text="next")) == []
 
 
 def test_a_stream_ends_after_the_last_call_of_its_turn() -> None:
-    """The turn is over, its command is not: `done` comes when that has ended."""
+    """If a command ends after its turn, `done` is sent after the result."""
     encoder = open_stream()
-    log = write_script([ev.TurnStarted(), LS, about(ev.CallStarted), ev.TurnEnded(), about(ev.CallCompleted)]).log
+    log = write_script(
+        [ev.TurnStarted(), LS, call_event(ev.CallStarted), ev.TurnEnded(), call_event(ev.CallCompleted)]
+    ).log
     for event in log[:-1]:
         encoder.feed(event)
     assert not encoder.finished
@@ -337,14 +339,14 @@ def test_a_stream_ends_after_the_last_call_of_its_turn() -> None:
 
 
 def test_a_change_after_the_end_of_the_stream_requests_a_restart() -> None:
-    """A detached call has its answer at once; a change of it after the end of the stream needs a new stream."""
+    """A detached call is answered immediately; a change after the end of the stream needs a new stream."""
     detached = structs.replace(LS, scope="detached")
-    rename = about(ev.CallProgress, input={"command": "pwd"})
+    rename = call_event(ev.CallProgress, input={"command": "pwd"})
     encoder = open_stream()
     log = write_script([ev.TurnStarted(), detached, ev.TurnEnded(), rename]).log
-    *answers, after = [encoder.feed(event) for event in log]
-    assert [event["type"] for answer in answers for event in answer] == ["tool-call", "tool-result", "done"]
-    assert json.loads(answers[1][-1]["result"])["status"] == "queued"
+    *outputs, after = [encoder.feed(event) for event in log]
+    assert [event["type"] for output in outputs for event in output] == ["tool-call", "tool-result", "done"]
+    assert json.loads(outputs[1][-1]["result"])["status"] == "queued"
     assert isinstance(after, Restart)
     assert encoder.opening()[0]["command"] == "pwd"
 
@@ -361,16 +363,16 @@ def test_the_cost_of_a_chunk_does_not_grow_with_the_text() -> None:
     """C12: a chunk of text is one event with that chunk only."""
     encoder = open_stream()
     encoder.feed(ev.TurnStarted(seq=1, turn="t"))
-    answers = [encoder.feed(_piece(seq)) for seq in range(2, 2000)]
-    assert answers == [[{"type": "text", "content": "12345678"}]] * len(answers)
+    outputs = [encoder.feed(text_delta(seq)) for seq in range(2, 2000)]
+    assert outputs == [[{"type": "text", "content": "12345678"}]] * len(outputs)
 
 
-def _piece(seq: int) -> Event:
+def text_delta(seq: int) -> Event:
     return ev.MessageDelta(seq=seq, text="12345678", chunks="delta")
 
 
 def test_the_registry_has_the_stream_encoder() -> None:
-    """Server-sent events, by the names that the list of formats has."""
+    """Server-sent events, by the name in the list of formats."""
     stream = registry.streaming("shell")
     assert stream.events and stream.headers["content-type"] == "text/event-stream"
     assert stream.frame({"type": "done"}) == b'data: {"type":"done"}\n\n'

@@ -1,4 +1,4 @@
-"""Files put into a ledger: native logs and foreign traffic, whole, cut short, longer than before, and damaged."""
+"""Import files into a ledger: native logs and foreign traffic, complete, truncated, extended and damaged."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ from tests.support.paths import TESTS
 from tests.support.strategies import MemoryLedger, canonical_json, logs, scripts, write_script
 
 CAPTURES = {path.stem: path for path in sorted((TESTS / "captures").glob("*.jsonl"))}
-QUIET = Settings(synchronous="NORMAL", reaper_interval=3600, checkpoint_every=10**9)
-S = "s"
+NO_REAPER = Settings(synchronous="NORMAL", reaper_interval=3600, checkpoint_every=10**9)
+SESSION = "s"
 
 
-def lines_of(name: str) -> list[bytes]:
-    """The lines of a capture."""
+def capture_lines(name: str) -> list[bytes]:
+    """Return the lines of a capture."""
     return CAPTURES[name].read_bytes().splitlines(keepends=True)
 
 
-async def opened() -> LocalLedger:
-    """An empty ledger in which nothing happens by itself."""
-    return await callslip.open("sqlite:///:memory:", QUIET)
+async def open_empty() -> LocalLedger:
+    """Open an empty ledger without a reaper and without checkpoints."""
+    return await callslip.open("sqlite:///:memory:", NO_REAPER)
 
 
-async def acp(ledger: LocalLedger, lines: Any, session: str = S, **options: Any) -> Report:
+async def import_acp(ledger: LocalLedger, lines: Any, session: str = SESSION, **options: Any) -> Report:
     return await import_lines(ledger.log, session, "acp", lines, **options)
 
 
-async def log_of(ledger: LocalLedger, session: str = S) -> list[Event]:
+async def read_log(ledger: LocalLedger, session: str = SESSION) -> list[Event]:
     return [event async for event in ledger.events(session)]
 
 
-async def calls_of(ledger: LocalLedger, session: str = S) -> list[ToolCall]:
+async def list_calls(ledger: LocalLedger, session: str = SESSION) -> list[ToolCall]:
     return [entry for entry in (await ledger.snapshot(session)).entries if isinstance(entry, ToolCall)]
 
 
-def native(log: list[Event]) -> list[bytes]:
-    """A log as it is exported, one event per line."""
+def export_lines(log: list[Event]) -> list[bytes]:
+    """Return the exported form of a log, one event per line."""
     return [encode_event(event) for event in log]
 
 
@@ -67,19 +67,19 @@ def native(log: list[Event]) -> list[bytes]:
 
 
 @pytest.fixture
-def one_way(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A format that can only be written."""
-    created = registry.Format(name="one-way", about="", encoder="callslip.formats.ai_sdk:history_v6")
-    monkeypatch.setitem(registry.FORMATS, created.name, created)
-    return created.name
+def export_only_format(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a format that can only be exported."""
+    new_format = registry.Format(name="one-way", about="", encoder="callslip.formats.ai_sdk:history_v6")
+    monkeypatch.setitem(registry.FORMATS, new_format.name, new_format)
+    return new_format.name
 
 
-def test_an_unknown_format_is_refused_with_the_known_names(one_way: str) -> None:
+def test_an_unknown_format_is_refused_with_the_known_names(export_only_format: str) -> None:
     """An export-only format is refused with the names of the import formats."""
     with pytest.raises(InvalidInputError, match=r"'acpp' cannot be read; these can: acp, .*events"):
         registry.decoder("acpp")
     with pytest.raises(InvalidInputError, match=r"'one-way' cannot be read; these can: acp, .*events"):
-        registry.decoder(one_way)
+        registry.decoder(export_only_format)
     with pytest.raises(InvalidInputError, match="'rows' cannot be written"):
         registry.encoder("rows")
 
@@ -103,8 +103,8 @@ def test_every_listed_format_can_be_loaded(name: str) -> None:
     entry = registry.find(name)
     assert entry.about and (entry.decoder or entry.encoder or entry.document)
     if entry.decoder:
-        created = registry.decoder(name, chunks="delta", started=1)
-        assert created.feed(None) and created.feed({"x": [1]}) and not created.close("eof")
+        decoder = registry.decoder(name, chunks="delta", started=1)
+        assert decoder.feed(None) and decoder.feed({"x": [1]}) and not decoder.close("eof")
     if entry.encoder:
         assert callable(registry.encoder(name))
     assert (registry.splitter(name) is not None) == bool(entry.splitter)
@@ -117,13 +117,13 @@ def test_every_listed_format_can_be_loaded(name: str) -> None:
 @pytest.mark.parametrize("name", CAPTURES)
 async def test_importing_a_file_twice_changes_nothing(name: str) -> None:
     """C7: no event is added, and the report says so."""
-    async with await opened() as ledger:
-        first = await import_file(ledger.log, S, "acp", CAPTURES[name])
-        log = await log_of(ledger)
-        second = await import_file(ledger.log, S, "acp", CAPTURES[name])
-        assert native(await log_of(ledger)) == native(log)
+    async with await open_empty() as ledger:
+        first = await import_file(ledger.log, SESSION, "acp", CAPTURES[name])
+        log = await read_log(ledger)
+        second = await import_file(ledger.log, SESSION, "acp", CAPTURES[name])
+        assert export_lines(await read_log(ledger)) == export_lines(log)
         assert (second.events, second.seen, second.drafts, second.verdicts) == (0, first.drafts, first.drafts, {})
-        assert first.events == len(log) and first.lines == second.lines == len(lines_of(name))
+        assert first.events == len(log) and first.lines == second.lines == len(capture_lines(name))
         assert not await find_faults(ledger)
 
 
@@ -131,22 +131,24 @@ async def test_importing_a_file_twice_changes_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", CAPTURES)
 async def test_the_batch_size_does_not_change_the_entries(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All lines in one transaction, or each in its own: the same entries, replays included (S2.11)."""
-    seen: list[bytes] = []
+    entries_by_size: list[bytes] = []
     for size in (1, importer.BATCH_DRAFTS):
         monkeypatch.setattr(importer, "BATCH_DRAFTS", size)
-        async with await opened() as ledger:
-            await acp(ledger, lines_of(name), started=10**12)
-            seen.append(renamed(await log_of(ledger)))
-    assert seen[0] == seen[1]
+        async with await open_empty() as ledger:
+            await import_acp(ledger, capture_lines(name), started=10**12)
+            entries_by_size.append(normalized_entries(await read_log(ledger)))
+    assert entries_by_size[0] == entries_by_size[1]
 
 
-def renamed(log: list[Event]) -> bytes:
-    """The entries of a log, with one name for each minted id and none of the store's own times."""
-    state = SessionFold(S)
+def normalized_entries(log: list[Event]) -> bytes:
+    """Return the entries of a log as JSON, with numbers in place of generated ids."""
+    state = SessionFold(SESSION)
     state.fold(log)
     text = canonical_json(state.snapshot().entries).decode()
-    minted = [getattr(event, field) for event in log for field in ("call", "approval") if getattr(event, field, "")]
-    for number, name in enumerate(dict.fromkeys(minted)):
+    generated_ids = [
+        getattr(event, field) for event in log for field in ("call", "approval") if getattr(event, field, "")
+    ]
+    for number, name in enumerate(dict.fromkeys(generated_ids)):
         text = text.replace(name, f"#{number}")
     return text.encode()
 
@@ -154,21 +156,21 @@ def renamed(log: list[Event]) -> bytes:
 @pytest.mark.anyio
 async def test_a_longer_version_of_a_file_adds_only_new_events() -> None:
     """The end of the shorter one ended its turn; events of the longer one about that turn are late."""
-    lines = lines_of("ts-example-allow")
-    async with await opened() as ledger:
-        await acp(ledger, lines[:15])
-        one_turn = await log_of(ledger)
-        report = await acp(ledger, lines)
-        assert (await log_of(ledger))[: len(one_turn)] == one_turn
-        assert [call.status for call in await calls_of(ledger)] == ["completed"] * 4
-        assert report.seen == len(one_turn) and report.events == len(await log_of(ledger)) - len(one_turn)
-    async with await opened() as ledger:
-        await acp(ledger, lines[:8])
-        assert [call.status for call in await calls_of(ledger)] == ["completed"]
-        await acp(ledger, lines[:7], "shorter")
-        assert [call.status for call in await calls_of(ledger, "shorter")] == ["lost"]
-        await acp(ledger, lines[:8], "shorter")
-        (call,) = await calls_of(ledger, "shorter")
+    lines = capture_lines("ts-example-allow")
+    async with await open_empty() as ledger:
+        await import_acp(ledger, lines[:15])
+        first_log = await read_log(ledger)
+        report = await import_acp(ledger, lines)
+        assert (await read_log(ledger))[: len(first_log)] == first_log
+        assert [call.status for call in await list_calls(ledger)] == ["completed"] * 4
+        assert report.seen == len(first_log) and report.events == len(await read_log(ledger)) - len(first_log)
+    async with await open_empty() as ledger:
+        await import_acp(ledger, lines[:8])
+        assert [call.status for call in await list_calls(ledger)] == ["completed"]
+        await import_acp(ledger, lines[:7], "shorter")
+        assert [call.status for call in await list_calls(ledger, "shorter")] == ["lost"]
+        await import_acp(ledger, lines[:8], "shorter")
+        (call,) = await list_calls(ledger, "shorter")
         assert (call.status, bool(call.late)) == ("lost", True)
 
 
@@ -176,18 +178,18 @@ async def test_a_longer_version_of_a_file_adds_only_new_events() -> None:
 async def test_calls_outside_of_any_turn_end_with_the_file() -> None:
     """C5: also calls without an owner, left open when their turn ended normally."""
     update = {"sessionUpdate": "tool_call", "toolCallId": "c1", "title": "T", "status": "in_progress"}
-    idle = {"method": "session/update", "params": {"sessionId": "s1", "update": update}}
-    begun = {"id": 1, "method": "session/prompt", "params": {"sessionId": "s1", "prompt": []}}
-    ended = {"id": 1, "result": {"stopReason": "end_turn"}}
-    async with await opened() as ledger:
-        await acp(ledger, jsonl(idle))
-        await acp(ledger, jsonl(begun, idle, ended), "left")
-        for session in (S, "left"):
-            (call,) = await calls_of(ledger, session)
+    call_update = {"method": "session/update", "params": {"sessionId": "s1", "update": update}}
+    prompt = {"id": 1, "method": "session/prompt", "params": {"sessionId": "s1", "prompt": []}}
+    response = {"id": 1, "result": {"stopReason": "end_turn"}}
+    async with await open_empty() as ledger:
+        await import_acp(ledger, json_lines(call_update))
+        await import_acp(ledger, json_lines(prompt, call_update, response), "left")
+        for session in (SESSION, "left"):
+            (call,) = await list_calls(ledger, session)
             assert (call.status, call.reason) == ("lost", importer.LEFT_OPEN)
 
 
-def jsonl(*messages: Any) -> list[bytes]:
+def json_lines(*messages: Any) -> list[bytes]:
     return [json.dumps(message).encode() + b"\n" for message in messages]
 
 
@@ -202,69 +204,69 @@ async def test_conversations_of_one_file_are_separate_sessions() -> None:
         }
         for key, name in enumerate(("one", "two", "a/b"))
     ]
-    async with await opened() as ledger:
-        report = await acp(ledger, jsonl(*messages))
-        assert report.sessions[:2] == [S, "s:two"] and len(report.sessions) == 3
+    async with await open_empty() as ledger:
+        report = await import_acp(ledger, json_lines(*messages))
+        assert report.sessions[:2] == [SESSION, "s:two"] and len(report.sessions) == 3
         for session, text in zip(report.sessions, ("one", "two", "a/b"), strict=True):
-            log = await log_of(ledger, session)
+            log = await read_log(ledger, session)
             assert [event.text for event in log if isinstance(event, ev.MessageUser)] == [text]
             assert [event.reason for event in log if isinstance(event, ev.TurnEnded)] == ["eof"]
-        assert (await acp(ledger, jsonl(*messages))).events == 0
+        assert (await import_acp(ledger, json_lines(*messages))).events == 0
 
 
 # Damaged files
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("bad", [b"{", b'{"a": nope}', b"\xff\xfe", b'{"a":1} {"b":2}', b"[" * 1000])
-async def test_a_line_that_is_not_json_is_refused_with_its_number(bad: bytes) -> None:
+@pytest.mark.parametrize("bad_line", [b"{", b'{"a": nope}', b"\xff\xfe", b'{"a":1} {"b":2}', b"[" * 1000])
+async def test_a_line_that_is_not_json_is_refused_with_its_number(bad_line: bytes) -> None:
     """Earlier lines stay imported and their calls end; later lines are not read."""
-    good = lines_of("ts-example-allow")
-    async with await opened() as ledger:
+    lines = capture_lines("ts-example-allow")
+    async with await open_empty() as ledger:
         with pytest.raises(InvalidInputError) as error:
-            await acp(ledger, [*good[:7], b"\n", bad, *good[7:]])
+            await import_acp(ledger, [*lines[:7], b"\n", bad_line, *lines[7:]])
         assert error.value.field == "line 9"
         assert "The 7 lines before it were imported" in error.value.problem
-        assert [call.status for call in await calls_of(ledger)] == ["lost"]
-        before = await log_of(ledger)
-        await acp(ledger, good[:7])
-        assert await log_of(ledger) == before
+        assert [call.status for call in await list_calls(ledger)] == ["lost"]
+        before = await read_log(ledger)
+        await import_acp(ledger, lines[:7])
+        assert await read_log(ledger) == before
 
 
 @pytest.mark.anyio
 async def test_an_invalid_message_in_a_valid_row_is_stored() -> None:
     """Other output of an agent on its stdout does not end the import."""
     row = {"t": 1, "dir": "a2c", "msg": "npm WARN deprecated {"}
-    async with await opened() as ledger:
-        await acp(ledger, [*jsonl(row), b"\r\n", *lines_of("py-example-agent")])
-        assert next(event.body for event in await log_of(ledger) if isinstance(event, ev.Raw)) == row
+    async with await open_empty() as ledger:
+        await import_acp(ledger, [*json_lines(row), b"\r\n", *capture_lines("py-example-agent")])
+        assert next(event.body for event in await read_log(ledger) if isinstance(event, ev.Raw)) == row
 
 
 @pytest.mark.anyio
 async def test_a_line_refused_by_the_ledger_is_stored_as_raw() -> None:
     """C11: for example numbers of another version that fit no column; the other lines are imported."""
-    odd = {"type": "call.started", "call": "exec_000000000001", "at": 10**30}
-    around = {"type": "message.user", "text": "hi"}
-    async with await opened() as ledger:
-        report = await import_lines(ledger.log, S, "events", jsonl(around, odd, around))
-        kinds = [ev.type_of(event) for event in await log_of(ledger)]
+    refused = {"type": "call.started", "call": "exec_000000000001", "at": 10**30}
+    message = {"type": "message.user", "text": "hi"}
+    async with await open_empty() as ledger:
+        report = await import_lines(ledger.log, SESSION, "events", json_lines(message, refused, message))
+        kinds = [ev.type_of(event) for event in await read_log(ledger)]
         assert kinds == ["message.user", "raw", "message.user"]
-        assert (await import_lines(ledger.log, S, "events", jsonl(around, odd, around))).events == 0
+        assert (await import_lines(ledger.log, SESSION, "events", json_lines(message, refused, message))).events == 0
         assert report.verdicts == {"applied": 3}
 
 
 @pytest.mark.anyio
-async def test_a_wrong_format_or_session_is_refused_before_anything_is_read(one_way: str) -> None:
+async def test_a_wrong_format_or_session_is_refused_before_anything_is_read(export_only_format: str) -> None:
     """No line is read."""
 
-    def unread() -> Iterator[bytes]:
+    def fail_if_read() -> Iterator[bytes]:
         raise AssertionError("read")
         yield b""
 
-    async with await opened() as ledger:
-        for session, format in ((S, "nope"), (S, one_way), ("a/b", "acp")):
+    async with await open_empty() as ledger:
+        for session, format in ((SESSION, "nope"), (SESSION, export_only_format), ("a/b", "acp")):
             with pytest.raises(InvalidInputError):
-                await import_lines(ledger.log, session, format, unread())
+                await import_lines(ledger.log, session, format, fail_if_read())
 
 
 @pytest.mark.anyio
@@ -273,9 +275,9 @@ async def test_large_output_is_stored_as_a_blob() -> None:
     output = "x" * 200_000
     update = {"sessionUpdate": "tool_call", "toolCallId": "c1", "status": "completed", "rawOutput": output}
     message = {"method": "session/update", "params": {"sessionId": "s1", "update": update}}
-    async with await opened() as ledger:
-        await acp(ledger, jsonl(message))
-        (call,) = await calls_of(ledger)
+    async with await open_empty() as ledger:
+        await import_acp(ledger, json_lines(message))
+        (call,) = await list_calls(ledger)
         assert call.truncated and call.blob and call.blob.size == len(output)
         assert await ledger.blob(call.blob.hash) == output.encode()
 
@@ -284,10 +286,12 @@ async def test_large_output_is_stored_as_a_blob() -> None:
 async def test_progress_is_reported_for_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a callback."""
     monkeypatch.setattr(importer, "BATCH_DRAFTS", 10)
-    heard: list[int] = []
-    async with await opened() as ledger:
-        await acp(ledger, lines_of("claude-allow"), progress=lambda report: heard.append(report.lines))
-    assert heard == sorted(heard) and len(heard) > 3 and heard[-1] == 44
+    reported_lines: list[int] = []
+    async with await open_empty() as ledger:
+        await import_acp(
+            ledger, capture_lines("claude-allow"), progress=lambda report: reported_lines.append(report.lines)
+        )
+    assert reported_lines == sorted(reported_lines) and len(reported_lines) > 3 and reported_lines[-1] == 44
 
 
 @pytest.mark.anyio
@@ -296,22 +300,22 @@ async def test_relative_times_end_at_the_modification_time_of_the_file(tmp_path:
     path = tmp_path / "codex.jsonl"
     path.write_bytes(CAPTURES["codex-allow"].read_bytes())
     os.utime(path, (1_700_000_000, 1_700_000_000))
-    async with await opened() as ledger:
-        await import_file(ledger.log, S, "acp", path)
-        (call,) = await calls_of(ledger)
+    async with await open_empty() as ledger:
+        await import_file(ledger.log, SESSION, "acp", path)
+        (call,) = await list_calls(ledger)
         assert call.ended_at - call.started_at == pytest.approx(1027, abs=2)
         assert call.ended_at == pytest.approx(1_700_000_000_000 - (2549.6 - 2119.2), abs=2)
         os.utime(path)
-        assert (await import_file(ledger.log, S, "acp", path)).events == 0
+        assert (await import_file(ledger.log, SESSION, "acp", path)).events == 0
 
 
 # The native log
 
 
-def copied(log: list[Event], *, redact: bool = False) -> MemoryLedger:
-    """A log, exported and imported into an empty ledger."""
+def copy_log(log: list[Event], *, redact: bool = False) -> MemoryLedger:
+    """Export a log and import it into an empty ledger."""
     decoder, memory = EventsDecoder(), MemoryLedger(redact=redact)
-    for line in native(log):
+    for line in export_lines(log):
         for draft in decoder.feed(json.loads(line)):
             memory.write(draft)
     return memory
@@ -320,9 +324,9 @@ def copied(log: list[Event], *, redact: bool = False) -> MemoryLedger:
 @given(logs)
 def test_a_copied_log_gives_the_same_entries(log: list[Event]) -> None:
     """Export, then import into an empty ledger: the same verdicts, the same entries, byte for byte."""
-    copy = copied(log)
+    copy = copy_log(log)
     assert [event.verdict for event in copy.log] == [event.verdict for event in log]
-    assert renamed(copy.log) == renamed(log)
+    assert normalized_entries(copy.log) == normalized_entries(log)
     assert [event.call for event in copy.log if isinstance(event, ev.CallEvent)] == [
         event.call for event in log if isinstance(event, ev.CallEvent)
     ]
@@ -332,9 +336,9 @@ def test_a_copied_log_gives_the_same_entries(log: list[Event]) -> None:
 def test_a_copy_of_every_scenario_has_the_same_bytes(name: str) -> None:
     """Replays, late and orphan events and failed turns, including ids and numbers."""
     log = list(scenarios.load_events(name))
-    copy = copied(log)
+    copy = copy_log(log)
     assert [event.verdict for event in copy.log] == [event.verdict for event in log]
-    first, second = SessionFold(S), SessionFold(S)
+    first, second = SessionFold(SESSION), SessionFold(SESSION)
     first.fold(log)
     second.fold(copy.log)
     assert canonical_json(second.snapshot()) == canonical_json(first.snapshot())
@@ -343,26 +347,26 @@ def test_a_copy_of_every_scenario_has_the_same_bytes(name: str) -> None:
 @given(logs)
 def test_a_copy_of_a_copy_has_the_same_entries(log: list[Event]) -> None:
     """The aliases that the first copy added do not change the second."""
-    assert renamed(copied(copied(log).log).log) == renamed(log)
+    assert normalized_entries(copy_log(copy_log(log).log).log) == normalized_entries(log)
 
 
-def as_deltas(script: list[Event]) -> list[Event]:
-    """The script with all texts declared as deltas."""
+def declare_deltas(script: list[Event]) -> list[Event]:
+    """Return the script with all texts declared as deltas."""
     return [structs.replace(event, chunks="delta") if hasattr(event, "chunks") else event for event in script]
 
 
-@given(scripts().map(as_deltas))
+@given(scripts().map(declare_deltas))
 def test_redaction_during_a_copy_changes_no_text(script: list[Event]) -> None:
     """Text is held again, so numbers and times may differ, but no text and no outcome."""
     log = write_script(script).log
-    copy = copied(log, redact=True)
-    copy.write(ev.MessageEnded())  # What waits comes when something follows.
-    assert texts_and_ends(copy.log) == texts_and_ends([*log, ev.MessageEnded(seq=len(log) + 1)])
+    copy = copy_log(log, redact=True)
+    copy.write(ev.MessageEnded())  # Releases the held text.
+    assert list_texts_and_outcomes(copy.log) == list_texts_and_outcomes([*log, ev.MessageEnded(seq=len(log) + 1)])
 
 
-def texts_and_ends(log: list[Event]) -> Any:
+def list_texts_and_outcomes(log: list[Event]) -> Any:
     """Return all texts, and the end of each call."""
-    state = SessionFold(S)
+    state = SessionFold(SESSION)
     state.fold(log)
     entries = state.snapshot().entries
     texts = {
@@ -396,36 +400,38 @@ SCENARIO: list[Event] = [
 @pytest.mark.anyio
 async def test_a_session_can_be_copied_within_one_database() -> None:
     """Ids of calls and approvals that exist are replaced, and the original is unchanged."""
-    async with await opened() as ledger:
+    async with await open_empty() as ledger:
         for event in SCENARIO:
-            await ledger.log.append(S, [event], source="test")
-        request = (await ledger.log.store.approvals(session=S))[1]
-        await ledger.log.append(S, [ev.ApprovalGranted(approval=request.id, by="late")])
-        open_call = (await ledger.calls(session=S, states=["queued"])).items[0]
-        await ledger.log.append(S, [ev.CallCancelled(call=open_call.id, reason="over")])
-        await ledger.log.append(S, [ev.CallStarted(call=open_call.id)])
-        log, approvals = await log_of(ledger), await ledger.log.store.approvals(session=S)
-        await import_lines(ledger.log, "copy", "events", native(log))
-        copy = await log_of(ledger, "copy")
+            await ledger.log.append(SESSION, [event], source="test")
+        request = (await ledger.log.store.approvals(session=SESSION))[1]
+        await ledger.log.append(SESSION, [ev.ApprovalGranted(approval=request.id, by="late")])
+        open_call = (await ledger.calls(session=SESSION, states=["queued"])).items[0]
+        await ledger.log.append(SESSION, [ev.CallCancelled(call=open_call.id, reason="over")])
+        await ledger.log.append(SESSION, [ev.CallStarted(call=open_call.id)])
+        log, approvals = await read_log(ledger), await ledger.log.store.approvals(session=SESSION)
+        await import_lines(ledger.log, "copy", "events", export_lines(log))
+        copy = await read_log(ledger, "copy")
         assert [event.verdict for event in copy] == [event.verdict for event in log]
-        assert renamed(copy) == shown_as_before(copy, log)
-        assert await log_of(ledger) == log and await ledger.log.store.approvals(session=S) == approvals
+        assert normalized_entries(copy) == expected_copy(copy, log)
+        assert await read_log(ledger) == log and await ledger.log.store.approvals(session=SESSION) == approvals
         copies = await ledger.log.store.approvals(session="copy")
         assert sorted((row.state, row.by) for row in copies) == sorted((row.state, row.by) for row in approvals)
         ids = {row.id for row in (await ledger.calls()).items}
         assert len(ids) == 8
-        await import_lines(ledger.log, "copy", "events", native(log))
-        assert await log_of(ledger, "copy") == copy
+        await import_lines(ledger.log, "copy", "events", export_lines(log))
+        assert await read_log(ledger, "copy") == copy
         assert not await find_faults(ledger)
 
 
-def shown_as_before(copy: list[Event], log: list[Event]) -> bytes:
-    """The original's entries; a call without foreign ids goes by its first id in the copy as well."""
-    entries = json.loads(renamed(log))
-    shown = {entry["id"]: entry for entry in json.loads(renamed(copy)) if entry["type"] == "tool_call"}
+def expected_copy(copy: list[Event], log: list[Event]) -> bytes:
+    """Return the entries of the original, with the first id of a call that has no foreign ids, as in the copy."""
+    entries = json.loads(normalized_entries(log))
+    copied_calls = {
+        entry["id"]: entry for entry in json.loads(normalized_entries(copy)) if entry["type"] == "tool_call"
+    }
     for entry in entries:
         if entry["type"] == "tool_call" and entry["toolCallId"] == entry["callId"]:
-            entry["toolCallId"] = shown[entry["id"]]["toolCallId"]
+            entry["toolCallId"] = copied_calls[entry["id"]]["toolCallId"]
             assert entry["toolCallId"] in [event.call for event in log if isinstance(event, ev.CallEvent)]
     return canonical_json(entries)
 
@@ -434,24 +440,24 @@ def shown_as_before(copy: list[Event], log: list[Event]) -> bytes:
 @pytest.mark.parametrize("name", CAPTURES)
 async def test_a_copied_capture_keeps_its_ids(name: str) -> None:
     """In another database the entries have the same bytes."""
-    async with await opened() as first, await opened() as second:
-        await import_file(first.log, S, "acp", CAPTURES[name])
-        await import_lines(second.log, S, "events", native(await log_of(first)))
-        before, after = await first.snapshot(S), await second.snapshot(S)
+    async with await open_empty() as first, await open_empty() as second:
+        await import_file(first.log, SESSION, "acp", CAPTURES[name])
+        await import_lines(second.log, SESSION, "events", export_lines(await read_log(first)))
+        before, after = await first.snapshot(SESSION), await second.snapshot(SESSION)
         assert canonical_json(after) == canonical_json(before)
 
 
 @pytest.mark.anyio
 async def test_open_calls_of_a_log_end_in_its_copy() -> None:
     """C5: no process continues the copy of a call, not even of one that waits for a worker."""
-    async with await opened() as ledger:
-        await ledger.log.append(S, SCENARIO[:9])
-        await ledger.log.append(S, [SCENARIO[13]])
-        lines = native(await log_of(ledger))
+    async with await open_empty() as ledger:
+        await ledger.log.append(SESSION, SCENARIO[:9])
+        await ledger.log.append(SESSION, [SCENARIO[13]])
+        lines = export_lines(await read_log(ledger))
         await import_lines(ledger.log, "copy", "events", lines)
-        assert [call.status for call in await calls_of(ledger, "copy")] == ["completed", "lost", "lost"]
+        assert [call.status for call in await list_calls(ledger, "copy")] == ["completed", "lost", "lost"]
         assert (await ledger.find_session("copy")).turn == ""
-        assert [row.session for row in await ledger.log.store.open_calls()] == [S, S]
+        assert [row.session for row in await ledger.log.store.open_calls()] == [SESSION, SESSION]
         assert (await import_lines(ledger.log, "copy", "events", lines)).events == 0
 
 
@@ -460,16 +466,18 @@ async def test_the_end_of_the_file_ends_an_open_text() -> None:
     """S2.12: it is not streaming, and no part of it is held, in either format."""
     chunk = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "We go by plan B"}}
     message = {"method": "session/update", "params": {"sessionId": "s1", "update": chunk}}
-    async with await opened() as ledger:
-        await acp(ledger, jsonl(message))
-        await import_lines(ledger.log, "copy", "events", jsonl({"type": "message.delta", "text": "We go by plan B"}))
-        for session in (S, "copy"):
+    async with await open_empty() as ledger:
+        await import_acp(ledger, json_lines(message))
+        await import_lines(
+            ledger.log, "copy", "events", json_lines({"type": "message.delta", "text": "We go by plan B"})
+        )
+        for session in (SESSION, "copy"):
             (entry,) = (await ledger.snapshot(session)).entries
             assert (entry.content, entry.streaming) == ("We go by plan B", False)
 
 
 def test_an_exported_document_is_imported_as_events() -> None:
-    """What `export` prints."""
+    """The document that `export` prints is decoded."""
     events = [{"type": "message.user", "text": "hi", "seq": 1}, {"type": "turn.started", "turn": "t1"}]
     drafts = EventsDecoder().feed({"session": "x", "seq": 2, "events": events})
     assert [ev.type_of(draft.event) for draft in drafts] == ["message.user", "turn.started"]
@@ -489,20 +497,20 @@ async def test_a_long_file_is_imported_in_batches(scale: int) -> None:
     """Tens of thousands of chunks, twice: the second import adds nothing, and the text is complete."""
     count = 2000 * scale
     chunk = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "word "}, "messageId": "m"}
-    line = jsonl({"method": "session/update", "params": {"sessionId": "s1", "update": chunk}})[0]
-    async with await opened() as ledger:
-        first = await acp(ledger, (line for _ in range(count)))
-        second = await acp(ledger, (line for _ in range(count)))
+    line = json_lines({"method": "session/update", "params": {"sessionId": "s1", "update": chunk}})[0]
+    async with await open_empty() as ledger:
+        first = await import_acp(ledger, (line for _ in range(count)))
+        second = await import_acp(ledger, (line for _ in range(count)))
         assert (first.events, second.events, second.seen) == (count + 1, 0, count + 1)
-        (message,) = (await ledger.snapshot(S)).entries
+        (message,) = (await ledger.snapshot(SESSION)).entries
         assert message.content == "word " * count
 
 
-# Parts of messages
+# Several drafts per message
 
 
-class Several:
-    """A decoder whose messages are lists of what to draft."""
+class DraftListDecoder:
+    """A decoder of messages that are lists of events."""
 
     def __init__(self, **_: Any) -> None:
         pass
@@ -515,17 +523,19 @@ class Several:
 
 
 @pytest.fixture
-def several(monkeypatch: pytest.MonkeyPatch) -> type[Several]:
-    created = registry.Format(name="several", about="", decoder=f"{__name__}:Several")
-    monkeypatch.setitem(registry.FORMATS, "several", created)
-    return Several
+def draft_list_format(monkeypatch: pytest.MonkeyPatch) -> type[DraftListDecoder]:
+    new_format = registry.Format(name="several", about="", decoder=f"{__name__}:DraftListDecoder")
+    monkeypatch.setitem(registry.FORMATS, "several", new_format)
+    return DraftListDecoder
 
 
-SMALL = structs.replace(QUIET, max_event=2000, inline_limit=1000, preview=100)
+SMALL_LIMITS = structs.replace(NO_REAPER, max_event=2000, inline_limit=1000, preview=100)
 
 
 @pytest.mark.anyio
-async def test_a_refused_part_does_not_affect_the_rest_of_its_message(several: type[Several]) -> None:
+async def test_a_refused_part_does_not_affect_the_rest_of_its_message(
+    draft_list_format: type[DraftListDecoder],
+) -> None:
     """C11: the rest of the message is written, and the message is kept as raw for the refused part."""
     message = [
         {"type": "message.user", "text": "first"},
@@ -533,49 +543,49 @@ async def test_a_refused_part_does_not_affect_the_rest_of_its_message(several: t
         {"type": "call.proposed", "call": "new:1", "toolName": "ls"},
         {"type": "call.completed", "call": "new:1", "output": "done"},
     ]
-    async with await callslip.open("sqlite:///:memory:", SMALL) as ledger:
-        report = await import_lines(ledger.log, S, "several", jsonl(message, message))
-        log = await log_of(ledger)
-        assert [entry.content for entry in (await ledger.snapshot(S)).entries if isinstance(entry, Message)] == [
+    async with await callslip.open("sqlite:///:memory:", SMALL_LIMITS) as ledger:
+        report = await import_lines(ledger.log, SESSION, "several", json_lines(message, message))
+        log = await read_log(ledger)
+        assert [entry.content for entry in (await ledger.snapshot(SESSION)).entries if isinstance(entry, Message)] == [
             "first",
             "first",
         ]
-        assert [call.output for call in await calls_of(ledger)] == ["done", "done"]
+        assert [call.output for call in await list_calls(ledger)] == ["done", "done"]
         assert len([event for event in log if isinstance(event, ev.Raw)]) == 2
-        again = await import_lines(ledger.log, S, "several", jsonl(message, message))
+        again = await import_lines(ledger.log, SESSION, "several", json_lines(message, message))
         assert report.events and not again.events
         assert not await find_faults(ledger)
 
 
 @pytest.mark.anyio
-async def test_placeholders_for_new_calls_are_local_to_a_message(several: type[Several]) -> None:
+async def test_placeholders_for_new_calls_are_local_to_a_message(draft_list_format: type[DraftListDecoder]) -> None:
     """C3: `new:1` in two lines of one write means two calls."""
     message = [
         {"type": "call.proposed", "call": "new:1", "toolName": "ls"},
         {"type": "call.completed", "call": "new:1"},
     ]
-    async with await opened() as ledger:
-        await import_lines(ledger.log, S, "several", jsonl(message, message, message))
-        assert [call.status for call in await calls_of(ledger)] == ["completed"] * 3
+    async with await open_empty() as ledger:
+        await import_lines(ledger.log, SESSION, "several", json_lines(message, message, message))
+        assert [call.status for call in await list_calls(ledger)] == ["completed"] * 3
 
 
 @pytest.mark.anyio
 async def test_many_events_at_the_end_are_written_in_batches(
-    several: type[Several], monkeypatch: pytest.MonkeyPatch
+    draft_list_format: type[DraftListDecoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So no other writer waits for thousands of drafts."""
     sizes: list[int] = []
     append = EventLog.append
 
-    async def counted(self: EventLog, session: str, drafts: Any, **options: Any) -> list[Event]:
+    async def counting_append(self: EventLog, session: str, drafts: Any, **options: Any) -> list[Event]:
         sizes.append(len(drafts))
         return await append(self, session, drafts, **options)
 
-    monkeypatch.setattr(EventLog, "append", counted)
+    monkeypatch.setattr(EventLog, "append", counting_append)
     monkeypatch.setattr(
-        several, "close", lambda self, reason: [Draft(ev.MessageUser(text=str(n))) for n in range(2500)]
+        draft_list_format, "close", lambda self, reason: [Draft(ev.MessageUser(text=str(n))) for n in range(2500)]
     )
-    async with await opened() as ledger:
-        report = await import_lines(ledger.log, S, "several", jsonl([{"type": "message.user", "text": "x"}]))
+    async with await open_empty() as ledger:
+        report = await import_lines(ledger.log, SESSION, "several", json_lines([{"type": "message.user", "text": "x"}]))
         assert report.events == 2501
         assert sum(sizes) == 2501 and max(sizes) <= 1000

@@ -1,7 +1,7 @@
 """The law of commands: each has exactly one end, no result of a stalled worker is used, and no caller waits forever.
 
-First in one process, in any order that Hypothesis thinks of, on a clock that only the test moves; then with processes
-that share nothing but the file, some of which are killed.
+First in one process, with any sequence of steps and a fake clock; then with several processes that share only the file,
+some of which are killed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Clock:
         return getattr(time, name)
 
 
-class Loop(asyncio.SelectorEventLoop):
+class FakeClockLoop(asyncio.SelectorEventLoop):
     """An event loop whose timers use that clock."""
 
     def __init__(self, clock: Clock) -> None:
@@ -76,7 +76,7 @@ class Loop(asyncio.SelectorEventLoop):
         return self.clock.now
 
 
-class Waiting:
+class WaitingCaller:
     """A caller that waits for a command to end."""
 
     def __init__(self, call: str, until: float, task: asyncio.Task[Command]) -> None:
@@ -85,7 +85,7 @@ class Waiting:
         self.task = task
 
 
-class Seen:
+class ExpectedCommand:
     """All events about one command, and the expected state."""
 
     def __init__(self) -> None:
@@ -93,50 +93,52 @@ class Seen:
         self.fence = self.timeout = self.deadline = 0
         self.idempotent = False
 
-    def take(self, event: ev.CallEvent) -> None:
+    def add_event(self, event: ev.CallEvent) -> None:
         if event.verdict != "applied":
             return
         if isinstance(event, ev.CallProposed):
-            assert not self.timeout, "it was proposed twice"
+            assert not self.timeout, "proposed twice"
             self.timeout, self.idempotent, self.deadline = event.timeout, event.idempotent, event.at + event.timeout
         elif isinstance(event, ev.ApprovalGranted):
             self.deadline = event.at + self.timeout
         elif isinstance(event, ev.CallStarted):
-            assert event.attempt == self.fence + 1, "a fence that was given before"
+            assert event.attempt == self.fence + 1, "a fence was used twice"
             self.fence = event.attempt
         elif isinstance(event, ev.CallRequeued):
-            assert self.idempotent or "before it was handed over" in event.reason, "it may have run, and runs again"
+            assert self.idempotent or "before it was handed over" in event.reason, (
+                "a command that may have run is run again"
+            )
         elif isinstance(event, ev.CallLost):
-            assert not self.idempotent, "it could have run again"
+            assert not self.idempotent, "an idempotent command is lost"
         if is_terminal(event):
-            assert self.end is None, "it ended twice"
+            assert self.end is None, "ended twice"
             self.end = event
         if isinstance(event, ev.CallExpired) and "time" in event.reason and not event.reason.startswith("by hand"):
-            assert event.at >= self.deadline, "it had more time"
+            assert event.at >= self.deadline, "expired before its deadline"
 
 
 class Machine(RuleBasedStateMachine):
     """Two ledgers on one file, each with workers and waiting callers."""
 
-    places = st.integers(0, 1)
+    queue_indexes = st.integers(0, 1)
     which = st.integers(0, 99)
     clients = st.sampled_from(CLIENTS)
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
-        self.loop = Loop(self.clock)
+        self.loop = FakeClockLoop(self.clock)
         self.folder = tempfile.mkdtemp()
         modules = (sqlite, sqlite_rows, sqlite_maintenance, monitor, claims)
         self.patches = [mock.patch.object(module, "time", self.clock) for module in modules]
         for patch in self.patches:
             patch.start()
-        self.places_open: list[CommandQueue] = []
-        self.seen: dict[str, Seen] = {}
+        self.queues: list[CommandQueue] = []
+        self.expected_commands: dict[str, ExpectedCommand] = {}
         self.cursors = dict.fromkeys(SESSIONS, 0)
         self.claims: list[Claim] = []
-        self.waiting: list[Waiting] = []
-        self.looking: list[tuple[str, int, asyncio.Task[Claim | None]]] = []
+        self.waiting: list[WaitingCaller] = []
+        self.waiting_workers: list[tuple[str, int, asyncio.Task[Claim | None]]] = []
         self.accepted: dict[str, str] = {}
         self.refused: set[tuple[str, str]] = set()
         self.values = 0
@@ -146,30 +148,30 @@ class Machine(RuleBasedStateMachine):
 
     @property
     def ledger(self) -> LocalLedger:
-        return LocalLedger(self.places_open[0].log)
+        return LocalLedger(self.queues[0].log)
 
     @initialize()
     def open(self) -> None:
-        self.places_open = [self.opened(), self.opened()]
-        self.reap_here()
+        self.queues = [self.open_queue(), self.open_queue()]
+        self.start_reaper()
 
-    def reap_here(self) -> None:
-        """In the first of the two, at every look."""
-        how = self.ledger.log.write_context(source="callslip", strict=True)
-        self.reaper = Reaper(self.ledger.log.store, how, SETTINGS, monotonic=self.clock.monotonic)
+    def start_reaper(self) -> None:
+        """Start the reaper of the first ledger, which runs before every check."""
+        context = self.ledger.log.write_context(source="callslip", strict=True)
+        self.reaper = Reaper(self.ledger.log.store, context, SETTINGS, monotonic=self.clock.monotonic)
         self.reaping_since = math.inf
 
-    def opened(self) -> CommandQueue:
-        async def open_queue() -> CommandQueue:
+    def open_queue(self) -> CommandQueue:
+        async def connect() -> CommandQueue:
             return CommandQueue((await callslip.open(f"sqlite:///{self.folder}/ledger.db", SETTINGS)).log)
 
-        return self.run(open_queue())
+        return self.run(connect())
 
     def teardown(self) -> None:
         try:
-            if self.places_open:
-                self.everything_ends()
-                for commands in self.places_open:
+            if self.queues:
+                self.check_all_ended()
+                for commands in self.queues:
                     self.run(self.close(commands))
         finally:
             self.loop.close()
@@ -183,11 +185,11 @@ class Machine(RuleBasedStateMachine):
 
     # Invariants after every step
 
-    async def settled(self, step: float = 0.03) -> None:
+    async def settle(self, step: float = 0.03) -> None:
         """Run until all timers, writers and watchers of the other ledger are idle."""
         for _ in range(4):
             self.clock.now += step
-            for commands in self.places_open:
+            for commands in self.queues:
                 for _ in range(4):
                     await asyncio.sleep(0)
                 await commands.log.store.transact(lambda unit: None)
@@ -195,51 +197,51 @@ class Machine(RuleBasedStateMachine):
             await asyncio.sleep(0)
 
     def rows(self) -> dict[str, CallRecord]:
-        found = self.run(self.ledger.calls(limit=10_000)).items
-        return {row.id: row for row in found}
+        calls = self.run(self.ledger.calls(limit=10_000)).items
+        return {row.id: row for row in calls}
 
     def step(self, work: Coroutine[Any, Any, T]) -> T | Exception:
         """Run one step, then check the invariants."""
         try:
-            done: T | Exception = self.run(work)
+            result: T | Exception = self.run(work)
         except (ConflictError, QueueFullError, NotFoundError) as error:
-            done = error
-        self.look()
-        return done
+            result = error
+        self.check_state()
+        return result
 
-    def look(self) -> None:
+    def check_state(self) -> None:
         """Wait until both ledgers know all changes up to now."""
         self.reap()
-        before, then = self.rows(), self.clock.time() * 1000
-        self.run(self.settled())
-        for _ in range(200):  # On a busy machine a thread may be late, though the fake clock does not move.
-            if not self.unheard(before):
+        before, now_ms = self.rows(), self.clock.time() * 1000
+        self.run(self.settle())
+        for _ in range(200):  # On a busy machine a thread may be late, and the fake clock does not move.
+            if not self.waiting_for_ended(before):
                 break
             time.sleep(0.005)
-            self.run(self.settled(0))
-        rows = self.at_rest()
-        for call, seen in self.seen.items():
+            self.run(self.settle(0))
+        rows = self.read_consistent_rows()
+        for call, expected in self.expected_commands.items():
             row = rows.get(call)
-            assert row is not None or seen.end is not None, "an open command is gone"
+            assert row is not None or expected.end is not None, "an open command has no row"
             if row is not None:
-                assert (row.state in TERMINAL_STATES) == (seen.end is not None)
-                assert (row.end, row.deadline) == (seen.end.seq if seen.end else 0, seen.deadline)
-            was = before.get(call)
-            if was is not None and was.state in ("queued", "running") and self.due(was) <= then:
-                assert seen.end is not None, "its time is over and it has not ended"
-        self.look_at_waiters(before)
-        self.look_at_looking({call: row for call, row in rows.items() if call in before and before[call] == row})
+                assert (row.state in TERMINAL_STATES) == (expected.end is not None)
+                assert (row.end, row.deadline) == (expected.end.seq if expected.end else 0, expected.deadline)
+            earlier = before.get(call)
+            if earlier is not None and earlier.state in ("queued", "running") and self.due_at(earlier) <= now_ms:
+                assert expected.end is not None, "a due command has not ended"
+        self.check_waiting_callers(before)
+        self.check_waiting_workers({call: row for call, row in rows.items() if call in before and before[call] == row})
 
     def reap(self) -> None:
         self.reaping_since = min(self.reaping_since, self.clock.now)
         self.run(self.reaper.reap())
 
-    def due(self, row: CallRecord) -> float:
+    def due_at(self, row: CallRecord) -> float:
         """Return when it must have ended. A reaper that starts after the deadline first waits its grace period."""
-        came = (self.reaping_since + self.clock.time() - self.clock.now) * 1000
-        return row.deadline if row.deadline > came else came + SETTINGS.reaper_grace * 1000
+        reaping_start = (self.reaping_since + self.clock.time() - self.clock.now) * 1000
+        return row.deadline if row.deadline > reaping_start else reaping_start + SETTINGS.reaper_grace * 1000
 
-    def at_rest(self) -> dict[str, CallRecord]:
+    def read_consistent_rows(self) -> dict[str, CallRecord]:
         """Return the rows and the log at the same point: nothing was written while they were read."""
         while True:
             rows = self.rows()
@@ -253,65 +255,69 @@ class Machine(RuleBasedStateMachine):
                 assert event.seq == self.cursors[session] + 1
                 self.cursors[session] = event.seq
                 if isinstance(event, ev.CallEvent):
-                    self.seen.setdefault(event.call, Seen()).take(event)
+                    self.expected_commands.setdefault(event.call, ExpectedCommand()).add_event(event)
 
-    def unheard(self, rows: dict[str, CallRecord]) -> list[Waiting]:
-        """Return the callers that wait for an ended command."""
-        open_ = [waiting for waiting in self.waiting if not waiting.task.done()]
-        return [one for one in open_ if one.call in rows and rows[one.call].state in TERMINAL_STATES]
+    def waiting_for_ended(self, rows: dict[str, CallRecord]) -> list[WaitingCaller]:
+        """Return the callers that still wait for an ended command."""
+        open_callers = [caller for caller in self.waiting if not caller.task.done()]
+        return [caller for caller in open_callers if caller.call in rows and rows[caller.call].state in TERMINAL_STATES]
 
-    def look_at_waiters(self, rows: dict[str, CallRecord]) -> None:
-        """Callers have the result of an ended command, or their timeout."""
-        left: list[Waiting] = []
-        assert not self.unheard(rows), "somebody waits for what has ended"
-        for waiting in self.waiting:
-            if not waiting.task.done():
-                assert self.clock.now < waiting.until + 1, "somebody waits longer than they wanted"
-                left.append(waiting)
-            elif isinstance(waiting.task.exception(), StoreError | NotFoundError):
+    def check_waiting_callers(self, rows: dict[str, CallRecord]) -> None:
+        """Check that callers have the result of an ended command, or their timeout."""
+        still_waiting: list[WaitingCaller] = []
+        assert not self.waiting_for_ended(rows), "a caller waits for an ended command"
+        for caller in self.waiting:
+            if not caller.task.done():
+                assert self.clock.now < caller.until + 1, "a caller waits longer than its timeout"
+                still_waiting.append(caller)
+            elif isinstance(caller.task.exception(), StoreError | NotFoundError):
                 pass  # Its ledger was closed.
             else:
-                self.check_shown(waiting.call, waiting.task.result())
-        self.waiting = left
+                self.check_result(caller.call, caller.task.result())
+        self.waiting = still_waiting
 
-    def look_at_looking(self, rows: dict[str, CallRecord]) -> None:
-        """No worker waits while its client has a queued command."""
-        left: list[tuple[str, int, asyncio.Task[Claim | None]]] = []
+    def check_waiting_workers(self, rows: dict[str, CallRecord]) -> None:
+        """Check that no worker waits while its queue has a command."""
+        still_waiting: list[tuple[str, int, asyncio.Task[Claim | None]]] = []
         work = {row.client for row in rows.values() if row.state == "queued"}
-        for client, place, task in self.looking:
+        for client, queue_index, task in self.waiting_workers:
             if not task.done():
-                assert client not in work, "somebody waits while there is work"
-                left.append((client, place, task))
+                assert client not in work, "a worker waits while a command is queued"
+                still_waiting.append((client, queue_index, task))
             elif (claim := task.result()) is not None:
                 self.claims.append(claim)
-        self.looking = left
+        self.waiting_workers = still_waiting
 
-    def check_shown(self, call: str, command: Command) -> None:
-        """A refused value is never the result, and an accepted one always is."""
-        end = self.seen[call].end
+    def check_result(self, call: str, command: Command) -> None:
+        """Check that a refused value is never the result, and an accepted one always is."""
+        end = self.expected_commands[call].end
         if command.final:
             assert end is not None
-        shown = command.result if command.status == "complete" else command.error
-        assert (call, str(shown)) not in self.refused
+        value = command.result if command.status == "complete" else command.error
+        assert (call, str(value)) not in self.refused
         if call in self.accepted:
-            assert command.final and shown == self.accepted[call]
+            assert command.final and value == self.accepted[call]
 
-    # Submitting
+    # Submit and approve
 
     @rule(
-        place=places,
+        queue_index=queue_indexes,
         client=clients,
         session=st.sampled_from(SESSIONS),
         timeout=st.sampled_from([1, 5, 60]),
         idempotent=st.booleans(),
         approval=st.sampled_from([False, False, True]),
-        own=st.sampled_from(["", "", "one", "two"]),
+        correlation_id=st.sampled_from(["", "", "one", "two"]),
         secret=st.booleans(),
     )
-    def submit(self, place: int, client: str, session: str, own: str, secret: bool, **how: Any) -> None:
+    def submit(
+        self, queue_index: int, client: str, session: str, correlation_id: str, secret: bool, **options: Any
+    ) -> None:
         params = {"key": SECRET if secret else "none"}
         self.step(
-            self.places_open[place].submit("work", params, queue=client, session=session, correlation_id=own, **how)
+            self.queues[queue_index].submit(
+                "work", params, queue=client, session=session, correlation_id=correlation_id, **options
+            )
         )
 
     @rule(which=which, verb=st.sampled_from(["approve", "approve", "deny", "withdraw"]))
@@ -321,137 +327,141 @@ class Machine(RuleBasedStateMachine):
             row = pending[which % len(pending)]
             self.step(getattr(approvals, verb)(self.ledger.log, row.id, by="ann"))
 
-    # Running
+    # Claim and finish
 
-    @rule(place=places, client=clients, lease=st.sampled_from([1, 10]))
-    def claim(self, place: int, client: str, lease: float) -> None:
-        claim = self.step(self.places_open[place].claim(client, lease=lease))
+    @rule(queue_index=queue_indexes, client=clients, lease=st.sampled_from([1, 10]))
+    def claim(self, queue_index: int, client: str, lease: float) -> None:
+        claim = self.step(self.queues[queue_index].claim(client, lease=lease))
         if isinstance(claim, Claim):
             assert claim.params["key"] in (SECRET, "none")
             self.claims.append(claim)
 
-    @rule(place=places, client=clients, wait=st.sampled_from([1, 30]))
-    def wait_for_work(self, place: int, client: str, wait: float) -> None:
-        task = self.loop.create_task(self.places_open[place].claim(client, wait=wait, lease=5))
-        self.looking.append((client, place, task))
-        self.look()
+    @rule(queue_index=queue_indexes, client=clients, wait=st.sampled_from([1, 30]))
+    def wait_for_work(self, queue_index: int, client: str, wait: float) -> None:
+        task = self.loop.create_task(self.queues[queue_index].claim(client, wait=wait, lease=5))
+        self.waiting_workers.append((client, queue_index, task))
+        self.check_state()
 
-    @rule(place=places, client=clients, turns=st.integers(0, 12))
-    def leave_when_work_comes(self, place: int, client: str, turns: int) -> None:
+    @rule(queue_index=queue_indexes, client=clients, turns=st.integers(0, 12))
+    def leave_when_work_comes(self, queue_index: int, client: str, turns: int) -> None:
         """A worker that is woken and cancelled at the same moment leaves the command to the next one."""
-        self.wait_for_work(place, client, 30)
-        self.wait_for_work(place, client, 30)
-        if len(self.looking) < 2 or self.looking[-2][2].done():
+        self.wait_for_work(queue_index, client, 30)
+        self.wait_for_work(queue_index, client, 30)
+        if len(self.waiting_workers) < 2 or self.waiting_workers[-2][2].done():
             return
-        _, _, task = self.looking.pop(-2)
+        _, _, task = self.waiting_workers.pop(-2)
 
-        async def come_and_go() -> None:
-            await self.places_open[place].submit("work", {"key": "none"}, queue=client, session="a", timeout=60)
+        async def submit_and_cancel() -> None:
+            await self.queues[queue_index].submit("work", {"key": "none"}, queue=client, session="a", timeout=60)
             for _ in range(turns):
                 await asyncio.sleep(0)
             task.cancel()
-            found = (await asyncio.gather(task, return_exceptions=True))[0]
-            if isinstance(found, Claim):
-                self.claims.append(found)
+            result = (await asyncio.gather(task, return_exceptions=True))[0]
+            if isinstance(result, Claim):
+                self.claims.append(result)
 
-        self.step(come_and_go())
+        self.step(submit_and_cancel())
 
     @rule(which=which)
     def stop_waiting_for_work(self, which: int) -> None:
         """A cancelled worker takes no command."""
-        if self.looking:
-            _, _, task = self.looking.pop(which % len(self.looking))
+        if self.waiting_workers:
+            _, _, task = self.waiting_workers.pop(which % len(self.waiting_workers))
 
-            async def leave() -> None:
+            async def cancel_worker() -> None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
-            self.step(leave())
+            self.step(cancel_worker())
 
-    def held(self, claim: Claim) -> bool:
+    def is_held(self, claim: Claim) -> bool:
         row = self.rows().get(claim.call)
         return row is not None and row.state == "running" and row.attempt == claim.fence
 
-    @rule(place=places, which=which, lease=st.sampled_from([1, 10]), text=st.sampled_from(["", "step\n"]))
-    def heartbeat(self, place: int, which: int, lease: float, text: str) -> None:
+    @rule(queue_index=queue_indexes, which=which, lease=st.sampled_from([1, 10]), text=st.sampled_from(["", "step\n"]))
+    def heartbeat(self, queue_index: int, which: int, lease: float, text: str) -> None:
         if self.claims:
             claim = self.claims[which % len(self.claims)]
-            held = self.held(claim)
-            done = self.step(self.places_open[place].heartbeat(claim.call, claim.fence, lease=lease, text=text))
-            assert isinstance(done, int) == held
+            was_held = self.is_held(claim)
+            result = self.step(self.queues[queue_index].heartbeat(claim.call, claim.fence, lease=lease, text=text))
+            assert isinstance(result, int) == was_held
 
-    @rule(place=places, which=which, fenced=st.sampled_from([True, True, False]), failing=st.booleans())
-    def finish(self, place: int, which: int, fenced: bool, failing: bool) -> None:
+    @rule(queue_index=queue_indexes, which=which, with_fence=st.sampled_from([True, True, False]), fails=st.booleans())
+    def finish(self, queue_index: int, which: int, with_fence: bool, fails: bool) -> None:
         """Only the worker that holds a command can finish it, however late and often others try."""
         if self.claims:
             claim = self.claims[which % len(self.claims)]
-            self.say(place, claim.call, claim.fence if fenced else 0, failing)
+            self.send_result(queue_index, claim.call, claim.fence if with_fence else 0, fails)
 
-    @rule(place=places, client=clients)
-    def finish_by_polling(self, place: int, client: str) -> None:
-        found = self.run(self.places_open[place].queued(client))
-        if found:
-            self.say(place, found[0].call, 0, failing=False)
+    @rule(queue_index=queue_indexes, client=clients)
+    def finish_by_polling(self, queue_index: int, client: str) -> None:
+        queued = self.run(self.queues[queue_index].queued(client))
+        if queued:
+            self.send_result(queue_index, queued[0].call, 0, fails=False)
 
-    def say(self, place: int, call: str, fence: int, failing: bool) -> None:
+    def send_result(self, queue_index: int, call: str, fence: int, fails: bool) -> None:
         self.values += 1
         value = f"value {self.values}"
         row = self.rows().get(call)
-        may = row is not None and (row.state, row.attempt) == ("running", fence) if fence else False
-        may = may or (fence == 0 and row is not None and row.state == "queued")
-        echoes = row is not None and row.state in ("cancelled", "denied") and failing
-        commands = self.places_open[place]
-        done = self.step((commands.fail if failing else commands.complete)(call, value, fence=fence))
-        assert isinstance(done, Command) == (may or echoes), (row, fence, done)
-        if may:
+        is_allowed = row is not None and (row.state, row.attempt) == ("running", fence) if fence else False
+        is_allowed = is_allowed or (fence == 0 and row is not None and row.state == "queued")
+        is_repeated = row is not None and row.state in ("cancelled", "denied") and fails
+        commands = self.queues[queue_index]
+        result = self.step((commands.fail if fails else commands.complete)(call, value, fence=fence))
+        assert isinstance(result, Command) == (is_allowed or is_repeated), (row, fence, result)
+        if is_allowed:
             self.accepted[call] = value
         else:
             self.refused.add((call, value))
-        if row is not None and row.state not in TERMINAL_STATES and not may:
-            assert isinstance(done, StaleClaimError)
+        if row is not None and row.state not in TERMINAL_STATES and not is_allowed:
+            assert isinstance(result, StaleClaimError)
 
     @rule(
-        place=places, client=clients, session=st.sampled_from(SESSIONS), others=st.integers(0, 2), failing=st.booleans()
+        queue_index=queue_indexes,
+        client=clients,
+        session=st.sampled_from(SESSIONS),
+        other_steps=st.integers(0, 2),
+        fails=st.booleans(),
     )
-    def stall(self, place: int, client: str, session: str, others: int, failing: bool) -> None:
-        """A worker stalls, its command goes to another one, and it continues at the worst time."""
+    def stall(self, queue_index: int, client: str, session: str, other_steps: int, fails: bool) -> None:
+        """A worker stalls past its lease and then finishes, before, during or after the run of another worker."""
         self.step(
-            self.places_open[place].submit("work", {"key": SECRET}, queue=client, session=session, idempotent=True)
+            self.queues[queue_index].submit("work", {"key": SECRET}, queue=client, session=session, idempotent=True)
         )
-        claim = self.step(self.places_open[place].claim(client, lease=1))
+        claim = self.step(self.queues[queue_index].claim(client, lease=1))
         if not isinstance(claim, Claim):
             return
         self.claims.append(claim)
         self.time_passes(2)
-        if others:
-            self.claim(1 - place, client, 10)
-        if others == 2 and self.claims:
+        if other_steps:
+            self.claim(1 - queue_index, client, 10)
+        if other_steps == 2 and self.claims:
             last = self.claims[-1]
-            self.say(1 - place, last.call, last.fence, failing=False)
-        self.say(place, claim.call, claim.fence, failing)
+            self.send_result(1 - queue_index, last.call, last.fence, fails=False)
+        self.send_result(queue_index, claim.call, claim.fence, fails)
 
-    # Other ends, waiting
+    # Cancel, expire, wait
 
     def some_command(self, which: int) -> str:
         calls = sorted(self.rows())
         return calls[which % len(calls)] if calls else ""
 
-    @rule(place=places, which=which, verb=st.sampled_from(["cancel", "expire"]))
-    def end_it(self, place: int, which: int, verb: str) -> None:
+    @rule(queue_index=queue_indexes, which=which, verb=st.sampled_from(["cancel", "expire"]))
+    def end_command(self, queue_index: int, which: int, verb: str) -> None:
         if call := self.some_command(which):
-            self.step(getattr(self.places_open[place], verb)(call, "by hand"))
+            self.step(getattr(self.queues[queue_index], verb)(call, "by hand"))
 
-    @rule(place=places, which=which, wait=st.sampled_from([0.5, 10, 1000]))
-    def wait_for_the_end(self, place: int, which: int, wait: float) -> None:
+    @rule(queue_index=queue_indexes, which=which, wait=st.sampled_from([0.5, 10, 1000]))
+    def wait_for_end(self, queue_index: int, which: int, wait: float) -> None:
         if call := self.some_command(which):
-            task = self.loop.create_task(self.places_open[place].get(call, wait=wait))
-            self.waiting.append(Waiting(call, self.clock.now + wait, task))
-            self.look()
+            task = self.loop.create_task(self.queues[queue_index].get(call, wait=wait))
+            self.waiting.append(WaitingCaller(call, self.clock.now + wait, task))
+            self.check_state()
 
-    @rule(which=which, place=places)
-    def poll(self, which: int, place: int) -> None:
+    @rule(which=which, queue_index=queue_indexes)
+    def poll(self, which: int, queue_index: int) -> None:
         if call := self.some_command(which):
-            self.check_shown(call, self.run(self.places_open[place].get(call)))
+            self.check_result(call, self.run(self.queues[queue_index].get(call)))
 
     @rule(seconds=st.sampled_from([0.5, 2, 6, 40]))
     def time_passes(self, seconds: float) -> None:
@@ -461,64 +471,64 @@ class Machine(RuleBasedStateMachine):
             for _ in range(steps):
                 self.clock.now += seconds / 4 / steps
                 self.reap()
-            self.look()
-        late = self.clock.now - SETTINGS.reaper_grace - 1
-        if self.reaping_since < late:
-            at = int((late + self.clock.time() - self.clock.now) * 1000)
-            assert not [row for row in self.rows().values() if row.state == "running" and row.lease < at]
+            self.check_state()
+        latest_start = self.clock.now - SETTINGS.reaper_grace - 1
+        if self.reaping_since < latest_start:
+            latest_ms = int((latest_start + self.clock.time() - self.clock.now) * 1000)
+            assert not [row for row in self.rows().values() if row.state == "running" and row.lease < latest_ms]
 
     # Maintenance
 
-    @rule(place=places)
-    def restart(self, place: int) -> None:
+    @rule(queue_index=queue_indexes)
+    def restart(self, queue_index: int) -> None:
         """A process is replaced by another one: its callers get an error, and the commands do not change."""
         before = {call: (row.state, row.attempt, row.deadline) for call, row in self.rows().items()}
-        old = self.places_open[place]
+        old = self.queues[queue_index]
         self.run(self.close(old))
-        self.places_open[place] = self.opened()
-        if place == 0:
-            self.reap_here()
-        self.run(self.settled())
-        for _, where, task in self.looking:
-            assert where != place or task.done(), "somebody waits for work of a process that has ended"
+        self.queues[queue_index] = self.open_queue()
+        if queue_index == 0:
+            self.start_reaper()
+        self.run(self.settle())
+        for _, position, task in self.waiting_workers:
+            assert position != queue_index or task.done(), "a worker waits for a process that has ended"
         after = {call: (row.state, row.attempt, row.deadline) for call, row in self.rows().items()}
-        for call, was in before.items():
-            assert after[call] == was or after[call][0] in TERMINAL_STATES or after[call][0] == "running"
-        self.look()
+        for call, earlier in before.items():
+            assert after[call] == earlier or after[call][0] in TERMINAL_STATES or after[call][0] == "running"
+        self.check_state()
 
     @rule()
-    def forget_the_old(self) -> None:
+    def prune(self) -> None:
         """Retention keeps open commands and their callers."""
         self.clock.now += 0.01
         self.run(self.ledger.prune(0))
-        self.look()
+        self.check_state()
 
     @rule()
-    def derive_it_all_again(self) -> None:
+    def verify_ledger(self) -> None:
         assert self.run(verify(self.ledger.log)) == []
 
-    def everything_ends(self) -> None:
+    def check_all_ended(self) -> None:
         """Finally every command has ended, all callers have its result, and no sealed input is left."""
         for seconds in (1, 10, 45, 30):
             self.time_passes(seconds)
         self.time_passes(40)
         assert not [row for row in self.rows().values() if row.state not in TERMINAL_STATES]
-        assert all(seen.end is not None for seen in self.seen.values())
+        assert all(expected.end is not None for expected in self.expected_commands.values())
         self.clock.now += 1000
-        self.look()
-        assert self.waiting == [] and self.looking == []
+        self.check_state()
+        assert self.waiting == [] and self.waiting_workers == []
         for call in self.rows():
-            self.check_shown(call, self.run(self.places_open[1].get(call)))
+            self.check_result(call, self.run(self.queues[1].get(call)))
             assert self.run(self.ledger.log.store.sealed(call)) is None
         assert self.run(find_faults(self.ledger)) == []
-        assert not self.places_open[0].tracker.pending and not self.places_open[1].tracker.pending
+        assert not self.queues[0].tracker.pending and not self.queues[1].tracker.pending
 
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(stateful_step_count=25)
 
 
-# With processes
+# Several processes
 
 
 class Process:
@@ -529,33 +539,34 @@ class Process:
         self.process = start_program("traffic", db, role, seed, stdin=subprocess.PIPE)
         assert self.process.stdout is not None
         first = b""
-        while not first.endswith(b"\n"):  # By the byte, as `communicate` does not return what is in a buffer.
+        # Byte by byte, since `communicate` does not return bytes that are already buffered.
+        while not first.endswith(b"\n"):
             first += (byte := os.read(self.process.stdout.fileno(), 1))
-            assert byte, "it did not start"
+            assert byte, "the program did not start"
 
     def kill(self) -> list[list[Any]]:
         self.process.send_signal(signal.SIGKILL)
-        out, _ = self.process.communicate()
-        return _lines(out)
+        output, _ = self.process.communicate()
+        return parse_lines(output)
 
     def finish(self) -> list[list[Any]]:
         """Let it finish, which must always work."""
-        out, errors = self.process.communicate("", timeout=60)
+        output, errors = self.process.communicate("", timeout=60)
         assert (self.process.returncode, errors) == (0, "")
-        lines = _lines(out)
+        lines = parse_lines(output)
         assert lines.pop() == ["over"]
         return lines
 
 
-def _lines(out: str) -> list[list[Any]]:
-    return [json.loads(line) for line in out.split("\n") if line.endswith("]")]
+def parse_lines(output: str) -> list[list[Any]]:
+    return [json.loads(line) for line in output.split("\n") if line.endswith("]")]
 
 
 @pytest.mark.anyio
 @pytest.mark.chaos
 async def test_each_command_ends_once_when_processes_are_killed(db: str, scale: int) -> None:
     """S3.4, S3.6, C4, C5: submitters and workers in six processes, of which one is killed every few moments."""
-    chance = random.Random(7)
+    rng = random.Random(7)
     roles = ["submit", "submit", "run", "run", "run"]
     lines: list[list[Any]] = []
     async with await callslip.open(db, Settings(reaper_interval=0.05, reaper_grace=0.1)) as ledger:
@@ -564,25 +575,25 @@ async def test_each_command_ends_once_when_processes_are_killed(db: str, scale: 
             *(asyncio.to_thread(Process, db, role, f"p{number}") for number, role in enumerate(roles))
         )
         for number in range(4 if scale == 1 else 80):
-            await asyncio.sleep(0.1 + chance.random() * 0.4)
-            at = chance.randrange(len(processes))
-            lines += await asyncio.to_thread(processes[at].kill)
-            processes[at] = await asyncio.to_thread(Process, db, processes[at].role, f"q{number}")
+            await asyncio.sleep(0.1 + rng.random() * 0.4)
+            index = rng.randrange(len(processes))
+            lines += await asyncio.to_thread(processes[index].kill)
+            processes[index] = await asyncio.to_thread(Process, db, processes[index].role, f"q{number}")
         await asyncio.sleep(0.3)
         submitters = [process for process in processes if process.role == "submit"]
         for group in (submitters, [process for process in processes if process.role == "run"]):
-            for found in await asyncio.gather(*(asyncio.to_thread(process.finish) for process in group)):
-                lines += found
+            for output in await asyncio.gather(*(asyncio.to_thread(process.finish) for process in group)):
+                lines += output
         submitted = {line[1] for line in lines if line[0] == "made"}
         async with asyncio.timeout(20):
-            ended = {one: await commands.get(one, wait=15) for one in submitted}
+            ended = {call: await commands.get(call, wait=15) for call in submitted}
             while await commands.pending():
                 await asyncio.sleep(0.05)
-        await check(commands, lines, ended)
+        await check_logs(commands, lines, ended)
         await commands.close()
 
 
-async def check(commands: CommandQueue, lines: list[list[Any]], ended: dict[str, Command]) -> None:
+async def check_logs(commands: CommandQueue, lines: list[list[Any]], ended: dict[str, Command]) -> None:
     """Check the result of every output line, and that the log of every command has one end."""
     ledger = LocalLedger(commands.log)
     logs: dict[str, list[ev.CallEvent]] = {}
@@ -595,30 +606,31 @@ async def check(commands: CommandQueue, lines: list[list[Any]], ended: dict[str,
     for call, log in logs.items():
         (end,) = [event for event in log if event.verdict == "applied" and is_terminal(event)]
         finals[call] = await commands.get(call)
-        shown = getattr(end, "output", None) if finals[call].status == "complete" else getattr(end, "error", None)
-        assert finals[call].final and (finals[call].result == shown or finals[call].status != "complete")
+        value = getattr(end, "output", None) if finals[call].status == "complete" else getattr(end, "error", None)
+        assert finals[call].final and (finals[call].result == value or finals[call].status != "complete")
         fences = [event.attempt for event in log if isinstance(event, ev.CallStarted) and event.verdict == "applied"]
         assert fences == list(range(1, len(fences) + 1))
-    for what, *rest in lines:
-        if what == "ended":
+    for kind, *rest in lines:
+        if kind == "ended":
             assert (ended[rest[0]].status, rest[2]) == (
                 rest[1],
                 None if rest[1] != "complete" else ended[rest[0]].result,
             )
-        elif what == "done":
+        elif kind == "done":
             assert finals[rest[0]].result == rest[1]
-        elif what == "failed" and finals[rest[0]].status != "cancelled":
+        elif kind == "failed" and finals[rest[0]].status != "cancelled":
             assert finals[rest[0]].error == rest[1]
-        elif what == "refused":
+        elif kind == "refused":
             assert rest[1] not in (finals[rest[0]].result, finals[rest[0]].error)
     claims = [tuple(line[1:]) for line in lines if line[0] == "claimed"]
-    assert len(claims) == len(set(claims)), "two were given the same fence"
+    assert len(claims) == len(set(claims)), "two claims have the same fence"
     kinds = {line[0] for line in lines}
     assert kinds >= {"made", "claimed", "done", "failed", "refused", "ended"}, kinds
-    statuses = {one.status for one in finals.values()}
+    statuses = {command.status for command in finals.values()}
     assert statuses >= {"complete", "error", "expired"}, statuses
-    late = sum(event.verdict == "late" for log in logs.values() for event in log)
-    requeued = sum(isinstance(event, ev.CallRequeued) for log in logs.values() for event in log)
-    print(f"\n{len(logs)} commands, {len(claims)} claims, {requeued} given back, {late} late; {sorted(statuses)}")
-    assert late and requeued
+    late_count = sum(event.verdict == "late" for log in logs.values() for event in log)
+    requeued_count = sum(isinstance(event, ev.CallRequeued) for log in logs.values() for event in log)
+    counts = f"{len(logs)} commands, {len(claims)} claims, {requeued_count} requeued, {late_count} late"
+    print(f"\n{counts}; {sorted(statuses)}")
+    assert late_count and requeued_count
     assert await find_faults(ledger) == []

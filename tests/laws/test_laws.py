@@ -39,18 +39,18 @@ from tests.support.strategies import (
     write_script,
 )
 
-QUIET = Settings(synchronous="NORMAL", reaper_interval=3600, checkpoint_every=10**9)
+NO_REAPER = Settings(synchronous="NORMAL", reaper_interval=3600, checkpoint_every=10**9)
 
 
-class Browser:
-    """Applies patches as a web page does: JSON in, three operations, UTF-16 lengths."""
+class BrowserView:
+    """Applies patches like the web page: three operations on parsed JSON, with lengths in UTF-16 units."""
 
     def __init__(self) -> None:
         self.seq = 0
         self.info: dict[str, Any] = {}
         self.entries: dict[int, dict[str, Any]] = {}
 
-    def take(self, seq: int, patches: list[Patch]) -> None:
+    def apply(self, seq: int, patches: list[Patch]) -> None:
         for patch in msgspec.json.decode(msgspec.json.encode(patches)):
             getattr(self, patch.pop("op"))(**patch)
         self.seq = seq
@@ -76,7 +76,7 @@ class Browser:
         return canonical_json({"session": SESSION, "seq": self.seq, "info": self.info, "entries": entries})
 
 
-def folded(events: list[Event], state: SessionFold | None = None) -> SessionFold:
+def fold_events(events: list[Event], state: SessionFold | None = None) -> SessionFold:
     state = state or SessionFold(SESSION)
     state.fold(events)
     return state
@@ -88,14 +88,14 @@ def folded(events: list[Event], state: SessionFold | None = None) -> SessionFold
 @given(logs)
 def test_every_prefix_gives_the_same_state_in_all_four_folds(log: list[Event]) -> None:
     """C9: folded live, in bulk, from stored events and in the browser: identical JSON after each event."""
-    live, browser = SessionFold(SESSION), Browser()
+    live, browser = SessionFold(SESSION), BrowserView()
     for number, event in enumerate(log, 1):
-        browser.take(event.seq, live.apply(event))
-        stored = folded([decode_event(encode_event(one)) for one in log[:number]])
-        want = snapshot_json(folded(log[:number]))
-        assert snapshot_json(live) == want
-        assert snapshot_json(stored) == want
-        assert browser.snapshot() == want
+        browser.apply(event.seq, live.apply(event))
+        from_json = fold_events([decode_event(encode_event(prefix_event)) for prefix_event in log[:number]])
+        expected = snapshot_json(fold_events(log[:number]))
+        assert snapshot_json(live) == expected
+        assert snapshot_json(from_json) == expected
+        assert browser.snapshot() == expected
 
 
 @given(logs, st.data())
@@ -104,104 +104,106 @@ def test_folding_in_parts_equals_folding_at_once(log: list[Event], data: st.Data
     cuts = data.draw(st.sets(st.integers(0, len(log)), max_size=4))
     state = SessionFold(SESSION)
     for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(log)], strict=True):
-        folded(log[start:end], state)
+        fold_events(log[start:end], state)
         state.render()
-    assert snapshot_json(state) == snapshot_json(folded(log))
+    assert snapshot_json(state) == snapshot_json(fold_events(log))
 
 
 @given(logs, st.data())
 def test_a_snapshot_plus_later_patches_gives_the_state(log: list[Event], data: st.DataObject) -> None:
     """C9: a snapshot at N and the patches after N give the state."""
     cut = data.draw(st.integers(0, len(log)))
-    state = folded(log[:cut])
-    seen = msgspec.json.decode(snapshot_json(state))
-    browser = Browser()
-    browser.seq, browser.info = seen["seq"], seen["info"]
-    browser.entries = {entry["id"]: entry for entry in seen["entries"]}
+    state = fold_events(log[:cut])
+    snapshot = msgspec.json.decode(snapshot_json(state))
+    browser = BrowserView()
+    browser.seq, browser.info = snapshot["seq"], snapshot["info"]
+    browser.entries = {entry["id"]: entry for entry in snapshot["entries"]}
     for event in log[cut:]:
-        browser.take(event.seq, state.apply(event))
-    assert browser.snapshot() == snapshot_json(folded(log))
+        browser.apply(event.seq, state.apply(event))
+    assert browser.snapshot() == snapshot_json(fold_events(log))
 
 
-def thawed(state: SessionFold) -> tuple[dict[int, bytes], SessionFold]:
+def freeze_and_resume(state: SessionFold) -> tuple[dict[int, bytes], SessionFold]:
     """Return the finished entries of a state, and the state resumed from a base of it."""
     state.render()
-    copy = folded([], state)
-    done = {entry.id: canonical_json(entry) for entry in copy.take_finished()}
-    return done, checkpoint.resume_base(SESSION, checkpoint.freeze(copy))
+    state_copy = fold_events([], state)
+    finished = {entry.id: canonical_json(entry) for entry in state_copy.take_finished()}
+    return finished, checkpoint.resume_base(SESSION, checkpoint.freeze(state_copy))
 
 
 @given(logs, st.data())
 def test_a_stored_and_restored_state_folds_the_same(log: list[Event], data: st.DataObject) -> None:
     """At any points finished entries are removed, and the rest is stored and restored."""
     cuts = sorted(data.draw(st.sets(st.integers(0, len(log)), max_size=3)))
-    state, away = SessionFold(SESSION), dict[int, Any]()
+    state, entries = SessionFold(SESSION), dict[int, Any]()
     for start, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
-        folded(log[start:end], state)
-        for identity, note in state.noted.items():
-            away[identity] = canonical_json(msgspec.json.decode(away[identity]) | note)
-        done, state = thawed(state)
-        away |= done
+        fold_events(log[start:end], state)
+        for identity, fields in state.noted.items():
+            entries[identity] = canonical_json(msgspec.json.decode(entries[identity]) | fields)
+        finished, state = freeze_and_resume(state)
+        entries |= finished
     state.render()
-    away |= {entry.id: canonical_json(entry) for entry in state.entries.values()}
-    whole = folded(log).snapshot()
-    assert [away[id] for id in sorted(away)] == [canonical_json(entry) for entry in whole.entries]
-    assert canonical_json(state.info) == canonical_json(whole.info)
+    entries |= {entry.id: canonical_json(entry) for entry in state.entries.values()}
+    expected = fold_events(log).snapshot()
+    assert [entries[id] for id in sorted(entries)] == [canonical_json(entry) for entry in expected.entries]
+    assert canonical_json(state.info) == canonical_json(expected.info)
 
 
-async def stored(script: list[Event], projected: set[int]) -> None:
+async def check_store(script: list[Event], checkpoints_at: set[int]) -> None:
     """Write a script to a store with checkpoints at some points, and compare all ways to read it."""
     names, log = KnownIds(), list[Event]()
-    async with await callslip.open("sqlite:///:memory:", QUIET) as ledger:
+    async with await callslip.open("sqlite:///:memory:", NO_REAPER) as ledger:
         for number, event in enumerate(script):
             await ledger.log.append(SESSION, [structs.replace(names.resolve(event), at=event.at or 1000 + number)])
-            fresh = [one async for one in ledger.events(SESSION, after=len(log))]
-            names.add_events(fresh)
-            log += fresh
-            if number in projected:
+            new_events = [stored_event async for stored_event in ledger.events(SESSION, after=len(log))]
+            names.add_events(new_events)
+            log += new_events
+            if number in checkpoints_at:
                 await ledger.log.project(SESSION)
-                assert canonical_json(await ledger.snapshot(SESSION)) == snapshot_json(folded(log))
-        want = snapshot_json(folded(log))
-        assert canonical_json(await ledger.snapshot(SESSION)) == want
+                assert canonical_json(await ledger.snapshot(SESSION)) == snapshot_json(fold_events(log))
+        expected = snapshot_json(fold_events(log))
+        assert canonical_json(await ledger.snapshot(SESSION)) == expected
         for seq in {0, len(log) // 2, len(log)}:
-            assert snapshot_json(await ledger.log.state_at(SESSION, seq)) == snapshot_json(folded(log[:seq]))
+            assert snapshot_json(await ledger.log.state_at(SESSION, seq)) == snapshot_json(fold_events(log[:seq]))
         await ledger.log.project(SESSION)
-        assert canonical_json(await ledger.snapshot(SESSION)) == want
+        assert canonical_json(await ledger.snapshot(SESSION)) == expected
         assert await verify(ledger.log) == []
 
 
 @given(scripts(), st.sets(st.integers(0, 40), min_size=6, max_size=30))
-def test_the_store_with_any_checkpoints_equals_the_fold_of_its_log(script: list[Event], projected: set[int]) -> None:
-    """C9: rows and the fold of the tail give what folding the whole log gives, for any checkpoint."""
-    asyncio.run(stored(script, projected))
+def test_the_store_with_any_checkpoints_equals_the_fold_of_its_log(
+    script: list[Event], checkpoints_at: set[int]
+) -> None:
+    """C9: stored rows and the fold of the later events equal the fold of the full log, for any checkpoint."""
+    asyncio.run(check_store(script, checkpoints_at))
 
 
 # The write path
 
 
-def keyed(script: list[Event]) -> tuple[MemoryLedger, list[tuple[Draft, Event]]]:
+def write_with_keys(script: list[Event]) -> tuple[MemoryLedger, list[tuple[Draft, Event]]]:
     """Return a ledger in memory with each draft written under its own key, and the result of each."""
-    memory, done = MemoryLedger(), list[tuple[Draft, Event]]()
+    memory, results = MemoryLedger(), list[tuple[Draft, Event]]()
     for number, event in enumerate(script):
         draft = Draft(structs.replace(memory.known_ids.resolve(event), at=1000 + number), key=f"key-{number}")
-        done.append((draft, memory.write(draft)[0]))
-    return memory, done
+        results.append((draft, memory.write(draft)[0]))
+    return memory, results
 
 
 def rows(memory: MemoryLedger) -> bytes:
     """Return all rows of a ledger in memory."""
     unit = memory.unit
     tables = (unit.sessions, unit.calls, unit.approvals)
-    kept = [[row for _, row in sorted(table.items())] for table in tables]
-    return canonical_json([kept, sorted([*name, call] for name, call in unit.aliases.items())])
+    sorted_tables = [[row for _, row in sorted(table.items())] for table in tables]
+    return canonical_json([sorted_tables, sorted([*name, call] for name, call in unit.aliases.items())])
 
 
 @given(scripts(), st.data())
 def test_a_repeated_draft_with_its_key_changes_nothing(script: list[Event], data: st.DataObject) -> None:
     """C7: the first result is returned again, after any other events, and nothing is appended."""
-    memory, done = keyed(script)
+    memory, results = write_with_keys(script)
     log, before = memory.log, rows(memory)
-    for draft, stored in data.draw(st.lists(st.sampled_from(done), min_size=1, max_size=10)):
+    for draft, stored in data.draw(st.lists(st.sampled_from(results), min_size=1, max_size=10)):
         assert memory.write(draft) == [stored]
     assert (memory.log, rows(memory)) == (log, before)
 
@@ -211,9 +213,9 @@ def test_a_used_key_with_another_body_is_refused_and_writes_nothing(
     script: list[Event], other: Event, data: st.DataObject
 ) -> None:
     """C7: nothing of a write is kept when one of its drafts has a key that was used for something else."""
-    memory, done = keyed(script)
+    memory, results = write_with_keys(script)
     log, before = memory.log, rows(memory)
-    draft, stored = data.draw(st.sampled_from(done))
+    draft, stored = data.draw(st.sampled_from(results))
     changed = structs.replace(draft, event=structs.replace(draft.event, at=draft.event.at + 1))
     with pytest.raises(ConflictError) as refused:
         memory.write(other, changed)
@@ -235,11 +237,15 @@ def test_a_call_ends_at_most_once_and_then_does_not_change(script: list[Event]) 
     for event in write_script(script).log:
         state.apply(event)
         if isinstance(event, ev.CallEvent) and event.verdict == "applied" and is_terminal(event):
-            entry = next(e for e in state.entries.values() if isinstance(e, ToolCall) and e.call_id == event.call)
+            entry = next(
+                candidate
+                for candidate in state.entries.values()
+                if isinstance(candidate, ToolCall) and candidate.call_id == event.call
+            )
             assert entry.id not in ended
             ended[entry.id] = canonical_json(structs.replace(entry, late=0))
-    for identity, then in ended.items():
-        assert canonical_json(structs.replace(state.entries[identity], late=0)) == then
+    for identity, expected in ended.items():
+        assert canonical_json(structs.replace(state.entries[identity], late=0)) == expected
 
 
 @given(scripts())
@@ -275,40 +281,45 @@ def test_an_approval_is_pending_while_its_call_awaits_it(script: list[Event]) ->
     assert pending == {row.id: row.approval for row in unit.calls.values() if row.state == "awaiting_approval"}
 
 
-def about(alias: Alias) -> st.SearchStrategy[list[Event]]:
-    """Any events about one call, each with its own time."""
-    some = st.lists(call_events(reference={"aliases": (alias,)}), min_size=1, max_size=8)
-    return some.map(lambda events: [structs.replace(e, at=1000 + n, **unnamed(e)) for n, e in enumerate(events)])
+def events_of_call(alias: Alias) -> st.SearchStrategy[list[Event]]:
+    """Draw events about one call, each with its own time."""
+    drafts = st.lists(call_events(reference={"aliases": (alias,)}), min_size=1, max_size=8)
+    return drafts.map(
+        lambda events: [
+            structs.replace(event, at=1000 + number, **without_approval_id(event))
+            for number, event in enumerate(events)
+        ]
+    )
 
 
-def unnamed(event: Event) -> dict[str, str]:
+def without_approval_id(event: Event) -> dict[str, str]:
     """Return fields that identify an approval only by its call."""
     return {"approval": ""} if isinstance(event, ev.ApprovalAnswer | ev.ApprovalRequested) else {}
 
 
-def final(memory: MemoryLedger) -> list[bytes]:
+def final_calls(memory: MemoryLedger) -> list[bytes]:
     """Return the final calls, without fields that depend on their position in the log."""
-    found = [entry for entry in memory.state.snapshot().entries if isinstance(entry, ToolCall)]
+    entries = [entry for entry in memory.state.snapshot().entries if isinstance(entry, ToolCall)]
     calls = [
         structs.replace(e, id=0, call_id="", approval=str(bool(e.approval)), late=int(e.late > 0), end=int(e.end > 0))
-        for e in found
+        for e in entries
     ]
-    shown = {entry.tool_call_id for entry in found if not entry.tool_call_id.startswith("exec_")}
+    foreign_ids = {entry.tool_call_id for entry in entries if not entry.tool_call_id.startswith("exec_")}
     return sorted(
-        canonical_json(structs.replace(e, tool_call_id=e.tool_call_id if e.tool_call_id in shown else ""))
+        canonical_json(structs.replace(e, tool_call_id=e.tool_call_id if e.tool_call_id in foreign_ids else ""))
         for e in calls
     )
 
 
-@given(about(Alias("acp", "1")), about(Alias("acp", "2")), st.lists(st.integers(0, 1), max_size=16))
-def test_events_of_different_calls_commute(one: list[Event], other: list[Event], picks: list[int]) -> None:
+@given(events_of_call(Alias("acp", "1")), events_of_call(Alias("acp", "2")), st.lists(st.integers(0, 1), max_size=16))
+def test_events_of_different_calls_commute(first: list[Event], second: list[Event], picks: list[int]) -> None:
     """The state of each call does not depend on how the events of two calls are interleaved."""
-    assert final(write_script(interleave([one, other], picks))) == final(write_script(one + other))
+    assert final_calls(write_script(interleave([first, second], picks))) == final_calls(write_script(first + second))
 
 
 @given(st.lists(call_events([ev.CallProposed], {}), min_size=2, max_size=5))
 def test_each_proposal_without_a_foreign_id_is_a_separate_call(proposals: list[Event]) -> None:
-    """C2, C3: as many calls as proposals, even if they are alike to the byte."""
+    """C2, C3: as many calls as proposals, even if their bytes are equal."""
     memory = write_script([*proposals, proposals[0]])
     assert len(memory.unit.calls) == len(proposals) + 1
 
@@ -316,61 +327,61 @@ def test_each_proposal_without_a_foreign_id_is_a_separate_call(proposals: list[E
 # Secrets
 
 
-class Reading:
+class Chunking:
     """Chunks of the same text: split at any points, or cumulative."""
 
     SPLITS = st.lists(st.integers(0, 80), max_size=12)
 
     @staticmethod
     def deltas(text: str, cuts: list[int]) -> list[str]:
-        at = sorted({min(cut, len(text)) for cut in cuts})
-        return [text[start:end] for start, end in zip([0, *at], [*at, len(text)], strict=True)]
+        offsets = sorted({min(cut, len(text)) for cut in cuts})
+        return [text[start:end] for start, end in zip([0, *offsets], [*offsets, len(text)], strict=True)]
 
     @staticmethod
-    def growing(text: str, cuts: list[int]) -> list[str]:
+    def cumulative(text: str, cuts: list[int]) -> list[str]:
         return [text[:cut] for cut in sorted({min(cut, len(text)) for cut in cuts} | {len(text)})]
 
 
 texts = st.lists(pieces, min_size=1, max_size=10).map("".join)
 
 
-def joined(parts: list[str], policy: str) -> str:
+def join_message(parts: list[str], policy: str) -> str:
     """Return the text of an ended message of these chunks."""
     memory = write_script([*(ev.MessageDelta(text=part, chunks=policy) for part in parts), ev.MessageEnded()])
     return "".join(entry.content for entry in memory.state.snapshot().entries)
 
 
-def uncovers(parts: list[str]) -> bool:
+def reveals_secret(parts: list[str]) -> bool:
     """Return whether a chunk begins with a text that is a secret only without the letter before it."""
     starts = [("".join(parts[:n]), "".join(parts[n:])) for n in range(1, len(parts))]
     return any(before[-1:].isalnum() and Redactor().text(after).startswith("[redacted") for before, after in starts)
 
 
-@given(texts, Reading.SPLITS)
+@given(texts, Chunking.SPLITS)
 def test_delta_text_is_the_same_for_any_chunking(text: str, cuts: list[int]) -> None:
     """S2.4: no part of a secret is shown, and held chunks neither lose nor repeat text."""
-    parts = Reading.deltas(text, cuts)
-    assume(not uncovers(parts))
-    assert joined(parts, "delta") == Redactor().text(text)
+    parts = Chunking.deltas(text, cuts)
+    assume(not reveals_secret(parts))
+    assert join_message(parts, "delta") == Redactor().text(text)
 
 
-@given(texts, Reading.SPLITS, st.integers(0, 2))
+@given(texts, Chunking.SPLITS, st.integers(0, 2))
 def test_cumulative_text_is_the_same_for_any_chunking(text: str, cuts: list[int], repeats: int) -> None:
     """S2.4: each chunk is the full text; a repeated or late one changes nothing."""
-    parts, clean = Reading.growing(text, cuts), Redactor().text(text)
+    parts, clean = Chunking.cumulative(text, cuts), Redactor().text(text)
     late = parts[:1] if clean == text else []
-    assert joined(parts + parts[-1:] * repeats + late, "cumulative") == clean
+    assert join_message(parts + parts[-1:] * repeats + late, "cumulative") == clean
 
 
-@given(texts, Reading.SPLITS, st.booleans())
+@given(texts, Chunking.SPLITS, st.booleans())
 def test_text_without_a_chunk_policy_is_the_same_with_redaction(text: str, cuts: list[int], gaps: bool) -> None:
     """S2.4: neither held text nor empty chunks change the policy that chunks prove."""
-    for parts in (Reading.deltas(text, cuts), Reading.growing(text, cuts)):
-        parts = [part for whole in parts for part in (whole, "")] if gaps else parts
-        plain = write_script([*(ev.MessageDelta(text=part) for part in parts), ev.MessageEnded()], redact=False)
-        seen = "".join(entry.content for entry in plain.state.snapshot().entries)
-        assume(Redactor().text(seen) == seen and not uncovers(parts))
-        assert joined(parts, "auto") == seen
+    for parts in (Chunking.deltas(text, cuts), Chunking.cumulative(text, cuts)):
+        parts = [part for chunk in parts for part in (chunk, "")] if gaps else parts
+        unredacted = write_script([*(ev.MessageDelta(text=part) for part in parts), ev.MessageEnded()], redact=False)
+        expected = "".join(entry.content for entry in unredacted.state.snapshot().entries)
+        assume(Redactor().text(expected) == expected and not reveals_secret(parts))
+        assert join_message(parts, "auto") == expected
 
 
 @pytest.mark.parametrize("policy", ["delta", "auto", "dedupe"])
@@ -378,18 +389,18 @@ def test_text_without_a_chunk_policy_is_the_same_with_redaction(text: str, cuts:
 def test_a_secret_split_over_chunks_is_redacted(policy: str, gap: list[str]) -> None:
     """A secret across chunks is found for any policy, also with empty chunks between."""
     parts = ["the key: sk-", *gap, "ant-api03-abcdefghij", *gap, "0123456789", *gap, " is it"]
-    assert joined(parts, policy) == "the key: [redacted:anthropic] is it"
+    assert join_message(parts, policy) == "the key: [redacted:anthropic] is it"
 
 
 def test_released_held_text_does_not_restore_an_outdated_title() -> None:
     """C10: released text is appended without the title of its chunk, which may be outdated."""
-    one = {"aliases": (Alias("acp", "1"),)}
+    call = {"aliases": (Alias("acp", "1"),)}
     memory = write_script(
         [
-            ev.CallStarted(**one),
-            ev.CallProgress(**one, text="key: sk-", title="old", content=1, source="agent"),
-            ev.CallProgress(**one, title="new", content=2),
-            ev.CallCompleted(**one, source="other"),
+            ev.CallStarted(**call),
+            ev.CallProgress(**call, text="key: sk-", title="old", content=1, source="agent"),
+            ev.CallProgress(**call, title="new", content=2),
+            ev.CallCompleted(**call, source="other"),
         ]
     )
     (entry,) = memory.state.snapshot().entries
@@ -426,24 +437,24 @@ def test_a_long_text_is_stored_in_few_strings(policy: str, patches: list[Patch] 
     assert len(text.pieces) < 256 and len(text.blocks) <= 1 + 20_000 / 256
 
 
-async def statements(length: int, drafts: list[Event]) -> list[list[str]]:
+async def trace_statements(length: int, drafts: list[Event]) -> list[list[str]]:
     """Return the SQL statements of each draft on a session of some length."""
-    ran: list[str] = []
+    executed: list[str] = []
 
     def trace(_: object, sql: str, __: object) -> bool:
-        ran.append(sql)
+        executed.append(sql)
         return True
 
-    async with await callslip.open("sqlite:///:memory:", QUIET) as ledger:
+    async with await callslip.open("sqlite:///:memory:", NO_REAPER) as ledger:
         filler = [ev.CallCompleted(aliases=(Alias("acp", str(n)),)) for n in range(length // 2)]
         await ledger.log.append(SESSION, [ev.TurnStarted(), *filler, *[ev.MessageDelta(text="x")] * (length // 2)])
         ledger.log.store._writing.exec_trace = trace
-        taken: list[list[str]] = []
+        statements_by_draft: list[list[str]] = []
         for draft in drafts:
-            ran.clear()
+            executed.clear()
             await ledger.log.append(SESSION, [draft])
-            taken.append(list(ran))
-        return taken
+            statements_by_draft.append(list(executed))
+        return statements_by_draft
 
 
 def test_a_write_runs_the_same_queries_for_short_and_long_sessions() -> None:
@@ -460,7 +471,7 @@ def test_a_write_runs_the_same_queries_for_short_and_long_sessions() -> None:
         ev.CallCompleted(aliases=alias, output="out"),
         ev.TurnEnded(),
     ]
-    short, long = (asyncio.run(statements(length, drafts)) for length in (10, 5000))
+    short, long = (asyncio.run(trace_statements(length, drafts)) for length in (10, 5000))
     assert all(short)
     assert short == long
 
@@ -470,11 +481,11 @@ def test_a_write_runs_the_same_queries_for_short_and_long_sessions() -> None:
 
 def test_a_call_id_that_is_taken_is_generated_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """C1: the ledger never assigns an id twice, even if the random generator repeats it."""
-    given_out = iter(["exec_000000000001"] * 3 + ["exec_000000000002"] * 2 + ["exec_000000000003"])
-    monkeypatch.setattr(ids, "call_id", lambda: next(given_out))
+    generated_ids = iter(["exec_000000000001"] * 3 + ["exec_000000000002"] * 2 + ["exec_000000000003"])
+    monkeypatch.setattr(ids, "call_id", lambda: next(generated_ids))
 
     async def main() -> list[str]:
-        async with await callslip.open("sqlite:///:memory:", QUIET) as ledger:
+        async with await callslip.open("sqlite:///:memory:", NO_REAPER) as ledger:
             stored = [await ledger.log.append(name, [ev.CallProposed()]) for name in ("a", "b", "a")]
             return [event.call for (event,) in stored]
 

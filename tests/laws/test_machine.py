@@ -1,7 +1,7 @@
 """A state machine test by Hypothesis: all operations on a ledger in a real file, in any order.
 
-Beside the ledger the machine keeps the whole log that it has seen and one live fold of it. After every step the log has
-no gap and no call ended twice; whenever it is looked at, and at the end, all that is stored is what the log gives.
+The machine also holds the full log in memory and one live fold of it. After every step the log has no gap and no call
+has ended twice. The rule `check_stored_view`, which also runs at the end, compares everything stored with the log.
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ class Clock:
         return getattr(time, name)
 
 
-class Seen:
+class ExpectedSession:
     """The expected state of one session, from all its events."""
 
     def __init__(self, name: str) -> None:
         self.log: list[Event] = []
         self.state = SessionFold(name)
-        self.names = KnownIds()
+        self.known_ids = KnownIds()
         self.ended: set[str] = set()
-        self.low = 0
-        self.kept: set[int] = set()
+        self.pruned_seq = 0
+        self.open_entry_ids: set[int] = set()
 
-    def take(self, events: list[Event]) -> None:
+    def add_events(self, events: list[Event]) -> None:
         for event in events:
             assert event.seq == len(self.log) + 1  # C8
             if isinstance(event, ev.CallEvent) and event.verdict == "applied" and is_terminal(event):
@@ -82,28 +82,32 @@ class Seen:
                 self.ended.add(event.call)
             self.log.append(event)
             self.state.apply(event)
-        self.names.add_events(events)
+        self.known_ids.add_events(events)
 
-    def cut(self, low: int) -> None:
-        """Remove what retention removes: everything up to `low` that is not open."""
-        then = SessionFold()
-        then.fold(self.log[:low])
-        then.take_finished()
-        self.low, self.kept = low, set(then.entries)
-        gone = {e.call_id for e in self.state.entries.values() if isinstance(e, ToolCall) and not self.keeps(e)}
-        self.ended -= gone
+    def prune(self, pruned_seq: int) -> None:
+        """Remove what retention removes: everything up to `pruned_seq` that is not open."""
+        pruned = SessionFold()
+        pruned.fold(self.log[:pruned_seq])
+        pruned.take_finished()
+        self.pruned_seq, self.open_entry_ids = pruned_seq, set(pruned.entries)
+        removed_calls = {
+            entry.call_id
+            for entry in self.state.entries.values()
+            if isinstance(entry, ToolCall) and not self.is_kept(entry)
+        }
+        self.ended -= removed_calls
 
-    def has(self, seq: int, key: str) -> bool:
+    def has_event(self, seq: int, key: str) -> bool:
         """Return whether the event with this key was neither pruned nor deleted."""
-        return self.low < seq <= len(self.log) and self.log[seq - 1].key == key
+        return self.pruned_seq < seq <= len(self.log) and self.log[seq - 1].key == key
 
-    def keeps(self, entry: Entry) -> bool:
-        return entry.id > self.low or entry.id in self.kept
+    def is_kept(self, entry: Entry) -> bool:
+        return entry.id > self.pruned_seq or entry.id in self.open_entry_ids
 
     def snapshot(self, name: str) -> bytes:
-        whole = self.state.snapshot()
-        kept = [entry for entry in whole.entries if self.keeps(entry)]
-        return canonical_json({"session": name, "seq": whole.seq, "info": whole.info, "entries": kept})
+        snapshot = self.state.snapshot()
+        entries = [entry for entry in snapshot.entries if self.is_kept(entry)]
+        return canonical_json({"session": name, "seq": snapshot.seq, "info": snapshot.info, "entries": entries})
 
 
 class Machine(RuleBasedStateMachine):
@@ -124,23 +128,23 @@ class Machine(RuleBasedStateMachine):
         for patch in self.patches:
             patch.start()
         self.keys = 0
-        self.seen = {name: Seen(name) for name in ("a", "b")}
+        self.session_models = {name: ExpectedSession(name) for name in ("a", "b")}
         self.ledger: LocalLedger
         self.reaper: Reaper
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.loop.run_until_complete(work)
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(coroutine)
 
     @initialize()
     def open(self) -> None:
         self.ledger = self.run(callslip.open(f"sqlite:///{self.folder}/ledger.db", SETTINGS))
-        how = self.ledger.log.write_context(source="callslip", strict=True)
-        self.reaper = Reaper(self.ledger.log.store, how, SETTINGS, monotonic=self.clock.time)
+        context = self.ledger.log.write_context(source="callslip", strict=True)
+        self.reaper = Reaper(self.ledger.log.store, context, SETTINGS, monotonic=self.clock.time)
 
     def teardown(self) -> None:
         try:
             if hasattr(self, "ledger"):
-                self.look()
+                self.check_stored_view()
                 self.run(self.ledger.close())
         finally:
             self.loop.close()
@@ -150,89 +154,89 @@ class Machine(RuleBasedStateMachine):
 
     # Writing
 
-    def append(self, session: str, *drafts: Event | Draft, **how: Any) -> list[Event]:
+    def append(self, session: str, *drafts: Event | Draft, **options: Any) -> list[Event]:
         self.clock.now += 0.01
-        stored = self.run(self.ledger.log.append(session, drafts, **how))
+        stored = self.run(self.ledger.log.append(session, drafts, **options))
         self.catch_up()
         return stored
 
     def catch_up(self) -> None:
-        for name, seen in self.seen.items():
-            seen.take(self.run(self.events_after(name, len(seen.log))))
+        for name, session_model in self.session_models.items():
+            session_model.add_events(self.run(self.events_after(name, len(session_model.log))))
 
     async def events_after(self, session: str, after: int) -> list[Event]:
         return [event async for event in self.ledger.log.events(session, after)]
 
-    def resolved(self, session: str, event: Event) -> Event:
-        return self.seen[session].names.resolve(event)
+    def resolve(self, session: str, event: Event) -> Event:
+        return self.session_models[session].known_ids.resolve(event)
 
     @rule(session=sessions, events=st.lists(any_event, min_size=1, max_size=6))
-    def anything(self, session: str, events: list[Event]) -> None:
+    def append_events(self, session: str, events: list[Event]) -> None:
         for event in events:
-            self.append(session, self.resolved(session, event))
+            self.append(session, self.resolve(session, event))
 
     @rule(
         session=sessions,
-        threads=st.lists(weighted_choice(call_sequences(), text_sequences()), min_size=2, max_size=4),
+        sequences=st.lists(weighted_choice(call_sequences(), text_sequences()), min_size=2, max_size=4),
         picks=picks,
     )
-    def interleaved_one_by_one(self, session: str, threads: list[list[Event]], picks: list[int]) -> None:
-        for event in interleave(threads, picks):
+    def append_one_by_one(self, session: str, sequences: list[list[Event]], picks: list[int]) -> None:
+        for event in interleave(sequences, picks):
             self.append(session, event)
 
     @rule(
         session=sessions,
-        threads=st.lists(weighted_choice(call_sequences(), text_sequences()), min_size=2, max_size=4),
+        sequences=st.lists(weighted_choice(call_sequences(), text_sequences()), min_size=2, max_size=4),
         picks=picks,
     )
-    def interleaved_at_once(self, session: str, threads: list[list[Event]], picks: list[int]) -> None:
-        self.append(session, *interleave(threads, picks))
+    def append_at_once(self, session: str, sequences: list[list[Event]], picks: list[int]) -> None:
+        self.append(session, *interleave(sequences, picks))
 
-    @rule(session=sessions, event=call_events(), owned=st.booleans())
-    def by_our_own_process(self, session: str, event: Event, owned: bool) -> None:
+    @rule(session=sessions, event=call_events(), is_owned=st.booleans())
+    def append_strictly(self, session: str, event: Event, is_owned: bool) -> None:
         """Strict: an invalid transition raises and nothing is appended."""
-        head = len(self.seen[session].log)
+        last_seq = len(self.session_models[session].log)
         try:
             (stored,) = self.append(
-                session, self.resolved(session, event), strict=True, owner=self.ledger.log.owner if owned else ""
+                session, self.resolve(session, event), strict=True, owner=self.ledger.log.owner if is_owned else ""
             )
         except (InvalidTransitionError, ConflictError):
             self.catch_up()
-            assert len(self.seen[session].log) == head
+            assert len(self.session_models[session].log) == last_seq
         else:
             assert stored.verdict != "illegal"
 
     @rule(target=keyed, session=sessions, event=any_event)
-    def under_a_key(self, session: str, event: Event) -> tuple[str, Draft, int]:
+    def append_with_key(self, session: str, event: Event) -> tuple[str, Draft, int]:
         self.keys += 1
-        draft = Draft(self.resolved(session, event), key=f"key-{self.keys}")
+        draft = Draft(self.resolve(session, event), key=f"key-{self.keys}")
         (stored,) = self.append(session, draft)
         return session, draft, stored.seq
 
     @rule(sent=keyed)
-    def the_same_key_again(self, sent: tuple[str, Draft, int]) -> None:
+    def retry_with_key(self, sent: tuple[str, Draft, int]) -> None:
         """C7: a retry gets the first result and appends nothing."""
         session, draft, seq = sent
-        seen = self.seen[session]
-        if not seen.has(seq, draft.key):
+        session_model = self.session_models[session]
+        if not session_model.has_event(seq, draft.key):
             return
-        head, first = len(seen.log), seen.log[seq - 1]
+        last_seq, first = len(session_model.log), session_model.log[seq - 1]
         assert self.append(session, draft) == [first]
-        assert len(seen.log) == head
+        assert len(session_model.log) == last_seq
 
     @rule(sent=consumes(keyed), event=any_event)
-    def the_same_key_for_something_else(self, sent: tuple[str, Draft, int], event: Event) -> None:
-        """C7: another body under the key is refused, with all that came with it."""
+    def reuse_key(self, sent: tuple[str, Draft, int], event: Event) -> None:
+        """C7: another body under the key is refused, with all other drafts of the write."""
         session, draft, seq = sent
-        seen = self.seen[session]
-        if not seen.has(seq, draft.key):
+        session_model = self.session_models[session]
+        if not session_model.has_event(seq, draft.key):
             return
-        head = len(seen.log)
+        last_seq = len(session_model.log)
         other = structs.replace(draft, event=structs.replace(draft.event, at=12345))
         with pytest.raises(ConflictError):
-            self.append(session, self.resolved(session, event), other)
+            self.append(session, self.resolve(session, event), other)
         self.catch_up()
-        assert len(seen.log) == head
+        assert len(session_model.log) == last_seq
 
     # Calls
 
@@ -242,7 +246,7 @@ class Machine(RuleBasedStateMachine):
     @rule(
         which=st.integers(0, 9), event=call_events([ev.CallStarted, ev.CallCompleted, ev.CallFailed, ev.CallCancelled])
     )
-    def go_on_with_an_open_call(self, which: int, event: Event) -> None:
+    def continue_call(self, which: int, event: Event) -> None:
         rows = self.open_calls()
         if rows:
             row = rows[which % len(rows)]
@@ -282,11 +286,11 @@ class Machine(RuleBasedStateMachine):
     # Turns
 
     @rule(session=sessions)
-    def begin_a_turn(self, session: str) -> None:
+    def begin_turn(self, session: str) -> None:
         self.append(session, ev.TurnStarted())
 
     @rule(session=sessions, reason=st.sampled_from(REASONS))
-    def end_the_turn(self, session: str, reason: str) -> None:
+    def end_turn(self, session: str, reason: str) -> None:
         """C5: an interrupted turn leaves none of its calls open."""
         (stored,) = self.append(session, ev.TurnEnded(reason=reason))
         if stored.verdict == "applied" and reason in ("cancelled", "error", "eof"):
@@ -295,63 +299,65 @@ class Machine(RuleBasedStateMachine):
     # Maintenance
 
     @rule()
-    def close_and_open(self) -> None:
+    def reopen(self) -> None:
         """C5: the calls of this process end with it; nothing else changes."""
-        owned = [row.id for row in self.open_calls() if row.owner]
+        owned_calls = [row.id for row in self.open_calls() if row.owner]
         self.run(self.ledger.close())
         self.open()
         self.catch_up()
-        for call in owned:
+        for call in owned_calls:
             row = self.run(self.ledger.log.store.call(call))
             assert row is not None and row.state == "lost"
 
     @rule(session=sessions)
-    def make_a_checkpoint(self, session: str) -> None:
+    def make_checkpoint(self, session: str) -> None:
         self.run(self.ledger.log.project(session))
 
-    @precondition(lambda self: any(len(seen.log) > 10 for seen in self.seen.values()))
-    @rule(session=sessions, share=st.floats(0, 1))
-    def forget_the_old(self, session: str, share: float) -> None:
+    @precondition(lambda self: any(len(session_model.log) > 10 for session_model in self.session_models.values()))
+    @rule(session=sessions, fraction=st.floats(0, 1))
+    def prune_session(self, session: str, fraction: float) -> None:
         """Retention: the remaining part reads as before, and an older cursor raises an error."""
-        seen = self.seen[session]
-        if not seen.log:
+        session_model = self.session_models[session]
+        if not session_model.log:
             return
-        before = seen.log[int(share * (len(seen.log) - 1))].at + 1
+        before = session_model.log[int(fraction * (len(session_model.log) - 1))].at + 1
         removed = self.run(checkpoint.prune(self.ledger.log.store, session, before))
         row = self.run(self.ledger.log.store.session(session))
-        assert row is not None and row.pruned_seq == seen.low + removed
+        assert row is not None and row.pruned_seq == session_model.pruned_seq + removed
         if removed:
-            seen.cut(row.pruned_seq)
+            session_model.prune(row.pruned_seq)
             with pytest.raises(CursorExpiredError):
                 self.run(self.ledger.log.state_at(session, row.pruned_seq - 1))
 
-    @precondition(lambda self: any(len(seen.log) > 60 for seen in self.seen.values()))
+    @precondition(lambda self: any(len(session_model.log) > 60 for session_model in self.session_models.values()))
     @rule(session=sessions)
-    def forget_a_session(self, session: str) -> None:
-        if self.seen[session].log:
+    def delete_session(self, session: str) -> None:
+        if self.session_models[session].log:
             self.run(self.ledger.delete(session))
-            self.seen[session] = Seen(session)
+            self.session_models[session] = ExpectedSession(session)
             with pytest.raises(NotFoundError):
                 self.run(self.ledger.snapshot(session))
 
     @rule()
-    def look(self) -> None:
+    def check_stored_view(self) -> None:
         """C9: after any operations the stored view is the fold of the log, and rebuilding gives the same."""
         assert self.run(verify(self.ledger.log)) == []
-        for name, seen in self.seen.items():
-            if seen.log:
-                want = seen.snapshot(name)
-                assert canonical_json(self.run(self.ledger.snapshot(name))) == want
-                assert canonical_json(self.run(self.ledger.log.state_at(name)).snapshot()) == want
+        for name, session_model in self.session_models.items():
+            if session_model.log:
+                expected = session_model.snapshot(name)
+                assert canonical_json(self.run(self.ledger.snapshot(name))) == expected
+                assert canonical_json(self.run(self.ledger.log.state_at(name)).snapshot()) == expected
 
     @invariant()
-    def rows_follow_the_fold(self) -> None:
+    def rows_match_entries(self) -> None:
         """The state of every call is the same in its row and in its entry."""
         if not hasattr(self, "ledger"):
             return
         rows = {row.id: row.state for row in self.open_calls()}
         open_in_folds = {
-            entry.call_id: entry.status for seen in self.seen.values() for entry in seen.state.calls.values()
+            entry.call_id: entry.status
+            for session_model in self.session_models.values()
+            for entry in session_model.state.calls.values()
         }
         assert rows == open_in_folds
         assert set(rows.values()) <= OPEN_STATES and not set(rows.values()) & TERMINAL_STATES

@@ -1,4 +1,4 @@
-"""Checkpoints: reading costs the same however long a session is, and never shows anything but the fold of its log."""
+"""Checkpoints: the cost of a read does not grow with the session, and the result always equals the fold of the log."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ ONE, TWO = (Alias("acp", "1"),), (Alias("acp", "2"),)
 
 @pytest.fixture
 async def ledger(db: str) -> AsyncIterator[LocalLedger]:
-    async with await callslip.open(db, SETTINGS) as opened:
-        yield opened
+    async with await callslip.open(db, SETTINGS) as instance:
+        yield instance
 
 
 def delta(text: str, **fields: Any) -> ev.MessageDelta:
     return ev.MessageDelta(text=text, chunks="delta", **fields)
 
 
-async def whole(ledger: LocalLedger, seq: int | None = None) -> bytes:
-    """The session as folding its log gives it."""
+async def fold_json(ledger: LocalLedger, seq: int | None = None) -> bytes:
+    """Return the snapshot from the fold of the log, as JSON."""
     return canonical_json((await ledger.log.state_at(SESSION, seq)).snapshot())
 
 
-async def stored(ledger: LocalLedger) -> bytes:
-    """The session as its rows and the fold of the tail give it."""
+async def stored_json(ledger: LocalLedger) -> bytes:
+    """Return the snapshot from the stored rows and the fold of later events, as JSON."""
     return canonical_json(await ledger.snapshot(SESSION))
 
 
-def traced(ledger: LocalLedger) -> list[tuple[str, Any]]:
-    """Every statement that the writer runs from now on, with its values."""
-    ran: list[tuple[str, Any]] = []
+def trace_statements(ledger: LocalLedger) -> list[tuple[str, Any]]:
+    """Return a list that receives every later SQL statement of the writer with its values."""
+    statements: list[tuple[str, Any]] = []
 
     def trace(_: object, sql: str, values: Any) -> bool:
-        ran.append((sql, values))
+        statements.append((sql, values))
         return True
 
     ledger.log.store._writing.exec_trace = trace
-    return ran
+    return statements
 
 
 # Reading
@@ -69,14 +69,14 @@ async def test_pages_from_the_end_have_every_entry_once(ledger: LocalLedger) -> 
     await ledger.log.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(10)])
     await ledger.log.project(SESSION)
     await ledger.log.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(10, 15)])
-    everything = [entry.id for entry in (await ledger.snapshot(SESSION)).entries]
-    assert everything == list(range(1, 16))
+    all_ids = [entry.id for entry in (await ledger.snapshot(SESSION)).entries]
+    assert all_ids == list(range(1, 16))
     for size in (1, 3, 4, 7, 15, 20):
         pages, before = list[int](), checkpoint.ALL
-        while page := [e.id for e in (await ledger.snapshot(SESSION, limit=size, before=before)).entries]:
+        while page := [entry.id for entry in (await ledger.snapshot(SESSION, limit=size, before=before)).entries]:
             assert len(page) <= size
             pages, before = page + pages, page[0]
-        assert pages == everything
+        assert pages == all_ids
     assert (await ledger.snapshot(SESSION, limit=0)).entries == []
 
 
@@ -97,12 +97,12 @@ async def test_reading_a_long_session_reads_only_its_tail(ledger: LocalLedger, m
     requested = list[tuple[int, int]]()
     events = ledger.log.store.events
 
-    async def counted(session: str, after: int, limit: int) -> list[tuple[int, bytes]]:
+    async def counting_events(session: str, after: int, limit: int) -> list[tuple[int, bytes]]:
         rows = await events(session, after, limit)
         requested.append((after, len(rows)))
         return rows
 
-    monkeypatch.setattr(ledger.log.store, "events", counted)
+    monkeypatch.setattr(ledger.log.store, "events", counting_events)
     assert len((await ledger.snapshot(SESSION, limit=50)).entries) == 50
     assert requested == [(3000, 1)]
 
@@ -116,7 +116,7 @@ async def test_a_late_event_is_noted_on_a_stored_entry(ledger: LocalLedger) -> N
         for _ in range(2):
             (entry,) = (await ledger.snapshot(SESSION)).entries
             assert (entry.late, entry.output) == (seq, "x")
-            assert await stored(ledger) == await whole(ledger)
+            assert await stored_json(ledger) == await fold_json(ledger)
             await ledger.log.project(SESSION)
     assert await verify(ledger.log) == []
 
@@ -132,48 +132,48 @@ async def test_a_checkpoint_between_two_reads_loses_no_entry(
         await ledger.log.append(
             SESSION, [ev.MessageUser(text=name), delta("more "), ev.CallProgress(aliases=ONE, text="!")]
         )
-        read, moved = getattr(ledger.log.store, name), list[bool]()
+        read, has_moved = getattr(ledger.log.store, name), list[bool]()
 
-        async def between(*args: Any, read: Any = read, moved: list[bool] = moved, **named: Any) -> Any:
-            found = await read(*args, **named)
-            if not moved:
-                moved.append(True)
+        async def read_then_move(*args: Any, read: Any = read, has_moved: list[bool] = has_moved, **named: Any) -> Any:
+            rows = await read(*args, **named)
+            if not has_moved:
+                has_moved.append(True)
                 await ledger.log.append(SESSION, [ev.CallCompleted(aliases=TWO)])
                 await ledger.log.project(SESSION)
-            return found
+            return rows
 
-        monkeypatch.setattr(ledger.log.store, name, between)
-        seen = await ledger.snapshot(SESSION)
+        monkeypatch.setattr(ledger.log.store, name, read_then_move)
+        snapshot = await ledger.snapshot(SESSION)
         monkeypatch.undo()
-        assert moved
-        assert canonical_json(seen) == await whole(ledger, seen.seq)
+        assert has_moved
+        assert canonical_json(snapshot) == await fold_json(ledger, snapshot.seq)
 
 
-# Making
+# Projectors
 
 
 async def test_a_repeated_checkpoint_changes_nothing(ledger: LocalLedger) -> None:
     """The same events give the same rows: nothing is written a second time."""
     await ledger.log.append(SESSION, [ev.MessageUser(text="a"), delta("b"), ev.CallStarted(aliases=ONE)])
     await ledger.log.project(SESSION)
-    before, ran = await stored(ledger), traced(ledger)
+    before, statements = await stored_json(ledger), trace_statements(ledger)
     assert await checkpoint.project(ledger.log.store, SESSION) is not None
     assert await checkpoint.project(ledger.log.store, "nobody") is not None
-    assert ran == [] and await stored(ledger) == before
+    assert statements == [] and await stored_json(ledger) == before
 
 
 async def test_concurrent_projectors_write_one_checkpoint(db: str) -> None:
     """The second one writes nothing, and the session reads the same, for any order of the two."""
-    async with await callslip.open(db, SETTINGS) as one, await callslip.open(db, SETTINGS) as two:
+    async with await callslip.open(db, SETTINGS) as first, await callslip.open(db, SETTINGS) as second:
         for number in range(20):
             alias = (Alias("acp", str(number)),)
-            await one.log.append(SESSION, [ev.CallStarted(aliases=alias), delta("x")])
-            await two.log.append(SESSION, [ev.CallProgress(aliases=alias, text="y"), delta(f"{number}")])
+            await first.log.append(SESSION, [ev.CallStarted(aliases=alias), delta("x")])
+            await second.log.append(SESSION, [ev.CallProgress(aliases=alias, text="y"), delta(f"{number}")])
             if number % 2:
-                await one.log.append(SESSION, [ev.CallCompleted(aliases=alias), ev.MessageEnded()])
-            await asyncio.gather(*(ledger.log.project(SESSION) for ledger in (one, two, one)))
-            assert await stored(one) == await stored(two) == await whole(one)
-        assert await verify(one.log) == []
+                await first.log.append(SESSION, [ev.CallCompleted(aliases=alias), ev.MessageEnded()])
+            await asyncio.gather(*(ledger.log.project(SESSION) for ledger in (first, second, first)))
+            assert await stored_json(first) == await stored_json(second) == await fold_json(first)
+        assert await verify(first.log) == []
 
 
 async def test_a_delayed_projector_does_not_overwrite_a_newer_checkpoint(
@@ -181,18 +181,18 @@ async def test_a_delayed_projector_does_not_overwrite_a_newer_checkpoint(
 ) -> None:
     """A projector that started before another and finishes after it writes nothing."""
     save = ledger.log.store.save_progress
-    for first in (True, False):  # without a checkpoint, and with one
+    for first in (True, False):  # Without a checkpoint, and with one.
         await ledger.log.append(SESSION, [delta(f"a{first}"), ev.MessageUser(text="b"), delta("c")])
 
-        async def slow(progress: Any) -> bool:
+        async def save_late(progress: Any) -> bool:
             monkeypatch.undo()
             await ledger.log.append(SESSION, [delta("d"), ev.MessageUser(text="e")])
             await ledger.log.project(SESSION)
             return await save(progress)
 
-        monkeypatch.setattr(ledger.log.store, "save_progress", slow)
+        monkeypatch.setattr(ledger.log.store, "save_progress", save_late)
         assert await checkpoint.project(ledger.log.store, SESSION) is None
-        assert await stored(ledger) == await whole(ledger)
+        assert await stored_json(ledger) == await fold_json(ledger)
         assert await verify(ledger.log) == []
 
 
@@ -203,13 +203,13 @@ async def test_a_projector_of_a_deleted_session_writes_nothing(
     await ledger.log.append(SESSION, [ev.MessageUser(text="old"), delta("old")])
     save = ledger.log.store.save_progress
 
-    async def slow(progress: Any) -> bool:
+    async def save_late(progress: Any) -> bool:
         monkeypatch.undo()
         await ledger.delete(SESSION)
         await ledger.log.append(SESSION, [ev.MessageUser(text="new")])
         return await save(progress)
 
-    monkeypatch.setattr(ledger.log.store, "save_progress", slow)
+    monkeypatch.setattr(ledger.log.store, "save_progress", save_late)
     assert await checkpoint.project(ledger.log.store, SESSION) is None
     assert [entry.content for entry in (await ledger.snapshot(SESSION)).entries] == ["new"]
     assert await verify(ledger.log) == []
@@ -219,22 +219,22 @@ async def test_each_checkpoint_stores_only_new_text(ledger: LocalLedger) -> None
     """C12: so all checkpoints together write a long text once."""
     await ledger.log.append(SESSION, [ev.CallStarted(aliases=ONE)])
     await ledger.log.project(SESSION)
-    ran, sent = traced(ledger), 0
+    statements, sent_chars = trace_statements(ledger), 0
     for number in range(40):
         text = f"{number:100}é😀"
-        sent += 2 * len(text)
+        sent_chars += 2 * len(text)
         await ledger.log.append(SESSION, [ev.CallProgress(aliases=ONE, text=text), delta(text)])
         await ledger.log.project(SESSION)
-    texts = [values[4] for sql, values in ran if "INTO pieces" in sql]
-    assert sum(map(len, texts)) == sent
-    assert not [sql for sql, _ in ran if "DELETE FROM pieces" in sql]
-    states = [len(values[3]) for sql, values in ran if "INTO checkpoints" in sql]
+    texts = [values[4] for sql, values in statements if "INTO pieces" in sql]
+    assert sum(map(len, texts)) == sent_chars
+    assert not [sql for sql, _ in statements if "DELETE FROM pieces" in sql]
+    states = [len(values[3]) for sql, values in statements if "INTO checkpoints" in sql]
     assert max(states) < min(states) + 100
-    assert await stored(ledger) == await whole(ledger)
+    assert await stored_json(ledger) == await fold_json(ledger)
     await ledger.log.append(SESSION, [ev.CallCompleted(aliases=ONE), ev.MessageEnded()])
     await ledger.log.project(SESSION)
     assert (await ledger.log.store.row_counts(SESSION)).texts == 0
-    assert await stored(ledger) == await whole(ledger)
+    assert await stored_json(ledger) == await fold_json(ledger)
 
 
 @pytest.mark.parametrize("policy", ["delta", "auto"])
@@ -245,25 +245,25 @@ async def test_a_checkpoint_of_deltas_does_not_read_stored_text(
     await ledger.log.append(SESSION, [ev.MessageDelta(text="one"), ev.MessageDelta(text=" two"), ev.MessageEnded()])
     await ledger.log.append(SESSION, [ev.MessageDelta(text="begun", chunks=policy)])
     await ledger.log.project(SESSION)
-    read = list[int]()
+    read_entries = list[int]()
     pieces = ledger.log.store.pieces
 
-    async def count(session: str, entry: int, field: str) -> str:
-        read.append(entry)
+    async def counting_pieces(session: str, entry: int, field: str) -> str:
+        read_entries.append(entry)
         return await pieces(session, entry, field)
 
-    with monkeypatch.context() as counting:
-        counting.setattr(ledger.log.store, "pieces", count)
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger.log.store, "pieces", counting_pieces)
         for number in range(5):
             await ledger.log.append(SESSION, [ev.MessageDelta(text=f" {number}", chunks=policy)])
             await ledger.log.project(SESSION)
-    assert read == []
+    assert read_entries == []
     assert (await ledger.snapshot(SESSION)).entries[-1].content == "begun 0 1 2 3 4"
-    assert await stored(ledger) == await whole(ledger)
+    assert await stored_json(ledger) == await fold_json(ledger)
 
 
-TURNS: dict[str, list[Event]] = {
-    "whole arguments replace streamed ones": [
+TEXT_EVENTS: dict[str, list[Event]] = {
+    "full arguments replace streamed ones": [
         ev.CallInputDelta(aliases=ONE, text="abc"),
         ev.CallInput(aliases=ONE, input={"a": 1}),
         ev.CallInputDelta(aliases=ONE, text="xyz123"),
@@ -272,14 +272,14 @@ TURNS: dict[str, list[Event]] = {
     "deltas, then a cumulative chunk": [delta("Hello "), ev.MessageDelta(text="Hello world", chunks="cumulative")],
     "deltas, then a literal repeat": [delta("Hello "), ev.MessageDelta(text="lo ", chunks="dedupe")],
     "a repaired text": [ev.MessageDelta(text="x" * n) for n in (1, 5, 20, 30, 31)],
-    "one that is repaired at its end": [*(ev.MessageDelta(text="x" * n) for n in (1, 2, 3)), ev.MessageEnded()],
+    "a text repaired at its end": [*(ev.MessageDelta(text="x" * n) for n in (1, 2, 3)), ev.MessageEnded()],
     "a text that was replaced": [ev.MessageDelta(text=text, chunks="cumulative") for text in ("abc", "abd", "abde")],
     "a source that is proven": [
         *(ev.MessageDelta(text="x" * n) for n in (1, 5, 20, 30)),
         ev.MessageEnded(),
         *(ev.MessageDelta(text="y" * n) for n in (3, 4, 2, 9)),
     ],
-    "an id that comes later": [delta("a"), delta("b", message_id="m"), delta("c", message_id="m"), delta("d")],
+    "an id on a later chunk": [delta("a"), delta("b", message_id="m"), delta("c", message_id="m"), delta("d")],
     "characters of two units": [delta("😀"), delta("e\u0301"), delta("👩‍👧"), delta("x"), ev.MessageEnded()],
     "a superseded request": [
         ev.ApprovalRequested(aliases=ONE, input=1),
@@ -289,17 +289,17 @@ TURNS: dict[str, list[Event]] = {
 }
 
 
-@pytest.mark.parametrize("name", TURNS)
-@pytest.mark.parametrize("every", [1, 2, 3])
-async def test_a_text_continues_after_a_checkpoint(ledger: LocalLedger, name: str, every: int) -> None:
+@pytest.mark.parametrize("name", TEXT_EVENTS)
+@pytest.mark.parametrize("interval", [1, 2, 3])
+async def test_a_text_continues_after_a_checkpoint(ledger: LocalLedger, name: str, interval: int) -> None:
     """C9: the entries are the same as without the checkpoint."""
-    for number, event in enumerate(TURNS[name]):
+    for number, event in enumerate(TEXT_EVENTS[name]):
         await ledger.log.append(SESSION, [event])
-        if number % every == 0:
+        if number % interval == 0:
             await ledger.log.project(SESSION)
-        assert await stored(ledger) == await whole(ledger)
+        assert await stored_json(ledger) == await fold_json(ledger)
     await ledger.log.project(SESSION)
-    assert await stored(ledger) == await whole(ledger)
+    assert await stored_json(ledger) == await fold_json(ledger)
     assert await verify(ledger.log) == []
 
 
@@ -311,17 +311,17 @@ async def test_a_new_fold_version_rebuilds_the_checkpoint(ledger: LocalLedger, m
     requested = list[str]()
     entries = ledger.log.store.entries
 
-    async def counted(session: str, before: int, limit: int) -> list[tuple[int, bytes]]:
+    async def counting_entries(session: str, before: int, limit: int) -> list[tuple[int, bytes]]:
         requested.append(session)
         return await entries(session, before, limit)
 
-    monkeypatch.setattr(ledger.log.store, "entries", counted)
-    assert await stored(ledger) == await whole(ledger) and not requested
+    monkeypatch.setattr(ledger.log.store, "entries", counting_entries)
+    assert await stored_json(ledger) == await fold_json(ledger) and not requested
     await ledger.log.append(SESSION, [delta("d")])
     await ledger.log.project(SESSION)
-    at = await ledger.log.store.checkpoint(SESSION)
-    assert at is not None and (at.seq, at.version) == (5, fold.VERSION + 1)
-    assert await stored(ledger) == await whole(ledger) and requested
+    saved = await ledger.log.store.checkpoint(SESSION)
+    assert saved is not None and (saved.seq, saved.version) == (5, fold.VERSION + 1)
+    assert await stored_json(ledger) == await fold_json(ledger) and requested
 
 
 async def test_checkpoints_of_two_versions_are_not_mixed(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,27 +330,27 @@ async def test_checkpoints_of_two_versions_are_not_mixed(ledger: LocalLedger, mo
     await ledger.log.project(SESSION)
     save, newer = ledger.log.store.save_progress, list[Any]()
 
-    async def waits(progress: Any) -> bool:
+    async def defer_save(progress: Any) -> bool:
         newer.append(progress)
         return True
 
-    async def overtaken(progress: Any) -> bool:
+    async def save_after_newer(progress: Any) -> bool:
         assert await save(newer[0])
         return await save(progress)
 
-    with monkeypatch.context() as upgraded:
-        upgraded.setattr(checkpoint, "VERSION", fold.VERSION + 1)
-        upgraded.setattr(ledger.log.store, "save_progress", waits)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "VERSION", fold.VERSION + 1)
+        patch.setattr(ledger.log.store, "save_progress", defer_save)
         await checkpoint.project(ledger.log.store, SESSION)
     await ledger.log.append(SESSION, [delta("more"), ev.MessageUser(text="c")])
-    monkeypatch.setattr(ledger.log.store, "save_progress", overtaken)
+    monkeypatch.setattr(ledger.log.store, "save_progress", save_after_newer)
     assert await checkpoint.project(ledger.log.store, SESSION) is None
-    at = await ledger.log.store.checkpoint(SESSION)
-    assert at is not None and (at.seq, at.version) == (2, fold.VERSION + 1)
-    assert await stored(ledger) == await whole(ledger)
+    saved = await ledger.log.store.checkpoint(SESSION)
+    assert saved is not None and (saved.seq, saved.version) == (2, fold.VERSION + 1)
+    assert await stored_json(ledger) == await fold_json(ledger)
 
 
-# Time travel
+# Past states
 
 
 async def test_any_past_state_can_be_read(ledger: LocalLedger) -> None:
@@ -358,9 +358,9 @@ async def test_any_past_state_can_be_read(ledger: LocalLedger) -> None:
     await ledger.log.append(SESSION, [ev.MessageUser(text=str(n)) for n in range(5)])
     for seq in range(6):
         assert len((await ledger.log.state_at(SESSION, seq)).entries) == seq
-    for wrong in (-1, 6):
+    for invalid_seq in (-1, 6):
         with pytest.raises(InvalidInputError):
-            await ledger.log.state_at(SESSION, wrong)
+            await ledger.log.state_at(SESSION, invalid_seq)
     with pytest.raises(NotFoundError):
         await ledger.log.state_at("nobody")
     with pytest.raises(NotFoundError):
@@ -370,12 +370,12 @@ async def test_any_past_state_can_be_read(ledger: LocalLedger) -> None:
 # Retention
 
 
-def aged(*events: Event) -> list[Event]:
-    """Events of which each is one ms younger than the last, from 1 on."""
+def with_times(*events: Event) -> list[Event]:
+    """Return events with the times 1 ms, 2 ms, and so on."""
     return [structs.replace(event, at=number) for number, event in enumerate(events, 1)]
 
 
-OLD = aged(
+OLD_EVENTS = with_times(
     ev.TurnStarted(),
     ev.CallCompleted(aliases=ONE, output="old"),
     ev.CallStarted(aliases=TWO, title="long"),
@@ -389,13 +389,13 @@ OLD = aged(
 
 async def test_retention_keeps_open_calls_requests_and_texts(ledger: LocalLedger) -> None:
     """They continue; events and ended entries before the cut are removed."""
-    await ledger.log.append(SESSION, OLD)
+    await ledger.log.append(SESSION, OLD_EVENTS)
     before = (await ledger.snapshot(SESSION)).entries
     assert await checkpoint.prune(ledger.log.store, SESSION, 8) == 7
     row = await ledger.log.store.session(SESSION)
     assert row is not None and (row.pruned_seq, row.last_seq) == (7, 8)
-    kept = [entry for entry in before if entry.id in (3, 4, 7)]
-    assert (await ledger.snapshot(SESSION)).entries == kept
+    expected = [entry for entry in before if entry.id in (3, 4, 7)]
+    assert (await ledger.snapshot(SESSION)).entries == expected
     assert await ledger.log.store.alias("1", SESSION) == []
     (call,) = await ledger.log.store.alias("2", SESSION)
     assert (call.state, call.title) == ("awaiting_approval", "long")
@@ -405,10 +405,10 @@ async def test_retention_keeps_open_calls_requests_and_texts(ledger: LocalLedger
     )
     await ledger.log.append(SESSION, [ev.CallProgress(aliases=TWO, text="more"), ev.CallCompleted(aliases=TWO)])
     for _ in range(2):
-        called, requested, message = (await ledger.snapshot(SESSION)).entries
-        assert (called.status, called.output_text, requested.state) == ("completed", "some more", "granted")
+        call_entry, requested, message = (await ledger.snapshot(SESSION)).entries
+        assert (call_entry.status, call_entry.output_text, requested.state) == ("completed", "some more", "granted")
         assert message.content == "begun and not ended, or is it"
-        assert await stored(ledger) == await whole(ledger)
+        assert await stored_json(ledger) == await fold_json(ledger)
         await ledger.log.project(SESSION)
     assert await verify(ledger.log) == []
 
@@ -421,7 +421,7 @@ async def test_an_answered_call_verifies_after_retention(ledger: LocalLedger) ->
         ev.CallStarted(aliases=ONE),
         ev.MessageUser(text="x"),
     ]
-    await ledger.log.append(SESSION, aged(*answered))
+    await ledger.log.append(SESSION, with_times(*answered))
     assert await checkpoint.prune(ledger.log.store, SESSION, 100) == 5
     assert [call.approval for call in await ledger.log.store.open_calls()] == [""]
     assert await verify(ledger.log) == []
@@ -429,11 +429,11 @@ async def test_an_answered_call_verifies_after_retention(ledger: LocalLedger) ->
 
 async def test_a_position_before_the_retention_cut_is_an_error(ledger: LocalLedger) -> None:
     """The error has the first position of the log."""
-    await ledger.log.append(SESSION, OLD)
+    await ledger.log.append(SESSION, OLD_EVENTS)
     await checkpoint.prune(ledger.log.store, SESSION, 6)
-    with pytest.raises(CursorExpiredError) as gone:
+    with pytest.raises(CursorExpiredError) as error:
         await ledger.log.state_at(SESSION, 4)
-    assert (gone.value.cursor, gone.value.pruned_seq) == (4, 5)
+    assert (error.value.cursor, error.value.pruned_seq) == (4, 5)
     with pytest.raises(CursorExpiredError):
         await anext(aiter(ledger.log.batches(SESSION, 4)))
     assert (await ledger.log.state_at(SESSION, 5)).seq == 5
@@ -443,31 +443,31 @@ async def test_a_new_fold_version_rebuilds_a_pruned_session_from_its_base(
     ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No text loses its beginning."""
-    await ledger.log.append(SESSION, OLD)
+    await ledger.log.append(SESSION, OLD_EVENTS)
     await checkpoint.prune(ledger.log.store, SESSION, 8)
-    before = await stored(ledger)
+    before = await stored_json(ledger)
     for version in (fold.VERSION + 1, fold.VERSION + 2):
         monkeypatch.setattr(checkpoint, "VERSION", version)
-        assert await stored(ledger) == before == await whole(ledger)
+        assert await stored_json(ledger) == before == await fold_json(ledger)
         await ledger.log.project(SESSION)
-        assert await stored(ledger) == before
+        assert await stored_json(ledger) == before
 
 
 async def test_retention_without_old_events_changes_nothing(ledger: LocalLedger) -> None:
     """A second cut at the same position removes nothing."""
-    await ledger.log.append(SESSION, OLD)
+    await ledger.log.append(SESSION, OLD_EVENTS)
     assert await checkpoint.prune(ledger.log.store, SESSION, 1) == 0
     assert await checkpoint.prune(ledger.log.store, SESSION, 5) == 4
-    before = await stored(ledger)
+    before = await stored_json(ledger)
     assert await checkpoint.prune(ledger.log.store, SESSION, 5) == 0
-    assert await stored(ledger) == before
+    assert await stored_json(ledger) == before
     with pytest.raises(NotFoundError):
         await checkpoint.prune(ledger.log.store, "nobody", 5)
 
 
 async def test_a_session_without_events_continues_its_numbering(ledger: LocalLedger) -> None:
     """C8: after retention has removed all events."""
-    await ledger.log.append(SESSION, [*OLD, structs.replace(ev.MessageEnded(), at=9)])
+    await ledger.log.append(SESSION, [*OLD_EVENTS, structs.replace(ev.MessageEnded(), at=9)])
     assert await checkpoint.prune(ledger.log.store, SESSION, 100) == 9
     assert [type(entry).__name__ for entry in (await ledger.snapshot(SESSION)).entries] == [
         "ToolCall",
@@ -478,59 +478,63 @@ async def test_a_session_without_events_continues_its_numbering(ledger: LocalLed
     assert await verify(ledger.log) == []
 
 
-def folded(log: list[Event]) -> SessionFold:
+def fold_log(log: list[Event]) -> SessionFold:
     state = SessionFold(SESSION)
     state.fold(log)
     return state
 
 
 def open_entries(log: list[Event]) -> set[int]:
-    state = folded(log)
+    state = fold_log(log)
     state.take_finished()
     return set(state.entries)
 
 
-async def cut_and_go_on(script: list[Event], cuts: list[int]) -> None:
-    names, log, low, kept = KnownIds(), list[Event](), 0, set[int]()
+async def check_retention(script: list[Event], cuts: list[int]) -> None:
+    known_ids, log, pruned_seq, open_ids = KnownIds(), list[Event](), 0, set[int]()
     async with await callslip.open("sqlite:///:memory:", SETTINGS) as ledger:
         for number, event in enumerate(script):
-            await ledger.log.append(SESSION, [structs.replace(names.resolve(event), at=1000 + number)])
-            log += [one async for one in ledger.events(SESSION, after=len(log))]
-            names.add_events(log)
+            await ledger.log.append(SESSION, [structs.replace(known_ids.resolve(event), at=1000 + number)])
+            log += [stored_event async for stored_event in ledger.events(SESSION, after=len(log))]
+            known_ids.add_events(log)
             if number not in cuts:
                 continue
             if removed := await checkpoint.prune(ledger.log.store, SESSION, 1000 + number - number % 3):
-                low += removed
-                kept = open_entries(log[:low])
-            whole_state, seen = folded(log).snapshot(), await ledger.snapshot(SESSION)
-            want = [canonical_json(entry) for entry in whole_state.entries if entry.id > low or entry.id in kept]
-            assert [canonical_json(entry) for entry in seen.entries] == want
-            assert canonical_json(seen.info) == canonical_json(whole_state.info)
-            assert canonical_json(seen) == await whole(ledger)
+                pruned_seq += removed
+                open_ids = open_entries(log[:pruned_seq])
+            expected_state, snapshot = fold_log(log).snapshot(), await ledger.snapshot(SESSION)
+            expected = [
+                canonical_json(entry)
+                for entry in expected_state.entries
+                if entry.id > pruned_seq or entry.id in open_ids
+            ]
+            assert [canonical_json(entry) for entry in snapshot.entries] == expected
+            assert canonical_json(snapshot.info) == canonical_json(expected_state.info)
+            assert canonical_json(snapshot) == await fold_json(ledger)
         assert await verify(ledger.log) == []
 
 
 @given(scripts(), st.lists(st.integers(0, 30), min_size=1, max_size=3))
 def test_entries_after_retention_equal_those_of_the_full_log(script: list[Event], cuts: list[int]) -> None:
     """For any cut, also after later events."""
-    asyncio.run(cut_and_go_on(script, cuts))
+    asyncio.run(check_retention(script, cuts))
 
 
 async def test_deleting_a_session_removes_all_its_data(ledger: LocalLedger, db: str) -> None:
     """A new session of the same name starts at 1, without the earlier calls, ids and keys."""
-    await ledger.log.append(SESSION, OLD)
+    await ledger.log.append(SESSION, OLD_EVENTS)
     await ledger.log.append("other", [ev.CallStarted(aliases=ONE)])
     await checkpoint.prune(ledger.log.store, SESSION, 3)
     await ledger.log.project(SESSION)
     await ledger.delete(SESSION)
-    for reading in (
+    for operation in (
         ledger.snapshot(SESSION),
         ledger.log.state_at(SESSION),
         ledger.delete(SESSION),
         verify(ledger.log, SESSION),
     ):
         with pytest.raises(NotFoundError):
-            await reading
+            await operation
     (event,) = await ledger.log.append(SESSION, [ev.CallCompleted(aliases=TWO)])
     assert event.seq == 1
     assert len((await ledger.calls()).items) == 2

@@ -1,7 +1,7 @@
-"""A ledger that version 0.1 wrote opens, verifies and exports the same, and can be worked with.
+"""A ledger of version 0.1 opens, verifies and exports the same, and can be used.
 
-`tests/fixtures/ledger-0.1/README.md` says what is in it. Everything here goes through the command line, HTTP and
-`callslip.open`, because only that surface is promised.
+`tests/fixtures/ledger-0.1/README.md` describes its content. The tests use only the command line, HTTP and
+`callslip.open`, because only these interfaces stay compatible.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SESSIONS = sorted(path.name for path in EXPORTS.iterdir())
 TIMEOUT_S = 60.0
 
 JSON = "application/json"
-MAIN = "main"
-"""The name that `answers.jsonl` has for the token of the file `token`; the others are labels in `tokens.json`."""
+MAIN_TOKEN = "main"
+"""The name in `answers.jsonl` for the token of the file `token`; other names are labels in `tokens.jsonl`."""
 
-LEASED, LEASED_FENCE = "leased-1", 2
+LEASED_COMMAND, LEASED_FENCE = "leased-1", 2
 HELD_KEY = "C3d4E5f6G7h8I9j0K1l2M3"
 HELD_BEARER = "GH34ij56KL78"
 
@@ -51,28 +51,28 @@ def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "ledger.db"
 
 
-def run(db: Path, *arguments: str) -> bytes:
-    """The output of a command on the copy, which must succeed."""
-    done = CliRunner().invoke(main, [*arguments, "--db", str(db)])
-    assert done.exit_code == 0, done.stderr
-    return done.stdout_bytes
+def run_cli(db: Path, *arguments: str) -> bytes:
+    """Run a command on the copy, which must succeed, and return its output."""
+    result = CliRunner().invoke(main, [*arguments, "--db", str(db)])
+    assert result.exit_code == 0, result.stderr
+    return result.stdout_bytes
 
 
 def json_lines(data: bytes) -> list[Any]:
     return [json.loads(line) for line in data.splitlines()]
 
 
-def stored(name: str) -> list[Any]:
-    """A file of the fixture with a JSON value on each line."""
+def read_fixture(name: str) -> list[Any]:
+    """Return the values of a file of the fixture with a JSON value on each line."""
     return json_lines((FIXTURE / name).read_bytes())
 
 
-def verify(db: Path) -> None:
-    """Every projection agrees with the log."""
-    assert run(db, "verify", "--json") == b""
+def check_verify(db: Path) -> None:
+    """Check that every projection agrees with the log."""
+    assert run_cli(db, "verify", "--json") == b""
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     status: int
     body: bytes
 
@@ -86,7 +86,9 @@ class Server(NamedTuple):
     url: str
     tokens: dict[str, str]
 
-    def ask(self, path: str, body: Any = None, *, token: str = MAIN, headers: dict[str, str] | None = None) -> Answer:
+    def request(
+        self, path: str, body: Any = None, *, token: str = MAIN_TOKEN, headers: dict[str, str] | None = None
+    ) -> Response:
         """Send a request: GET without a body, else POST."""
         connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=TIMEOUT_S)
         all_headers = {"authorization": f"Bearer {self.tokens[token]}", "content-type": JSON, **(headers or {})}
@@ -94,11 +96,11 @@ class Server(NamedTuple):
         with contextlib.closing(connection):
             connection.request("GET" if body is None else "POST", path, data, all_headers)
             response = connection.getresponse()
-            return Answer(response.status, response.read())
+            return Response(response.status, response.read())
 
-    def done(self, path: str, body: Any = None, **more: Any) -> Any:
-        """The JSON that comes back from a request that must succeed."""
-        answer = self.ask(path, body, **more)
+    def request_json(self, path: str, body: Any = None, **more: Any) -> Any:
+        """Send a request that must succeed and return the JSON of its response."""
+        answer = self.request(path, body, **more)
         assert answer.status in (200, 201, 202), answer.body
         return answer.json()
 
@@ -111,18 +113,18 @@ def serving(db: Path) -> Iterator[Server]:
         try:
             assert process.stdout is not None
             ready = json.loads(process.stdout.readline())
-            tokens = {row["label"] or row["id"]: row["token"] for row in stored("tokens.jsonl")}
-            yield Server(ready["url"], {**tokens, MAIN: (db.parent / "token").read_text("utf-8").strip()})
+            tokens = {row["label"] or row["id"]: row["token"] for row in read_fixture("tokens.jsonl")}
+            yield Server(ready["url"], {**tokens, MAIN_TOKEN: (db.parent / "token").read_text("utf-8").strip()})
         finally:
             process.terminate()
 
 
 def check_answers(server: Server) -> None:
     """Compare every stored answer of the server: its status, and the bytes of a success."""
-    expected = stored("answers.jsonl")
+    expected = read_fixture("answers.jsonl")
     assert expected
     for row in expected:
-        answer = server.ask(row["path"], token=row["token"])
+        answer = server.request(row["path"], token=row["token"])
         body = answer.body.decode() if answer.status == 200 else None
         assert {"path": row["path"], "token": row["token"], "status": answer.status, "body": body} == row
 
@@ -132,120 +134,122 @@ def test_the_fixture_is_complete() -> None:
     formats = {name: sorted(path.name for path in (EXPORTS / name).iterdir()) for name in SESSIONS}
     assert {"events.json", "entries.json", "openai.json", "ui-v6.json", "otel.json"} <= set(formats["long"])
     assert all(names == formats["long"] for names in formats.values())
-    assert sorted(row["session"] for row in stored("ls.jsonl")) == SESSIONS
+    assert sorted(row["session"] for row in read_fixture("ls.jsonl")) == SESSIONS
 
 
 @pytest.mark.parametrize("session", SESSIONS)
 def test_an_old_ledger_exports_the_same(db: Path, session: str) -> None:
-    """Each session in each format is the same to the byte."""
+    """Each session in each format has the same bytes."""
     for path in sorted((EXPORTS / session).iterdir()):
-        assert run(db, "export", session, "--format", path.stem) == path.read_bytes(), path.name
+        assert run_cli(db, "export", session, "--format", path.stem) == path.read_bytes(), path.name
 
 
 def test_an_old_ledger_verifies_and_lists_the_same(db: Path) -> None:
     """`verify` finds nothing; `ls` and `admin token ls` print the same rows."""
-    verify(db)
-    assert run(db, "ls", "--json") == (FIXTURE / "ls.jsonl").read_bytes()
-    assert run(db, "ls", "--commands", "--json") == (FIXTURE / "ls-commands.json").read_bytes()
-    tokens = [{name: row[name] for name in row if name != "token"} for row in stored("tokens.jsonl")]
-    assert json_lines(run(db, "admin", "token", "ls", "--json")) == tokens
+    check_verify(db)
+    assert run_cli(db, "ls", "--json") == (FIXTURE / "ls.jsonl").read_bytes()
+    assert run_cli(db, "ls", "--commands", "--json") == (FIXTURE / "ls-commands.json").read_bytes()
+    tokens = [{name: row[name] for name in row if name != "token"} for row in read_fixture("tokens.jsonl")]
+    assert json_lines(run_cli(db, "admin", "token", "ls", "--json")) == tokens
     calls = next(
-        json.loads(row["body"])["calls"] for row in stored("answers.jsonl") if row["path"].startswith("/v1/calls?")
+        json.loads(row["body"])["calls"]
+        for row in read_fixture("answers.jsonl")
+        if row["path"].startswith("/v1/calls?")
     )
     for session in SESSIONS:
-        found = json_lines(run(db, "ls", session, "--limit", "1000", "--json"))
-        ours = [call for call in calls if call["session"] == session]
-        assert found == sorted(ours, key=lambda call: -call["entry"])
+        listed = json_lines(run_cli(db, "ls", session, "--limit", "1000", "--json"))
+        expected = [call for call in calls if call["session"] == session]
+        assert listed == sorted(expected, key=lambda call: -call["entry"])
 
 
 def test_an_old_ledger_answers_the_same(db: Path) -> None:
     """Entries, calls, approvals, commands, blobs, pages and streams over HTTP, and what each token may do."""
     with serving(db) as server:
         check_answers(server)
-    verify(db)
+    check_verify(db)
 
 
 def test_opening_an_old_ledger_ends_no_call(db: Path) -> None:
     """A reaper that runs with the default settings leaves every open call, turn, approval and command open.
 
-    That it ran shows in a call of another session whose deadline is over: nothing but the reaper ends it.
+    A call of another session whose deadline is over shows that the reaper has run, since only the reaper ends it.
     """
     with serving(db) as server:
         overdue = {"type": "call.proposed", "aliases": [["me", "probe"]], "scope": "detached", "deadline": 1}
-        append(server, "probe", overdue)
-        assert server.done(f"/v1/calls/probe?wait={TIMEOUT_S:g}")["state"] == "expired"
-    run(db, "admin", "delete", "probe", "--yes")
-    states = asyncio.run(ended_states(db, "rm_2", "due", "silent", "count-1"))
+        append_events(server, "probe", overdue)
+        assert server.request_json(f"/v1/calls/probe?wait={TIMEOUT_S:g}")["state"] == "expired"
+    run_cli(db, "admin", "delete", "probe", "--yes")
+    states = asyncio.run(wait_for_states(db, "rm_2", "due", "silent", "count-1"))
     assert states == ["denied", "expired", "lost", "completed"]
     for session in SESSIONS:
         for name in ("events", "entries"):
             expected = (EXPORTS / session / f"{name}.json").read_bytes()
-            assert run(db, "export", session, "--format", name) == expected
-    assert run(db, "ls", "--json") == (FIXTURE / "ls.jsonl").read_bytes()
-    verify(db)
+            assert run_cli(db, "export", session, "--format", name) == expected
+    assert run_cli(db, "ls", "--json") == (FIXTURE / "ls.jsonl").read_bytes()
+    check_verify(db)
 
 
-async def ended_states(db: Path, *calls: str) -> list[str]:
-    """How calls ended that are named by their foreign ids, as a program reads it."""
+async def wait_for_states(db: Path, *calls: str) -> list[str]:
+    """Wait for calls by their foreign ids with the library, and return their states."""
     async with await callslip.open(f"sqlite:///{db}") as ledger:
         return [(await ledger.wait(call, TIMEOUT_S)).state for call in calls]
 
 
-# Working with it
+# Use of an old ledger
 
 
-def entries(server: Server, session: str) -> list[Any]:
-    return server.done(f"/v1/sessions/{session}")["entries"]
+def list_entries(server: Server, session: str) -> list[Any]:
+    return server.request_json(f"/v1/sessions/{session}")["entries"]
 
 
-def append(server: Server, session: str, *events: Any) -> None:
-    assert server.done(f"/v1/sessions/{session}/events", list(events))["appended"] == len(events)
+def append_events(server: Server, session: str, *events: Any) -> None:
+    assert server.request_json(f"/v1/sessions/{session}/events", list(events))["appended"] == len(events)
 
 
 def test_a_pending_approval_of_an_old_ledger_is_answered(db: Path) -> None:
     """By a token in its own name, once; by the command line; and for a command that waits for it."""
     with serving(db) as server:
-        pending = {row["call"]: row for row in server.done("/v1/approvals")["approvals"]}
-        first, second = (server.done(f"/v1/calls/{name}")["call"] for name in ("rm_4", "rm_5"))
+        pending = {row["call"]: row for row in server.request_json("/v1/approvals")["approvals"]}
+        first, second = (server.request_json(f"/v1/calls/{name}")["call"] for name in ("rm_4", "rm_5"))
         path = f"/v1/approvals/{pending[first]['approval']}"
-        assert server.ask(path, {"decision": "approve"}, token="reader").status == 404
-        refused = server.ask(path, {"decision": "edit", "input": {"path": 4}}, token="operator")
-        assert refused.status == 400, "the schema of the request still decides what fits"
-        answered = server.done(path, {"decision": "approve"}, token="operator")
+        assert server.request(path, {"decision": "approve"}, token="reader").status == 404
+        refused = server.request(path, {"decision": "edit", "input": {"path": 4}}, token="operator")
+        assert refused.status == 400, "the input does not match the schema of the request"
+        answered = server.request_json(path, {"decision": "approve"}, token="operator")
         assert (answered["state"], answered["by"], answered["option"]) == ("granted", "operator", "allow")
-        assert server.ask(path, {"decision": "deny"}).status == 409
-        assert server.done("/v1/calls/rm_4")["state"] == "queued"
-        awaiting = server.done("/v1/calls/asked-1")
-        assert server.done(f"/v1/approvals/{awaiting['approval']}", {"decision": "approve"})["by"] == "user"
-        claim = server.done("/v1/calls/claim", {"worker": "w"})
+        assert server.request(path, {"decision": "deny"}).status == 409
+        assert server.request_json("/v1/calls/rm_4")["state"] == "queued"
+        awaiting = server.request_json("/v1/calls/asked-1")
+        assert server.request_json(f"/v1/approvals/{awaiting['approval']}", {"decision": "approve"})["by"] == "user"
+        claim = server.request_json("/v1/calls/claim", {"worker": "w"})
         assert (claim["correlation_id"], claim["params"], claim["fence"]) == ("asked-1", {"to": "prod"}, 1)
-    run(db, "deny", pending[second]["approval"], "--reason", "not this one")
-    (denied,) = [row for row in json_lines(run(db, "ls", "decisions", "--json")) if row["call"] == second]
+    run_cli(db, "deny", pending[second]["approval"], "--reason", "not this one")
+    (denied,) = [row for row in json_lines(run_cli(db, "ls", "decisions", "--json")) if row["call"] == second]
     assert (denied["state"], denied["reason"]) == ("denied", "not this one")
-    verify(db)
+    check_verify(db)
 
 
 def test_a_leased_command_of_an_old_ledger_is_completed_with_its_fence(db: Path) -> None:
-    """A stale fence is refused; a queued command is claimed in its order and with its whole arguments."""
+    """A stale fence is refused; queued commands are claimed in order and with their full arguments."""
     with serving(db) as server:
-        stale = server.ask(f"/v1/calls/{LEASED}/result", {"result": "stale", "fence": LEASED_FENCE - 1})
+        stale = server.request(f"/v1/calls/{LEASED_COMMAND}/result", {"result": "stale", "fence": LEASED_FENCE - 1})
         assert stale.status == 412
-        server.done(f"/v1/calls/{LEASED}/heartbeat", {"fence": LEASED_FENCE, "text": "whole\n"})
-        done = server.done(f"/v1/calls/{LEASED}/result", {"result": [1, 2], "fence": LEASED_FENCE})
-        assert (done["status"], done["result"]) == ("complete", [1, 2])
-        assert server.done(f"/v1/calls/{LEASED}")["toolCall"]["outputText"] == "half\nwhole\n"
-        claims = [server.done("/v1/calls/claim", {"client": "browser", "worker": "w"}) for _ in range(2)]
+        server.request_json(f"/v1/calls/{LEASED_COMMAND}/heartbeat", {"fence": LEASED_FENCE, "text": "whole\n"})
+        completed = server.request_json(f"/v1/calls/{LEASED_COMMAND}/result", {"result": [1, 2], "fence": LEASED_FENCE})
+        assert (completed["status"], completed["result"]) == ("complete", [1, 2])
+        assert server.request_json(f"/v1/calls/{LEASED_COMMAND}")["toolCall"]["outputText"] == "half\nwhole\n"
+        claims = [server.request_json("/v1/calls/claim", {"client": "browser", "worker": "w"}) for _ in range(2)]
         assert [claim["correlation_id"] for claim in claims] == ["queued-1", "queued-2"]
         assert claims[0]["params"] == {"url": "https://example.com", "token": "sk-ant-" + "Abc123" * 6}
         for claim in claims:
-            server.done(f"/v1/calls/{claim['call']}/result", {"result": None, "fence": claim["fence"]})
-    verify(db)
+            server.request_json(f"/v1/calls/{claim['call']}/result", {"result": None, "fence": claim["fence"]})
+    check_verify(db)
 
 
 def test_held_text_of_an_old_ledger_is_redacted_with_its_end(db: Path) -> None:
-    """The beginning of a secret that waited in the session is redacted with its end, in a message and in an output."""
+    """The held beginning of a secret is redacted together with its end, in a message and in an output."""
     with serving(db) as server:
-        append(
+        append_events(
             server,
             "held",
             {"type": "message.delta", "text": f"{HELD_KEY}. Keep it.", "chunks": "delta"},
@@ -253,19 +257,19 @@ def test_held_text_of_an_old_ledger_is_redacted_with_its_end(db: Path) -> None:
             {"type": "call.completed", "aliases": [["me", "curl"]], "output": None},
             {"type": "turn.ended"},
         )
-        (message,) = [entry for entry in entries(server, "held") if entry.get("role") == "assistant"]
+        (message,) = [entry for entry in list_entries(server, "held") if entry.get("role") == "assistant"]
         assert message["content"] == "The key is [redacted:anthropic]. Keep it."
-        call = server.done("/v1/calls/curl")["toolCall"]
+        call = server.request_json("/v1/calls/curl")["toolCall"]
         assert call["outputText"] == "> Authorization: [redacted:bearer]\nok\n"
-    log = run(db, "export", "held", "--format", "events").decode()
+    log = run_cli(db, "export", "held", "--format", "events").decode()
     assert not [part for part in ("a1B2", HELD_KEY, "abcdEF12", HELD_BEARER) if part in log]
-    verify(db)
+    check_verify(db)
 
 
 def test_an_old_session_continues_after_retention_and_a_checkpoint(db: Path) -> None:
     """Open texts and calls continue from their last state, and foreign ids still find their calls."""
     with serving(db) as server:
-        append(
+        append_events(
             server,
             "pruned",
             {"type": "call.progress", "aliases": [["me", "watch_1"]], "text": "third change\n"},
@@ -273,40 +277,42 @@ def test_an_old_session_continues_after_retention_and_a_checkpoint(db: Path) -> 
             {"type": "message.delta", "text": "The rest.", "chunks": "delta"},
             {"type": "turn.ended"},
         )
-        watch = server.done("/v1/calls/watch_1")
+        watch = server.request_json("/v1/calls/watch_1")
         assert watch["state"] == "completed"
         assert watch["toolCall"]["outputText"] == "one change\nanother change\nthird change\n"
-        texts = [entry["content"] for entry in entries(server, "pruned") if entry.get("role") == "assistant"]
+        texts = [entry["content"] for entry in list_entries(server, "pruned") if entry.get("role") == "assistant"]
         assert texts == ["I begin a text that retention cuts in the middle.", "The rest."]
-        before = entries(server, "long")[-1]
+        before = list_entries(server, "long")[-1]
         assert before["streaming"] is True
-        append(
+        append_events(
             server,
             "long",
             {"type": "message.delta", "text": "and the end.", "chunks": "delta"},
             {"type": "call.completed", "aliases": [["me", "call_1"]], "output": "built"},
             {"type": "turn.ended"},
         )
-        after = next(entry for entry in entries(server, "long") if entry["id"] == before["id"])
+        after = next(entry for entry in list_entries(server, "long") if entry["id"] == before["id"])
         assert after["content"] == before["content"] + "and the end."
-        states = [entry["status"] for entry in entries(server, "long") if entry["type"] == "tool_call"]
+        states = [entry["status"] for entry in list_entries(server, "long") if entry["type"] == "tool_call"]
         assert states == ["completed"] * 4
-    verify(db)
+    check_verify(db)
 
 
 def test_pages_of_an_old_session_have_every_entry_once(db: Path) -> None:
     """Both entries stored by a checkpoint and later ones."""
     with serving(db) as server:
         for session in SESSIONS:
-            found: list[Any] = []
+            paged: list[Any] = []
             cursor = ""
             while True:
-                page = server.done(f"/v1/sessions/{session}?limit=3" + (f"&cursor={quote(cursor)}" if cursor else ""))
-                found = page["entries"] + found
+                page = server.request_json(
+                    f"/v1/sessions/{session}?limit=3" + (f"&cursor={quote(cursor)}" if cursor else "")
+                )
+                paged = page["entries"] + paged
                 cursor = page["cursor"]
                 if not cursor:
                     break
-            assert found == entries(server, session)
+            assert paged == list_entries(server, session)
 
 
 def test_idempotency_keys_of_an_old_ledger_count(db: Path) -> None:
@@ -315,11 +321,11 @@ def test_idempotency_keys_of_an_old_ledger_count(db: Path) -> None:
     key = {"idempotency-key": posted["key"]}
     with serving(db) as server:
         path = "/v1/sessions/posted/events"
-        assert server.ask(path, posted["body"], headers=key) == (200, posted["answer"].encode())
-        assert server.ask(path, [], headers=key).status == 409
+        assert server.request(path, posted["body"], headers=key) == (200, posted["answer"].encode())
+        assert server.request(path, [], headers=key).status == 409
     capture = str(TESTS / "captures" / "codex-cancel.jsonl")
-    (report,) = json_lines(run(db, "import", capture, "--format", "acp", "--session", "acp", "--json"))
+    (report,) = json_lines(run_cli(db, "import", capture, "--format", "acp", "--session", "acp", "--json"))
     assert report["events"] == 0 and report["seen"] == report["drafts"] > 0
     for session in ("posted", "acp"):
-        assert run(db, "export", session, "--format", "events") == (EXPORTS / session / "events.json").read_bytes()
-    verify(db)
+        assert run_cli(db, "export", session, "--format", "events") == (EXPORTS / session / "events.json").read_bytes()
+    check_verify(db)

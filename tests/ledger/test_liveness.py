@@ -1,4 +1,4 @@
-"""Every call ends: by its result, or because no process is left to send one (C5). And none ends too early."""
+"""Every call ends, by its result or because no process is left to send one, and no call ends too early (C5)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.support.invariants import open_with_settings, read_events, sound_ledg
 
 pytestmark = pytest.mark.anyio
 
-NEVER = 1e6
-ELSEWHERE = "other-boot/pid:[1] 77 12345 1"
+NEVER_S = 1e6
+REMOTE_OWNER = "other-boot/pid:[1] 77 12345 1"
 
 
 class Clocks:
-    """The wall clock, which may be set, and the one that only ever runs."""
+    """A fake wall clock, which can be set, and a fake monotonic clock."""
 
     def __init__(self) -> None:
         self.wall = time.time()
@@ -45,35 +45,35 @@ class Clocks:
 
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
-    created = Clocks()
-    monkeypatch.setattr(time, "time", lambda: created.wall)
-    return created
+    new_clocks = Clocks()
+    monkeypatch.setattr(time, "time", lambda: new_clocks.wall)
+    return new_clocks
 
 
 @pytest.fixture
 async def ledger(db: str, clocks: Clocks) -> AsyncIterator[LocalLedger]:
-    """A ledger that reaps nothing by itself."""
-    async with sound_ledger(db, reaper_interval=NEVER) as created:
-        yield created
+    """A ledger whose own reaper never runs."""
+    async with sound_ledger(db, reaper_interval=NEVER_S) as instance:
+        yield instance
 
 
 @pytest.fixture
 def reaper(ledger: LocalLedger, clocks: Clocks) -> Reaper:
-    return reaper_of(ledger, clocks)
+    return make_reaper(ledger, clocks)
 
 
-def reaper_of(ledger: LocalLedger, clocks: Clocks) -> Reaper:
-    how = ledger.log.write_context(source="callslip", strict=True)
-    return Reaper(ledger.log.store, how, ledger.log.settings, monotonic=lambda: clocks.monotonic)
+def make_reaper(ledger: LocalLedger, clocks: Clocks) -> Reaper:
+    context = ledger.log.write_context(source="callslip", strict=True)
+    return Reaper(ledger.log.store, context, ledger.log.settings, monotonic=lambda: clocks.monotonic)
 
 
-async def call_of(ledger: LocalLedger, *drafts: ev.Event, owner: str = "", session: str = "a") -> str:
-    created = await ledger.log.append(session, drafts or [ev.CallStarted(tool_name="t")], owner=owner)
-    assert isinstance(created[-1], ev.CallEvent)
-    return created[-1].call
+async def start_call(ledger: LocalLedger, *drafts: ev.Event, owner: str = "", session: str = "a") -> str:
+    events = await ledger.log.append(session, drafts or [ev.CallStarted(tool_name="t")], owner=owner)
+    assert isinstance(events[-1], ev.CallEvent)
+    return events[-1].call
 
 
-async def state(ledger: LocalLedger, call: str) -> tuple[str, str]:
+async def call_state(ledger: LocalLedger, call: str) -> tuple[str, str]:
     row = await ledger.find_call(call)
     return row.state, row.reason
 
@@ -84,13 +84,13 @@ async def state(ledger: LocalLedger, call: str) -> tuple[str, str]:
 def test_a_reused_pid_is_not_the_owner() -> None:
     """C5: a pid used again by another process, or on another machine."""
     mine = new_owner()
-    place, pid, started, number = mine.split(" ")
+    host, pid, started, number = mine.split(" ")
     assert int(pid) == os.getpid() and not is_dead(mine) and is_here(mine)
-    assert is_dead(f"{place} {pid} 1{started} {number}")
-    assert is_dead(f"{place} 999999999 {started} {number}")
+    assert is_dead(f"{host} {pid} 1{started} {number}")
+    assert is_dead(f"{host} 999999999 {started} {number}")
     assert not is_dead(f"elsewhere {pid} 1{started} {number}") and not is_here(f"elsewhere {pid}")
-    for strange in ("", "x", f"{place}", f"{place} x y z", f"{place} {pid}"):
-        assert not is_dead(strange)
+    for invalid_owner in ("", "x", f"{host}", f"{host} x y z", f"{host} {pid}"):
+        assert not is_dead(invalid_owner)
     assert new_owner() != mine
 
 
@@ -99,49 +99,49 @@ async def test_an_owner_has_a_lease_on_a_machine_that_has_just_booted(
 ) -> None:
     """The first write of an owner records its lease, however small the monotonic clock is."""
     monkeypatch.setattr("callslip.ledger.event_log.time", SimpleNamespace(monotonic=lambda: 0.0))
-    await call_of(ledger, owner=ELSEWHERE)
-    assert [row.id for row in await ledger.log.store.owners()] == [ELSEWHERE]
+    await start_call(ledger, owner=REMOTE_OWNER)
+    assert [row.id for row in await ledger.log.store.owners()] == [REMOTE_OWNER]
 
 
 async def test_calls_of_a_dead_owner_are_lost_when_the_ledger_opens(db: str) -> None:
     """C5: at once, with a reason; calls of living owners and of other machines stay open."""
-    place, pid, started, _ = new_owner().split(" ")
+    host, pid, started, _ = new_owner().split(" ")
     async with await callslip.open(db) as ledger:
-        dead = await call_of(ledger, owner=f"{place} 999999999 {started} 1")
-        reused = await call_of(ledger, owner=f"{place} {pid} 1{started} 1")
-        foreign = await call_of(ledger, owner=ELSEWHERE)
-        living = await call_of(ledger, owner=ledger.log.owner)
+        dead = await start_call(ledger, owner=f"{host} 999999999 {started} 1")
+        reused = await start_call(ledger, owner=f"{host} {pid} 1{started} 1")
+        foreign = await start_call(ledger, owner=REMOTE_OWNER)
+        living = await start_call(ledger, owner=ledger.log.owner)
         async with await callslip.open(db) as other:
-            assert await state(other, dead) == ("lost", "the process that ran this call ended")
-            assert (await state(other, reused))[0] == "lost"
-            assert (await state(other, foreign))[0] == (await state(other, living))[0] == "running"
-            kept = {row.id for row in await other.log.store.owners()}
-            assert kept == {ELSEWHERE, ledger.log.owner}, "the rows of dead owners stay behind"
+            assert await call_state(other, dead) == ("lost", "the process that ran this call ended")
+            assert (await call_state(other, reused))[0] == "lost"
+            assert (await call_state(other, foreign))[0] == (await call_state(other, living))[0] == "running"
+            remaining = {row.id for row in await other.log.store.owners()}
+            assert remaining == {REMOTE_OWNER, ledger.log.owner}, "rows of dead owners were not removed"
 
 
 async def test_closing_the_ledger_ends_the_calls_of_the_process(db: str) -> None:
     """C5: no other process could finish them."""
     ledger = await callslip.open(db)
-    mine = await call_of(ledger, owner=ledger.log.owner)
-    connection = await call_of(ledger, owner=new_owner())
-    ingested = await call_of(ledger)
+    mine = await start_call(ledger, owner=ledger.log.owner)
+    connection = await start_call(ledger, owner=new_owner())
+    ingested = await start_call(ledger)
     await ledger.close()
     async with await callslip.open(db) as ledger:
         for call in (mine, connection):
-            assert await state(ledger, call) == ("lost", "the process that ran this call closed its ledger")
-        assert (await state(ledger, ingested))[0] == "running"
+            assert await call_state(ledger, call) == ("lost", "the process that ran this call closed its ledger")
+        assert (await call_state(ledger, ingested))[0] == "running"
         assert await ledger.log.store.owners() == []
 
 
 async def test_a_closed_connection_ends_only_its_own_calls(ledger: LocalLedger) -> None:
     """C5: each connection of a process is a separate owner."""
     first, second = new_owner(), new_owner()
-    ended = [await call_of(ledger, owner=first, session=session) for session in ("a", "b")]
-    stays = await call_of(ledger, owner=second)
+    ended = [await start_call(ledger, owner=first, session=session) for session in ("a", "b")]
+    stays = await start_call(ledger, owner=second)
     assert await ledger.log.close_owner(first, "the agent's process ended with status 1") == 2
     for call in ended:
-        assert await state(ledger, call) == ("lost", "the agent's process ended with status 1")
-    assert (await state(ledger, stays))[0] == "running"
+        assert await call_state(ledger, call) == ("lost", "the agent's process ended with status 1")
+    assert (await call_state(ledger, stays))[0] == "running"
     assert first not in [row.id for row in await ledger.log.store.owners()]
 
 
@@ -149,8 +149,8 @@ async def test_leases_of_living_owners_are_renewed(db: str) -> None:
     """C5: other machines see by the lease that this process and its connections are alive."""
     async with await open_with_settings(db, owner_lease=0.3, reaper_interval=0.05) as ledger:
         connection = new_owner()
-        await call_of(ledger, owner=ledger.log.owner)
-        await call_of(ledger, owner=connection)
+        await start_call(ledger, owner=ledger.log.owner)
+        await start_call(ledger, owner=connection)
         first = {row.id: row.until for row in await ledger.log.store.owners()}
         assert set(first) == {ledger.log.owner, connection}
         async with asyncio.timeout(10):
@@ -162,28 +162,28 @@ async def test_calls_of_a_remote_owner_are_lost_when_its_lease_expires(
     ledger: LocalLedger, reaper: Reaper, clocks: Clocks
 ) -> None:
     """C5: events of the call do not renew the lease of its owner."""
-    call = await call_of(ledger, owner=ELSEWHERE)
+    call = await start_call(ledger, owner=REMOTE_OWNER)
     assert await reaper.reap() == 0
     for _ in range(5):
         clocks.pass_time(20)
         until = int(clocks.wall * 1000) + 30_000
-        await ledger.log.store.transact(lambda unit, until=until: unit.put_owner(OwnerRecord(ELSEWHERE, until)))
+        await ledger.log.store.transact(lambda unit, until=until: unit.put_owner(OwnerRecord(REMOTE_OWNER, until)))
         assert await reaper.reap() == 0
     clocks.pass_time(31)
     assert await reaper.reap() == 1
-    assert await state(ledger, call) == ("lost", "the process that owns this call stopped renewing its lease")
+    assert await call_state(ledger, call) == ("lost", "the process that owns this call stopped renewing its lease")
 
 
 async def test_calls_of_an_unknown_owner_are_lost_after_the_grace_period(
     ledger: LocalLedger, reaper: Reaper, clocks: Clocks
 ) -> None:
     """C5: the row of the owner is missing."""
-    call = await call_of(ledger, owner=ELSEWHERE)
-    await ledger.log.store.drop_owner(ELSEWHERE)
+    call = await start_call(ledger, owner=REMOTE_OWNER)
+    await ledger.log.store.drop_owner(REMOTE_OWNER)
     assert await reaper.reap() == 0
     clocks.pass_time(2)
     assert await reaper.reap() == 1
-    assert (await state(ledger, call))[0] == "lost"
+    assert (await call_state(ledger, call))[0] == "lost"
 
 
 # Clocks
@@ -191,7 +191,7 @@ async def test_calls_of_an_unknown_owner_are_lost_after_the_grace_period(
 
 async def test_a_clock_jump_ends_no_call(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: after a suspend or a clock correction; the lease must also expire on the monotonic clock."""
-    call = await call_of(ledger)
+    call = await start_call(ledger)
     assert await reaper.reap() == 0
     clocks.wall += 365 * 24 * 3600
     assert await reaper.reap() == 0
@@ -199,42 +199,42 @@ async def test_a_clock_jump_ends_no_call(ledger: LocalLedger, reaper: Reaper, cl
     assert await reaper.reap() == 0
     clocks.monotonic += 1
     assert await reaper.reap() == 1
-    assert await state(ledger, call) == ("lost", "no event of this call arrived before its lease expired")
+    assert await call_state(ledger, call) == ("lost", "no event of this call arrived before its lease expired")
 
 
 async def test_a_suspend_does_not_shorten_leases_and_deadlines(db: str, clocks: Clocks) -> None:
     """C5: with a short reaper interval, and with the wall clock before or after the deadline."""
-    async with sound_ledger(db, reaper_interval=NEVER) as ledger:
+    async with sound_ledger(db, reaper_interval=NEVER_S) as ledger:
         settings = msgspec.structs.replace(ledger.log.settings, reaper_interval=1.0)
-        how = ledger.log.write_context(source="callslip", strict=True)
-        reaper = Reaper(ledger.log.store, how, settings, monotonic=lambda: clocks.monotonic)
-        call = await call_of(ledger)
-        requested = await call_of(
+        context = ledger.log.write_context(source="callslip", strict=True)
+        reaper = Reaper(ledger.log.store, context, settings, monotonic=lambda: clocks.monotonic)
+        call = await start_call(ledger)
+        requested = await start_call(
             ledger, ev.ApprovalRequested(tool_name="t", expires_at=int(clocks.wall * 1000) + 300_000)
         )
         assert await reaper.reap() == 0
-        for slept in (250, 3600):
-            clocks.wall += slept
+        for jump_seconds in (250, 3600):
+            clocks.wall += jump_seconds
             for _ in range(100):
                 assert await reaper.reap() == 0
                 clocks.pass_time(1)
-        fresh = await call_of(ledger)
+        new_call = await start_call(ledger)
         for _ in range(98):
             assert await reaper.reap() == 0
             clocks.pass_time(1)
         clocks.pass_time(3)
-        assert await reaper.reap() == 1 and (await state(ledger, requested))[0] == "denied"
+        assert await reaper.reap() == 1 and (await call_state(ledger, requested))[0] == "denied"
         clocks.pass_time(299)
-        assert await reaper.reap() == 1 and (await state(ledger, call))[0] == "lost"
+        assert await reaper.reap() == 1 and (await call_state(ledger, call))[0] == "lost"
         clocks.pass_time(200)
         assert await reaper.reap() == 0
         clocks.pass_time(3)
-        assert await reaper.reap() == 1 and (await state(ledger, fresh))[0] == "lost"
+        assert await reaper.reap() == 1 and (await call_state(ledger, new_call))[0] == "lost"
 
 
 async def test_a_clock_set_back_ends_no_call(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: the time must be over on both clocks."""
-    await call_of(ledger)
+    await start_call(ledger)
     assert await reaper.reap() == 0
     clocks.wall -= 3600
     clocks.monotonic += 10_000
@@ -245,19 +245,19 @@ async def test_a_clock_set_back_ends_no_call(ledger: LocalLedger, reaper: Reaper
 
 async def test_a_new_reaper_waits_a_grace_period_first(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: events of calls that had expired before the first round still count in that period."""
-    heard, silent = await call_of(ledger), await call_of(ledger)
+    active, silent = await start_call(ledger), await start_call(ledger)
     clocks.pass_time(5000)
     assert await reaper.reap() == 0
     clocks.pass_time(1.9)
-    await ledger.log.append("a", [ev.CallProgress(call=heard, text="still here")])
+    await ledger.log.append("a", [ev.CallProgress(call=active, text="still here")])
     assert await reaper.reap() == 0
     clocks.pass_time(0.2)
     assert await reaper.reap() == 1
-    assert (await state(ledger, silent))[0] == "lost" and (await state(ledger, heard))[0] == "running"
+    assert (await call_state(ledger, silent))[0] == "lost" and (await call_state(ledger, active))[0] == "running"
 
 
 @pytest.mark.parametrize(
-    "news",
+    "event",
     [
         ev.CallProgress(text="x"),
         ev.CallProgress(title="x"),
@@ -267,42 +267,44 @@ async def test_a_new_reaper_waits_a_grace_period_first(ledger: LocalLedger, reap
     ],
 )
 async def test_any_event_renews_an_ingested_call(
-    ledger: LocalLedger, reaper: Reaper, clocks: Clocks, news: Any
+    ledger: LocalLedger, reaper: Reaper, clocks: Clocks, event: Any
 ) -> None:
     """C5: a call without a connection stays open as long as events about it arrive."""
     alias = (Alias("acp", "c"),)
-    call = await call_of(ledger, ev.CallStarted(tool_name="t", aliases=alias))
+    call = await start_call(ledger, ev.CallStarted(tool_name="t", aliases=alias))
     for _ in range(3):
         assert await reaper.reap() == 0
         clocks.pass_time(500)
-        await ledger.log.append("a", [type(news)(aliases=alias, **_fields(news))])
+        await ledger.log.append("a", [type(event)(aliases=alias, **event_fields(event))])
     assert await reaper.reap() == 0
     clocks.pass_time(601)
     assert await reaper.reap() == 1
-    assert (await state(ledger, call))[0] == "lost"
+    assert (await call_state(ledger, call))[0] == "lost"
 
 
-def _fields(event: ev.Event) -> dict[str, Any]:
+def event_fields(event: ev.Event) -> dict[str, Any]:
     return {name: getattr(event, name) for name in ("text", "title", "input") if hasattr(event, name)}
 
 
 # Turns
 
 
-@pytest.mark.parametrize(("reason", "ends_as"), [("cancelled", "cancelled"), ("error", "lost"), ("eof", "lost")])
-async def test_an_interrupted_turn_ends_its_calls_at_once(ledger: LocalLedger, reason: str, ends_as: str) -> None:
+@pytest.mark.parametrize(("reason", "expected_state"), [("cancelled", "cancelled"), ("error", "lost"), ("eof", "lost")])
+async def test_an_interrupted_turn_ends_its_calls_at_once(
+    ledger: LocalLedger, reason: str, expected_state: str
+) -> None:
     """C5: queued, running or waiting for approval, with the turn as the reason."""
     await ledger.log.append("a", [ev.TurnStarted()])
     calls = [
-        await call_of(ledger, ev.CallProposed(tool_name="queued")),
-        await call_of(ledger, ev.CallStarted(tool_name="running")),
-        await call_of(ledger, ev.ApprovalRequested(tool_name="waiting")),
-        await call_of(ledger, ev.CallStarted(tool_name="owned"), owner=ledger.log.owner),
+        await start_call(ledger, ev.CallProposed(tool_name="queued")),
+        await start_call(ledger, ev.CallStarted(tool_name="running")),
+        await start_call(ledger, ev.ApprovalRequested(tool_name="waiting")),
+        await start_call(ledger, ev.CallStarted(tool_name="owned"), owner=ledger.log.owner),
     ]
     await ledger.end_turn("a", reason)
     for call in calls:
-        ended, why = await state(ledger, call)
-        assert ended == ends_as and reason in why
+        ended, reason_text = await call_state(ledger, call)
+        assert ended == expected_state and reason in reason_text
     assert await ledger.approvals() == []
     assert isinstance((await read_events(ledger, "a"))[-1], ev.TurnEnded)
 
@@ -310,9 +312,9 @@ async def test_an_interrupted_turn_ends_its_calls_at_once(ledger: LocalLedger, r
 async def test_the_detail_of_a_turn_is_the_reason_of_its_calls(ledger: LocalLedger) -> None:
     """C5: the last message of an interrupted agent is shown on the call."""
     await ledger.log.append("a", [ev.TurnStarted()])
-    call = await call_of(ledger)
+    call = await start_call(ledger)
     await ledger.end_turn("a", "error", "the model refused to go on")
-    assert await state(ledger, call) == ("lost", "the model refused to go on")
+    assert await call_state(ledger, call) == ("lost", "the model refused to go on")
 
 
 async def test_a_result_within_the_grace_period_after_the_turn_counts(
@@ -320,7 +322,11 @@ async def test_a_result_within_the_grace_period_after_the_turn_counts(
 ) -> None:
     """C5: two seconds after a normal end; then the call is lost."""
     await ledger.log.append("a", [ev.TurnStarted()])
-    quick, slow, owned = await call_of(ledger), await call_of(ledger), await call_of(ledger, owner=ledger.log.owner)
+    quick, slow, owned = (
+        await start_call(ledger),
+        await start_call(ledger),
+        await start_call(ledger, owner=ledger.log.owner),
+    )
     await ledger.end_turn("a")
     assert await reaper.reap() == 0
     clocks.pass_time(1.5)
@@ -329,21 +335,21 @@ async def test_a_result_within_the_grace_period_after_the_turn_counts(
     assert result.verdict == "applied"
     clocks.pass_time(0.6)
     assert await reaper.reap() == 2
-    assert (await state(ledger, quick))[0] == "completed"
-    assert (await state(ledger, slow))[0] == (await state(ledger, owned))[0] == "lost"
+    assert (await call_state(ledger, quick))[0] == "completed"
+    assert (await call_state(ledger, slow))[0] == (await call_state(ledger, owned))[0] == "lost"
     (late,) = await ledger.log.append("a", [ev.CallCompleted(call=slow, output="too late")])
-    assert late.verdict == "late" and (await state(ledger, slow))[0] == "lost"
+    assert late.verdict == "late" and (await call_state(ledger, slow))[0] == "lost"
 
 
 async def test_a_new_turn_ends_the_previous_turn(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: and its calls, for agents that never report the end of a turn."""
     await ledger.log.append("a", [ev.TurnStarted()])
-    call = await call_of(ledger)
+    call = await start_call(ledger)
     await ledger.log.append("a", [ev.TurnStarted()])
     assert await reaper.reap() == 0
     clocks.pass_time(2.1)
     assert await reaper.reap() == 1
-    assert (await state(ledger, call))[0] == "lost"
+    assert (await call_state(ledger, call))[0] == "lost"
 
 
 @pytest.mark.parametrize("reason", ["end_turn", "cancelled", "error", "eof"])
@@ -352,15 +358,15 @@ async def test_a_detached_call_outlives_its_turn(
 ) -> None:
     """C5: a command runs in another process, and does not end with the turn that submitted it."""
     await ledger.log.append("a", [ev.TurnStarted()])
-    call = await call_of(ledger, ev.CallProposed(tool_name="t", scope="detached"))
+    call = await start_call(ledger, ev.CallProposed(tool_name="t", scope="detached"))
     await ledger.end_turn("a", reason)
     await reaper.reap()
     clocks.pass_time(10)
     assert await reaper.reap() == 0
-    assert (await state(ledger, call))[0] == "queued"
+    assert (await call_state(ledger, call))[0] == "queued"
 
 
-# Whose a turn is
+# Owners of turns
 
 WORKER = """
 import asyncio, sys, callslip
@@ -379,11 +385,11 @@ asyncio.run(work())
 """
 
 
-async def turn_of(ledger: LocalLedger, owner: str = "", session: str = "a") -> str:
-    """The name of a turn that was begun."""
-    (begun,) = await ledger.log.append(session, [ev.TurnStarted()], owner=owner)
-    assert isinstance(begun, ev.TurnStarted)
-    return begun.turn
+async def start_turn(ledger: LocalLedger, owner: str = "", session: str = "a") -> str:
+    """Start a turn and return its id."""
+    (started_turn,) = await ledger.log.append(session, [ev.TurnStarted()], owner=owner)
+    assert isinstance(started_turn, ev.TurnStarted)
+    return started_turn.turn
 
 
 async def open_turn(ledger: LocalLedger, session: str = "a") -> str:
@@ -392,14 +398,14 @@ async def open_turn(ledger: LocalLedger, session: str = "a") -> str:
     return row.turn
 
 
-async def last(ledger: LocalLedger, session: str = "a") -> Any:
+async def last_event(ledger: LocalLedger, session: str = "a") -> Any:
     return (await read_events(ledger, session))[-1]
 
 
-def gone() -> str:
-    """An owner of this machine that lives no more."""
-    place, _, started, number = new_owner().split(" ")
-    return f"{place} 999999999 {started} {number}"
+def dead_owner() -> str:
+    """Return an owner on this machine whose process has ended."""
+    host, _, started, number = new_owner().split(" ")
+    return f"{host} 999999999 {started} {number}"
 
 
 async def test_the_turn_of_a_killed_process_ends_with_its_calls(db: str) -> None:
@@ -413,7 +419,7 @@ async def test_the_turn_of_a_killed_process_ends_with_its_calls(db: str) -> None
         finally:
             process.send_signal(signal.SIGKILL)
     async with await callslip.open(db) as ledger:
-        ended = await last(ledger)
+        ended = await last_event(ledger)
         assert (ended.turn, ended.reason, ended.verdict) == ("work", "eof", "applied")
         assert ended.detail == "the process that worked on this turn ended" and await open_turn(ledger) == ""
         rows = {row.tool: (row.state, row.reason) for row in (await ledger.calls()).items}
@@ -422,14 +428,14 @@ async def test_the_turn_of_a_killed_process_ends_with_its_calls(db: str) -> None
             "other": ("lost", "the process that worked on this turn ended"),
             "detached": ("queued", ""),
         }
-        head = ended.seq
+        last_seq = ended.seq
     async with sound_ledger(db) as ledger:
-        assert (await last(ledger)).seq == head, "it ended twice"
+        assert (await last_event(ledger)).seq == last_seq, "the turn ended twice"
 
 
 async def test_a_turn_without_an_owner_stays_open(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """Posted events and hooks come from many short-lived processes, whose ends do not end the turn."""
-    turn = await turn_of(ledger)
+    turn = await start_turn(ledger)
     for _ in range(3):
         assert await reaper.reap() == 0
         clocks.pass_time(100_000)
@@ -438,28 +444,28 @@ async def test_a_turn_without_an_owner_stays_open(ledger: LocalLedger, reaper: R
 
 async def test_a_turn_lives_as_long_as_its_owner(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: a local owner is checked by its process, a remote one by its lease."""
-    mine, other = await turn_of(ledger, ledger.log.owner, "mine"), await turn_of(ledger, ELSEWHERE, "other")
+    mine, other = await start_turn(ledger, ledger.log.owner, "mine"), await start_turn(ledger, REMOTE_OWNER, "other")
     for _ in range(5):
         clocks.pass_time(20)
         until = int(clocks.wall * 1000) + 30_000
-        await ledger.log.store.transact(lambda unit, until=until: unit.put_owner(OwnerRecord(ELSEWHERE, until)))
+        await ledger.log.store.transact(lambda unit, until=until: unit.put_owner(OwnerRecord(REMOTE_OWNER, until)))
         assert await reaper.reap() == 0
     assert (await open_turn(ledger, "mine"), await open_turn(ledger, "other")) == (mine, other)
     clocks.pass_time(31)
     assert await reaper.reap() == 1
-    ended = await last(ledger, "other")
+    ended = await last_event(ledger, "other")
     assert (ended.reason, ended.detail) == ("eof", "the process that owns this turn stopped renewing its lease")
     assert (await open_turn(ledger, "mine"), await open_turn(ledger, "other")) == (mine, "")
 
 
 async def test_a_suspend_ends_no_turn(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5: the wall clock jumped, but no reaper has watched the owner for that time."""
-    turn = await turn_of(ledger, ELSEWHERE)
+    turn = await start_turn(ledger, REMOTE_OWNER)
     assert await reaper.reap() == 0
     clocks.wall += 10_000
     assert await reaper.reap() == 0
     until = int(clocks.wall * 1000) + 30_000
-    await ledger.log.store.transact(lambda unit: unit.put_owner(OwnerRecord(ELSEWHERE, until)))
+    await ledger.log.store.transact(lambda unit: unit.put_owner(OwnerRecord(REMOTE_OWNER, until)))
     clocks.pass_time(29)
     assert await reaper.reap() == 0 and await open_turn(ledger) == turn
 
@@ -467,9 +473,9 @@ async def test_a_suspend_ends_no_turn(ledger: LocalLedger, reaper: Reaper, clock
 async def test_a_turn_of_an_unknown_owner_ends_after_the_grace_period(
     ledger: LocalLedger, reaper: Reaper, clocks: Clocks
 ) -> None:
-    """C5: after the grace, not at once and not never."""
-    await turn_of(ledger, ELSEWHERE)
-    await ledger.log.store.drop_owner(ELSEWHERE)
+    """C5: not before the grace period is over."""
+    await start_turn(ledger, REMOTE_OWNER)
+    await ledger.log.store.drop_owner(REMOTE_OWNER)
     assert await reaper.reap() == 0
     clocks.pass_time(2)
     assert await reaper.reap() == 1 and await open_turn(ledger) == ""
@@ -488,15 +494,15 @@ async def test_a_stale_reaper_decision_does_not_end_the_next_turn(
     ledger: LocalLedger, reaper: Reaper, meanwhile: list[ev.Event]
 ) -> None:
     """C5: the turn may end between the reaper's read and its write."""
-    await turn_of(ledger, gone())
+    await start_turn(ledger, dead_owner())
     stale = await ledger.log.store.sessions_with_owned_turn()
     await ledger.log.append("a", meanwhile)
     before = await read_events(ledger, "a")
 
-    async def as_it_was() -> list[SessionRecord]:
+    async def stale_rows() -> list[SessionRecord]:
         return stale
 
-    ledger.log.store.sessions_with_owned_turn = as_it_was  # type: ignore[method-assign]
+    ledger.log.store.sessions_with_owned_turn = stale_rows  # type: ignore[method-assign]
     assert await reaper.reap() == 0
     del ledger.log.store.sessions_with_owned_turn
     assert await read_events(ledger, "a") == before
@@ -505,7 +511,7 @@ async def test_a_stale_reaper_decision_does_not_end_the_next_turn(
 async def test_a_turn_does_not_inherit_the_previous_owner(ledger: LocalLedger, reaper: Reaper) -> None:
     """Whether the previous turn ended or was superseded."""
     for session, between in (("ended", [ev.TurnEnded()]), ("superseded", [])):
-        await turn_of(ledger, gone(), session)
+        await start_turn(ledger, dead_owner(), session)
         await ledger.log.append(session, [*between, ev.TurnStarted(turn="mine")])
     assert await reaper.reap() == 0
     assert [await open_turn(ledger, session) for session in ("ended", "superseded")] == ["mine", "mine"]
@@ -515,11 +521,11 @@ async def test_a_closed_connection_ends_its_turns(ledger: LocalLedger) -> None:
     """C5: as interrupted, in every session; turns of other connections continue."""
     first, second = new_owner(), new_owner()
     for session, owner in (("a", first), ("b", first), ("c", second), ("d", "")):
-        await turn_of(ledger, owner, session)
-        await call_of(ledger, ev.CallProposed(tool_name="t"), session=session)
+        await start_turn(ledger, owner, session)
+        await start_call(ledger, ev.CallProposed(tool_name="t"), session=session)
     assert await ledger.log.close_owner(first, "the agent's process ended") == 2
     assert [await open_turn(ledger, session) for session in "abcd"] == ["", "", "t1", "t1"]
-    ended = await last(ledger)
+    ended = await last_event(ledger)
     assert (ended.reason, ended.detail) == ("eof", "the agent's process ended")
     rows = {row.session: (row.state, row.reason) for row in (await ledger.calls()).items}
     assert rows["a"] == rows["b"] == ("lost", "the agent's process ended")
@@ -530,11 +536,11 @@ async def test_a_closed_connection_ends_its_turns(ledger: LocalLedger) -> None:
 async def test_closing_the_ledger_ends_the_turns_of_the_process(db: str) -> None:
     """C5: like its calls, so the next process finds none of them open."""
     ledger = await callslip.open(db)
-    await turn_of(ledger, ledger.log.owner, "mine")
-    await turn_of(ledger, "", "posted")
+    await start_turn(ledger, ledger.log.owner, "mine")
+    await start_turn(ledger, "", "posted")
     await ledger.close()
-    async with sound_ledger(db, reaper_interval=NEVER) as ledger:
-        assert (await last(ledger, "mine")).reason == "eof" and await open_turn(ledger, "mine") == ""
+    async with sound_ledger(db, reaper_interval=NEVER_S) as ledger:
+        assert (await last_event(ledger, "mine")).reason == "eof" and await open_turn(ledger, "mine") == ""
         assert await open_turn(ledger, "posted") == "t1"
 
 
@@ -546,39 +552,39 @@ async def test_queued_and_running_calls_expire_at_their_deadline(
 ) -> None:
     """C5: the reason has whether the call had started."""
     deadline = int(clocks.wall * 1000) + 30_000
-    queued = await call_of(ledger, ev.CallProposed(tool_name="t", scope="detached", deadline=deadline))
-    running = await call_of(ledger, ev.CallProposed(tool_name="t", scope="detached", deadline=deadline))
-    done = await call_of(ledger, ev.CallProposed(tool_name="t", scope="detached", deadline=deadline))
+    queued = await start_call(ledger, ev.CallProposed(tool_name="t", scope="detached", deadline=deadline))
+    running = await start_call(ledger, ev.CallProposed(tool_name="t", scope="detached", deadline=deadline))
+    done = await start_call(ledger, ev.CallProposed(tool_name="t", scope="detached", deadline=deadline))
     await ledger.log.append("a", [ev.CallStarted(call=running), ev.CallCompleted(call=done)])
     assert await reaper.reap() == 0
     clocks.pass_time(30)
     assert await reaper.reap() == 2
-    assert await state(ledger, queued) == ("expired", "no worker claimed it before its timeout")
-    assert await state(ledger, running) == ("expired", "timed out while running")
-    assert (await state(ledger, done))[0] == "completed"
+    assert await call_state(ledger, queued) == ("expired", "no worker claimed it before its timeout")
+    assert await call_state(ledger, running) == ("expired", "timed out while running")
+    assert (await call_state(ledger, done))[0] == "completed"
 
 
 async def test_a_living_owner_does_not_extend_deadlines(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
-    """C5: that its owner lives does not keep a call beyond its time."""
+    """C5: a call of a living owner expires too."""
     deadline = int(clocks.wall * 1000) + 30_000
-    call = await call_of(ledger, ev.CallProposed(tool_name="t", deadline=deadline), owner=ledger.log.owner)
+    call = await start_call(ledger, ev.CallProposed(tool_name="t", deadline=deadline), owner=ledger.log.owner)
     await reaper.reap()
     clocks.pass_time(31)
     assert await reaper.reap() == 1
-    assert (await state(ledger, call))[0] == "expired"
+    assert (await call_state(ledger, call))[0] == "expired"
 
 
 async def test_an_expired_approval_denies_the_call(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """C5, S2.7: with a reason for the model; the request is closed, and a later answer is late."""
     expires = int(clocks.wall * 1000) + 300_000
-    call = await call_of(ledger, ev.ApprovalRequested(tool_name="rm", expires_at=expires), owner=ledger.log.owner)
+    call = await start_call(ledger, ev.ApprovalRequested(tool_name="rm", expires_at=expires), owner=ledger.log.owner)
     (requested,) = await ledger.approvals()
     assert await reaper.reap() == 0
     clocks.pass_time(299)
     assert await reaper.reap() == 0
     clocks.pass_time(1)
     assert await reaper.reap() == 1
-    assert await state(ledger, call) == ("denied", "no answer in time")
+    assert await call_state(ledger, call) == ("denied", "no answer in time")
     closed = await ledger.find_approval(requested.id)
     assert (closed.state, closed.by) == ("refused", "expiry")
     with pytest.raises(ConflictError) as conflict:
@@ -589,21 +595,21 @@ async def test_an_expired_approval_denies_the_call(ledger: LocalLedger, reaper: 
 async def test_an_answer_before_the_expiry_counts(ledger: LocalLedger, reaper: Reaper, clocks: Clocks) -> None:
     """S2.7: the first of the two counts, the other changes nothing."""
     expires = int(clocks.wall * 1000) + 300_000
-    call = await call_of(ledger, ev.ApprovalRequested(tool_name="rm", expires_at=expires), owner=ledger.log.owner)
+    call = await start_call(ledger, ev.ApprovalRequested(tool_name="rm", expires_at=expires), owner=ledger.log.owner)
     (requested,) = await ledger.approvals()
     await reaper.reap()
     clocks.pass_time(301)
-    # The reaper has looked, and a person answers before it acts.
+    # An answer arrives between the read and the write of the reaper.
     stale = await ledger.log.store.approvals(state="pending")
     await ledger.approve(requested.id, by="ann")
 
-    async def as_it_was(**_: Any) -> Any:
+    async def stale_rows(**_: Any) -> Any:
         return stale
 
-    ledger.log.store.approvals = as_it_was  # type: ignore[method-assign]
+    ledger.log.store.approvals = stale_rows  # type: ignore[method-assign]
     assert await reaper.reap() == 0
     del ledger.log.store.approvals
-    assert (await ledger.find_approval(requested.id)).by == "ann" and (await state(ledger, call))[0] == "queued"
+    assert (await ledger.find_approval(requested.id)).by == "ann" and (await call_state(ledger, call))[0] == "queued"
 
 
 # Reapers
@@ -611,12 +617,12 @@ async def test_an_answer_before_the_expiry_counts(ledger: LocalLedger, reaper: R
 
 async def test_concurrent_reapers_end_a_call_once(ledger: LocalLedger, db: str, clocks: Clocks) -> None:
     """C4, C5: for any number of processes."""
-    calls = [await call_of(ledger) for _ in range(20)]
-    async with await callslip.open(db, Settings(reaper_interval=NEVER)) as other:
-        reapers = [reaper_of(one, clocks) for one in (ledger, other, ledger, other)]
-        assert sum(await asyncio.gather(*(one.reap() for one in reapers))) == 0
+    calls = [await start_call(ledger) for _ in range(20)]
+    async with await callslip.open(db, Settings(reaper_interval=NEVER_S)) as other:
+        reapers = [make_reaper(item, clocks) for item in (ledger, other, ledger, other)]
+        assert sum(await asyncio.gather(*(item.reap() for item in reapers))) == 0
         clocks.pass_time(700)
-        assert sum(await asyncio.gather(*(one.reap() for one in reapers))) == 20
+        assert sum(await asyncio.gather(*(item.reap() for item in reapers))) == 20
     endings = [event.call for event in await read_events(ledger, "a") if isinstance(event, ev.CallLost)]
     assert sorted(endings) == sorted(calls)
 
@@ -628,29 +634,29 @@ async def test_a_stale_reaper_decision_does_not_end_an_active_call(
     ledger: LocalLedger, reaper: Reaper, clocks: Clocks, meanwhile: Any
 ) -> None:
     """C5: an event may arrive between the reaper's read and its write."""
-    call = await call_of(ledger)
+    call = await start_call(ledger)
     await reaper.reap()
     clocks.pass_time(700)
     stale = await ledger.log.store.calls_due(2**62)
-    await ledger.log.append("a", [type(meanwhile)(call=call, **_spoken(meanwhile))])
+    await ledger.log.append("a", [type(meanwhile)(call=call, **update_fields(meanwhile))])
 
-    async def as_it_was(until: int) -> list[CallRecord]:
+    async def stale_rows(until: int) -> list[CallRecord]:
         return stale
 
-    ledger.log.store.calls_due = as_it_was  # type: ignore[method-assign]
+    ledger.log.store.calls_due = stale_rows  # type: ignore[method-assign]
     assert await reaper.reap() == 0
     del ledger.log.store.calls_due
-    assert (await state(ledger, call))[0] != "lost"
+    assert (await call_state(ledger, call))[0] != "lost"
 
 
-def _spoken(event: ev.Event) -> dict[str, Any]:
+def update_fields(event: ev.Event) -> dict[str, Any]:
     return {name: getattr(event, name) for name in ("text", "attempt", "output") if hasattr(event, name)}
 
 
 async def test_an_open_ledger_runs_the_reaper(db: str) -> None:
     """C5: without any request."""
     async with await open_with_settings(db, ingest_lease=0.1, reaper_interval=0.02, reaper_grace=0.02) as ledger:
-        call = await call_of(ledger)
+        call = await start_call(ledger)
         async with asyncio.timeout(10):
             assert (await ledger.wait(call)).state == "lost"
 
@@ -658,25 +664,25 @@ async def test_an_open_ledger_runs_the_reaper(db: str) -> None:
 async def test_the_reaper_continues_after_a_disk_error(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """C5: a full or broken disk stops it only while the error lasts."""
     async with await open_with_settings(db, ingest_lease=0.1, reaper_interval=0.02, reaper_grace=0.02) as ledger:
-        call = await call_of(ledger)
-        tried = asyncio.Event()
+        call = await start_call(ledger)
+        was_called = asyncio.Event()
 
-        async def broken(until: int) -> list[CallRecord]:
-            tried.set()
+        async def fail_to_read(until: int) -> list[CallRecord]:
+            was_called.set()
             raise StoreError("the disk failed")
 
         with monkeypatch.context() as patch:
-            patch.setattr(ledger.log.store, "calls_due", broken)
-            await asyncio.wait_for(tried.wait(), 10)
+            patch.setattr(ledger.log.store, "calls_due", fail_to_read)
+            await asyncio.wait_for(was_called.wait(), 10)
         async with asyncio.timeout(10):
             assert (await ledger.wait(call)).state == "lost"
 
 
 async def test_a_read_only_ledger_does_not_run_the_reaper(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading a ledger changes nothing in it."""
-    place, _, started, _ = new_owner().split(" ")
+    host, _, started, _ = new_owner().split(" ")
     async with await callslip.open(db) as ledger:
-        call = await call_of(ledger, owner=f"{place} 999999999 {started} 1")
+        call = await start_call(ledger, owner=f"{host} 999999999 {started} 1")
         monkeypatch.setattr("callslip.store.sqlite_open.is_writable", lambda path: False)
         async with await callslip.open(db) as reader:
-            assert reader.log.store.read_only and (await state(reader, call))[0] == "running"
+            assert reader.log.store.read_only and (await call_state(reader, call))[0] == "running"

@@ -1,4 +1,4 @@
-"""Reading by the checkpoint: pages, a turn, from a cursor. It gives what the fold of the log gives, at its own cost."""
+"""Read with a checkpoint: pages, a turn, from a cursor. The result equals the fold of the log."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ ONE = (Alias("acp", "1"),)
 
 @pytest.fixture
 async def ledger(db: str) -> AsyncIterator[LocalLedger]:
-    async with await callslip.open(db, SETTINGS) as opened:
-        yield opened
+    async with await callslip.open(db, SETTINGS) as instance:
+        yield instance
 
 
-def ids(source: Snapshot) -> list[Any]:
-    """A format of the simplest kind: a message for each entry."""
+def encode_ids(source: Snapshot) -> list[Any]:
+    """Encode each entry as one message, its id."""
     return [entry.id for entry in source.entries]
 
 
-async def all_pages(ledger: LocalLedger, encode: Any, limit: int, *, newest_first: bool = False) -> list[list[Any]]:
-    """Every page, the newest first."""
+async def read_pages(ledger: LocalLedger, encode: Any, limit: int, *, newest_first: bool = False) -> list[list[Any]]:
+    """Return all pages, the newest first."""
     pages: list[list[Any]] = []
     cursor = ""
     while True:
@@ -61,29 +61,31 @@ async def all_pages(ledger: LocalLedger, encode: Any, limit: int, *, newest_firs
 
 
 @given(scripts(), st.sets(st.integers(0, 30)), st.integers(1, 5), st.sampled_from(PAGED))
-def test_pages_of_any_size_give_the_full_history(script: list[Event], kept: set[int], limit: int, format: str) -> None:
-    """S4.5: for any log and checkpoints, pages hold every message once, in order, as the history has it."""
-    asyncio.run(check_pages(script, kept, limit, format))
+def test_pages_of_any_size_give_the_full_history(
+    script: list[Event], checkpoints_at: set[int], limit: int, format: str
+) -> None:
+    """S4.5: for any log and checkpoints, the pages have every message of the history once and in order."""
+    asyncio.run(check_pages(script, checkpoints_at, limit, format))
 
 
-async def check_pages(script: list[Event], kept: set[int], limit: int, format: str) -> None:
+async def check_pages(script: list[Event], checkpoints_at: set[int], limit: int, format: str) -> None:
     encode, newest_first = registry.encoder(format), registry.find(format).newest_first
     async with await open_ledger("sqlite:///:memory:", SETTINGS) as ledger:
-        if not await rewritten(ledger, script, kept):
+        if not await write_log(ledger, script, checkpoints_at):
             return
-        whole = encode(await ledger.log.state_at(SESSION))
-        pages = await all_pages(ledger, encode, limit, newest_first=newest_first)
+        expected = encode(await ledger.log.state_at(SESSION))
+        pages = await read_pages(ledger, encode, limit, newest_first=newest_first)
         ordered = pages if newest_first else pages[::-1]
-        assert canonical_json([message for page in ordered for message in page]) == canonical_json(whole)
+        assert canonical_json([message for page in ordered for message in page]) == canonical_json(expected)
 
 
-async def rewritten(ledger: LocalLedger, script: Sequence[Event], kept: set[int]) -> list[Event]:
-    """The log that a script makes in this ledger, with checkpoints where they are asked for."""
-    names = KnownIds()
+async def write_log(ledger: LocalLedger, script: Sequence[Event], checkpoints_at: set[int]) -> list[Event]:
+    """Write a script to a ledger with checkpoints after some events, and return the log."""
+    known_ids = KnownIds()
     for number, event in enumerate(script):
         with contextlib.suppress(CallslipError):
-            names.add_events(await ledger.log.append(SESSION, [names.resolve(event)]))
-        if number in kept:
+            known_ids.add_events(await ledger.log.append(SESSION, [known_ids.resolve(event)]))
+        if number in checkpoints_at:
             await ledger.log.project(SESSION)
     return [event async for event in ledger.events(SESSION)]
 
@@ -101,8 +103,8 @@ def test_a_history_is_made_block_by_block(name: str, format: str) -> None:
     assert canonical_json([message for block in encoded for message in block]) == canonical_json(encode(entries))
 
 
-async def turn(ledger: LocalLedger, number: int) -> None:
-    """A turn with a question, a call and an answer."""
+async def append_turn(ledger: LocalLedger, number: int) -> None:
+    """Append a turn with a question, a call and an answer."""
     await ledger.log.append(
         SESSION,
         [
@@ -119,20 +121,20 @@ async def turn(ledger: LocalLedger, number: int) -> None:
 async def test_a_cursor_stays_valid_while_the_session_grows(ledger: LocalLedger) -> None:
     """S4.5: a reader that pages back receives every message once."""
     for number in range(6):
-        await turn(ledger, number)
-    before = [message for page in (await all_pages(ledger, ids, 4))[::-1] for message in page]
-    seen: list[Any] = []
+        await append_turn(ledger, number)
+    before = [message for page in (await read_pages(ledger, encode_ids, 4))[::-1] for message in page]
+    messages: list[Any] = []
     cursor = ""
     for number in range(100):
-        page = await queries.messages(ledger.log.store, SESSION, ids, limit=4, cursor=cursor)
-        seen = page.messages + seen
+        page = await queries.messages(ledger.log.store, SESSION, encode_ids, limit=4, cursor=cursor)
+        messages = page.messages + messages
         if not page.cursor:
             break
         cursor = page.cursor
-        await turn(ledger, 10 + number)
+        await append_turn(ledger, 10 + number)
         if number % 2:
             await ledger.log.project(SESSION)
-    assert seen == before
+    assert messages == before
 
 
 @pytest.mark.parametrize(
@@ -140,19 +142,19 @@ async def test_a_cursor_stays_valid_while_the_session_grows(ledger: LocalLedger)
 )
 async def test_an_invalid_cursor_is_refused(ledger: LocalLedger, cursor: str) -> None:
     """A list never silently starts again."""
-    await turn(ledger, 1)
+    await append_turn(ledger, 1)
     with pytest.raises(InvalidInputError):
-        await queries.messages(ledger.log.store, SESSION, ids, limit=4, cursor=cursor)
+        await queries.messages(ledger.log.store, SESSION, encode_ids, limit=4, cursor=cursor)
 
 
 async def test_a_page_of_an_unknown_session_is_not_found(ledger: LocalLedger) -> None:
     """It is an error and not an empty page."""
     with pytest.raises(NotFoundError):
-        await queries.messages(ledger.log.store, "none", ids, limit=4)
+        await queries.messages(ledger.log.store, "none", encode_ids, limit=4)
 
 
-class Counted:
-    """A store that counts the rows it gives."""
+class CountingStore:
+    """A store that counts the rows it returns."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -163,88 +165,92 @@ class Counted:
         if name not in ("events", "entries", "entries_from"):
             return method
 
-        async def counted(*args: Any) -> Any:
-            found = await method(*args)
-            self.rows += len(found)
-            return found
+        async def counting_method(*args: Any) -> Any:
+            rows = await method(*args)
+            self.rows += len(rows)
+            return rows
 
-        return counted
+        return counting_method
 
 
 async def test_the_cost_of_a_page_does_not_grow_with_the_session(db: str) -> None:
     """C12: a page reads as many rows of a long session as of a short one, also after a restart."""
-    read: list[list[int]] = []
+    costs_by_length: list[list[int]] = []
     for turns in (200, 1000):
         url = db + str(turns)
         async with await callslip.open(url, SETTINGS) as ledger:
             for number in range(turns):
-                await turn(ledger, number)
+                await append_turn(ledger, number)
             await ledger.log.project(SESSION)
             await ledger.log.append(SESSION, [ev.TurnStarted(), ev.MessageUser(text="The last")])
         async with await callslip.open(url, SETTINGS) as ledger:
-            read.append(await costs(ledger))
-    assert read[0] == read[1]
-    assert max(read[0]) < 1500
+            costs_by_length.append(await measure_costs(ledger))
+    assert costs_by_length[0] == costs_by_length[1]
+    assert max(costs_by_length[0]) < 1500
 
 
-async def costs(ledger: LocalLedger) -> list[int]:
-    """How many rows the first page, one in the middle, the last turn and a resumed state take."""
-    counted: list[int] = []
-    store = Counted(ledger.log.store)
-    first = await queries.messages(store, SESSION, ids, limit=50)
-    counted.append(store.rows)
-    await queries.messages(store, SESSION, ids, limit=50, cursor=first.cursor)
-    counted.append(store.rows)
+async def measure_costs(ledger: LocalLedger) -> list[int]:
+    """Return the rows read so far after the first page, the second, the last turn, a resumed state and a snapshot."""
+    row_counts: list[int] = []
+    store = CountingStore(ledger.log.store)
+    first = await queries.messages(store, SESSION, encode_ids, limit=50)
+    row_counts.append(store.rows)
+    await queries.messages(store, SESSION, encode_ids, limit=50, cursor=first.cursor)
+    row_counts.append(store.rows)
     await queries.load_turn(store, SESSION)
-    counted.append(store.rows)
+    row_counts.append(store.rows)
     row = await ledger.log.store.session(SESSION)
     assert row is not None
     await queries.state_after(store, SESSION, row.last_seq)
-    counted.append(store.rows)
+    row_counts.append(store.rows)
     await queries.snapshot(store, SESSION, limit=50)
-    counted.append(store.rows)
-    return counted
+    row_counts.append(store.rows)
+    return row_counts
 
 
 @given(scripts(), st.sets(st.integers(0, 30)), st.integers(0, 40))
-def test_a_state_resumed_at_any_cursor_gives_the_same_patches(script: list[Event], kept: set[int], after: int) -> None:
+def test_a_state_resumed_at_any_cursor_gives_the_same_patches(
+    script: list[Event], checkpoints_at: set[int], after: int
+) -> None:
     """C9: as a reader from the beginning receives."""
-    asyncio.run(check_resumed(script, kept, after))
+    asyncio.run(check_resumed_state(script, checkpoints_at, after))
 
 
-async def check_resumed(script: list[Event], kept: set[int], after: int) -> None:
+async def check_resumed_state(script: list[Event], checkpoints_at: set[int], after: int) -> None:
     async with await open_ledger("sqlite:///:memory:", SETTINGS) as ledger:
-        log = await rewritten(ledger, script, kept)
+        log = await write_log(ledger, script, checkpoints_at)
         if not log or after > len(log):
             return
         resumed = await queries.state_after(ledger.log.store, SESSION, after)
-        whole = await ledger.log.state_at(SESSION, after)
-        assert resumed.seq == whole.seq == after
+        expected = await ledger.log.state_at(SESSION, after)
+        assert resumed.seq == expected.seq == after
         for event in log[after:]:
-            assert canonical_json(resumed.apply(event)) == canonical_json(whole.apply(event))
+            assert canonical_json(resumed.apply(event)) == canonical_json(expected.apply(event))
 
 
 @given(scripts(), st.sets(st.integers(0, 30)), st.booleans())
-def test_a_loaded_turn_has_all_its_entries(script: list[Event], kept: set[int], named: bool) -> None:
+def test_a_loaded_turn_has_all_its_entries(script: list[Event], checkpoints_at: set[int], by_name: bool) -> None:
     """C9: for any position of the checkpoint, and later events give the same patches."""
-    asyncio.run(check_turn(script, kept, named))
+    asyncio.run(check_turn(script, checkpoints_at, by_name))
 
 
-async def check_turn(script: list[Event], kept: set[int], named: bool) -> None:
+async def check_turn(script: list[Event], checkpoints_at: set[int], by_name: bool) -> None:
     async with await open_ledger("sqlite:///:memory:", SETTINGS) as ledger:
-        if not await rewritten(ledger, script, kept):
+        if not await write_log(ledger, script, checkpoints_at):
             return
-        whole = await ledger.log.state_at(SESSION)
-        turns = list(dict.fromkeys(entry.turn for entry in whole.entries.values() if entry.turn))
-        for name in turns if named else [""]:
-            read = Turn(await queries.load_turn(ledger.log.store, SESSION, name), name)
+        state = await ledger.log.state_at(SESSION)
+        turns = list(dict.fromkeys(entry.turn for entry in state.entries.values() if entry.turn))
+        for name in turns if by_name else [""]:
+            loaded = Turn(await queries.load_turn(ledger.log.store, SESSION, name), name)
             expected = Turn(await ledger.log.state_at(SESSION), name)
-            assert read.name == expected.name
-            assert canonical_json(read.entries()) == canonical_json(expected.entries())
-            assert canonical_json(read.apply(late(whole.seq))) == canonical_json(expected.apply(late(whole.seq)))
+            assert loaded.name == expected.name
+            assert canonical_json(loaded.entries()) == canonical_json(expected.entries())
+            assert canonical_json(loaded.apply(next_delta(state.seq))) == canonical_json(
+                expected.apply(next_delta(state.seq))
+            )
 
 
-def late(seq: int) -> Event:
+def next_delta(seq: int) -> Event:
     return ev.MessageDelta(text="more", chunks="delta", seq=seq + 1, at=5)
 
 
@@ -255,8 +261,8 @@ def test_a_page_cursor_is_json() -> None:
 
 async def test_the_turn_before_the_open_turn_is_loaded(ledger: LocalLedger) -> None:
     """Its entries are stored before those of the open turn."""
-    await turn(ledger, 1)
+    await append_turn(ledger, 1)
     await ledger.log.append(SESSION, [ev.TurnStarted(), ev.MessageUser(text="more"), ev.MessageUser(text="and more")])
     await ledger.log.project(SESSION)
-    found = Turn(await queries.load_turn(ledger.log.store, SESSION, "t1"), "t1")
-    assert len(found.entries()) == 3
+    loaded = Turn(await queries.load_turn(ledger.log.store, SESSION, "t1"), "t1")
+    assert len(loaded.entries()) == 3

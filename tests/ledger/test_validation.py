@@ -1,6 +1,6 @@
-"""Broken and hostile input through the library's doors: refused with the field and the limit, or kept and read back.
+"""Invalid and hostile input to the library is refused with the field and the limit, or stored and read back.
 
-After any input, the session reads as before and nothing half-written remains (C11).
+After any input, the session reads as before and nothing is partially written (C11).
 """
 
 from __future__ import annotations
@@ -28,61 +28,61 @@ from tests.support.invariants import find_faults, read_events
 
 pytestmark = pytest.mark.anyio
 
-LONE = "\ud800"
+LONE_SURROGATE = "\ud800"
 
 
 @pytest.fixture
 async def ledger(db: str) -> AsyncIterator[LocalLedger]:
-    opened = await callslip.open(db, Settings(max_event=100_000, max_blob=1_000_000))
-    await opened.log.append("s", [ev.MessageUser(text="before")])
+    instance = await callslip.open(db, Settings(max_event=100_000, max_blob=1_000_000))
+    await instance.log.append("s", [ev.MessageUser(text="before")])
     try:
-        yield opened
-        await opened.log.append("s", [ev.MessageUser(text="after")])
-        log = await read_events(opened, "s")
+        yield instance
+        await instance.log.append("s", [ev.MessageUser(text="after")])
+        log = await read_events(instance, "s")
         assert (log[0].text, log[-1].text) == ("before", "after")
-        assert (await opened.snapshot("s")).entries[-1].content == "after"
-        assert not await find_faults(opened)
+        assert (await instance.snapshot("s")).entries[-1].content == "after"
+        assert not await find_faults(instance)
     finally:
-        await opened.close()
+        await instance.close()
 
 
-def deep(levels: int) -> Any:
+def nest_list(levels: int) -> Any:
     value: Any = 0
     for _ in range(levels):
         value = [value]
     return value
 
 
-def itself() -> Any:
+def make_cycle() -> Any:
     value: dict[str, Any] = {}
     value["self"] = value
     return value
 
 
-# Values that stand for themselves once they are canonical.
-KEPT: dict[str, tuple[Any, Any]] = {
+# Values that are stored, and their canonical form.
+STORED_VALUES: dict[str, tuple[Any, Any]] = {
     "NUL": ("a\x00b", "a\x00b"),
-    "lone surrogate": (f"a{LONE}b", "a\ufffdb"),
-    "lone surrogate in a key": ({LONE: 1}, {"\ufffd": 1}),
+    "lone surrogate": (f"a{LONE_SURROGATE}b", "a\ufffdb"),
+    "lone surrogate in a key": ({LONE_SURROGATE: 1}, {"\ufffd": 1}),
     "halves of a pair": ("\ud83d\ude00", "\U0001f600"),
     "bidi and ANSI": ("\u202e\x1b[31m", "\u202e\x1b[31m"),
     "a tuple": ((1, 2), [1, 2]),
     "keys that are numbers": ({1: "a", None: "b"}, {"1": "a", "null": "b"}),
     "a large integer": (2**64, 2**64),
     "300 digits": (10**300 - 1, 10**300 - 1),
-    "128 levels": (deep(128), deep(128)),
+    "128 levels": (nest_list(128), nest_list(128)),
     "an empty key": ({"": {}}, {"": {}}),
     "proto": ({"__proto__": {"x": 1}}, {"__proto__": {"x": 1}}),
 }
 
-# Values that no JSON can say, and what the refusal must speak of.
-REFUSED: dict[str, tuple[Any, str]] = {
+# Values that JSON does not have, and the expected error.
+REFUSED_VALUES: dict[str, tuple[Any, str]] = {
     "NaN": (math.nan, "input.*nan"),
     "infinity": ([1, math.inf], r"input\[1\].*inf"),
     "301 digits": ({"n": 10**300}, r"input\.n.*300"),
-    "too deep": (deep(129), "input.*128"),
-    "far too deep": (deep(100_000), "input.*128"),
-    "inside itself": (itself(), "input.*128"),
+    "too deep": (nest_list(129), "input.*128"),
+    "far too deep": (nest_list(100_000), "input.*128"),
+    "inside itself": (make_cycle(), "input.*128"),
     "bytes": (b"x", "input.*bytes"),
     "an object": (object(), "input.*object"),
     "a set": ({1}, "input.*set"),
@@ -90,39 +90,37 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", STORED_VALUES)
 async def test_unusual_values_are_stored_and_read_back(ledger: LocalLedger, name: str) -> None:
     """C11: any JSON is stored in its canonical form, in any field of JSON or text."""
-    given_value, canonical = KEPT[name]
-    async with ledger.session("s").call("tool", given_value) as call:
-        call.complete(given_value)
+    value, expected = STORED_VALUES[name]
+    async with ledger.session("s").call("tool", value) as call:
+        call.complete(value)
     (entry,) = [entry for entry in (await ledger.snapshot("s")).entries if getattr(entry, "call_id", "") == call.id]
-    assert entry.raw_input == canonical
-    assert entry.output == canonical
-    if isinstance(given_value, str):
-        appended = await ledger.log.append("s", [ev.MessageUser(text=given_value), ev.SessionMode(mode=given_value)])
-        assert [event.text if isinstance(event, ev.MessageUser) else event.mode for event in appended] == [
-            canonical
-        ] * 2
+    assert entry.raw_input == expected
+    assert entry.output == expected
+    if isinstance(value, str):
+        appended = await ledger.log.append("s", [ev.MessageUser(text=value), ev.SessionMode(mode=value)])
+        assert [event.text if isinstance(event, ev.MessageUser) else event.mode for event in appended] == [expected] * 2
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", REFUSED_VALUES)
 async def test_a_value_that_is_not_json_is_refused_with_its_field(ledger: LocalLedger, name: str) -> None:
     """C11: the error has the field, the path in it and the limit; nothing of the batch is written."""
-    value, problem_text = REFUSED[name]
-    head = len(await read_events(ledger, "s"))
-    with pytest.raises(InvalidInputError, match=problem_text):
+    value, problem = REFUSED_VALUES[name]
+    event_count = len(await read_events(ledger, "s"))
+    with pytest.raises(InvalidInputError, match=problem):
         await ledger.log.append("s", [ev.MessageUser(text="x"), ev.CallProposed(tool_name="t", input=value)])
-    with pytest.raises(InvalidInputError, match=problem_text):
+    with pytest.raises(InvalidInputError, match=problem):
         async with ledger.session("s").call("tool", value):
             raise AssertionError("entered")
-    assert len(await read_events(ledger, "s")) == head and (await ledger.calls()).items == []
+    assert len(await read_events(ledger, "s")) == event_count and (await ledger.calls()).items == []
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", REFUSED_VALUES)
 async def test_any_result_of_a_tool_is_stored(ledger: LocalLedger, name: str) -> None:
     """S1.5: what a tool returns is converted to JSON for every type; the call completes."""
-    value, _ = REFUSED[name]
+    value, _ = REFUSED_VALUES[name]
     async with ledger.session("s").call("tool") as call:
         call.complete(value)
     row = await call.result()
@@ -147,18 +145,18 @@ async def test_an_error_over_the_size_limit_still_ends_its_call(ledger: LocalLed
 async def test_an_exception_without_a_printable_text_ends_its_call(ledger: LocalLedger) -> None:
     """C5: even if its `__str__` raises."""
 
-    class Mute(Exception):
+    class UnprintableError(Exception):
         def __str__(self) -> str:
             raise ValueError("no words")
 
-    with pytest.raises(Mute):
+    with pytest.raises(UnprintableError):
         async with ledger.session("s").call("tool") as call:
-            raise Mute
+            raise UnprintableError
     assert (await call.result()).state == "failed"
 
 
 # Fields of the wrong type, as a program that ignores type hints would send them.
-WRONG: list[tuple[str, Any]] = [
+INVALID_DRAFTS: list[tuple[str, Any]] = [
     ("text", ev.MessageUser(text=5)),
     ("text", ev.MessageUser(text=None)),
     ("text", ev.MessageDelta(text=b"x")),
@@ -196,7 +194,7 @@ WRONG: list[tuple[str, Any]] = [
     ("aliases.id", ev.CallStarted(aliases=(Alias("acp", ""),))),
     ("aliases.id", ev.CallStarted(aliases=(Alias("acp", "y" * 1000),))),
     ("aliases.id", ev.CallStarted(aliases=(Alias("acp", 5),))),
-    ("aliases.id", ev.CallStarted(aliases=(Alias("acp", LONE),))),
+    ("aliases.id", ev.CallStarted(aliases=(Alias("acp", LONE_SURROGATE),))),
     ("blob", ev.CallCompleted(blob={"hash": "x"})),
     ("reason", ev.TurnEnded(reason=5)),
     ("turn", ev.TurnStarted(turn="t" * 1000)),
@@ -215,21 +213,25 @@ WRONG: list[tuple[str, Any]] = [
     ("key", Draft(ev.MessageUser(text="x"), key="k" * 1000)),
     ("key", Draft(ev.MessageDelta(text="x"), key="\x00")),
     ("mark", Draft(ev.MessageUser(text="x"), key="k", mark=5)),
-    ("mark", Draft(ev.MessageUser(text="x"), key="k", mark=LONE)),
+    ("mark", Draft(ev.MessageUser(text="x"), key="k", mark=LONE_SURROGATE)),
 ]
 
 
-@pytest.mark.parametrize(("field", "draft"), WRONG, ids=[f"{n}-{field}" for n, (field, _) in enumerate(WRONG)])
+@pytest.mark.parametrize(
+    ("field", "draft"), INVALID_DRAFTS, ids=[f"{n}-{field}" for n, (field, _) in enumerate(INVALID_DRAFTS)]
+)
 async def test_a_field_of_the_wrong_type_is_refused_by_name(ledger: LocalLedger, field: str, draft: Any) -> None:
     """C11: nothing of its batch is written, and other batches are not affected."""
-    neighbour = asyncio.create_task(ledger.log.append("other", [ev.MessageUser(text="neighbour")]))
+    other_write = asyncio.create_task(ledger.log.append("other", [ev.MessageUser(text="neighbour")]))
     with pytest.raises(InvalidInputError, match=f"^{field}"):
         await ledger.log.append("s", [ev.MessageUser(text="first"), draft, ev.MessageUser(text="last")])
-    await neighbour
+    await other_write
     assert [event.text for event in await read_events(ledger, "s")] == ["before"]
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\\b", "a\x00b", "a\nb", LONE, "n" * 10_000, 5, None])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "../x", "a\\b", "a\x00b", "a\nb", LONE_SURROGATE, "n" * 10_000, 5, None]
+)
 async def test_an_invalid_session_name_is_refused(ledger: LocalLedger, name: Any) -> None:
     """C11: a name must work in a URL and as a file name; if it is too long, the error has the limit."""
     with pytest.raises(InvalidInputError, match=r"^session") as refusal:
@@ -239,7 +241,7 @@ async def test_an_invalid_session_name_is_refused(ledger: LocalLedger, name: Any
         await ledger.log.append(name, [ev.MessageUser(text="x")])
 
 
-@pytest.mark.parametrize("value", [LONE, "x" * 1000, "a\x00b", 5])
+@pytest.mark.parametrize("value", [LONE_SURROGATE, "x" * 1000, "a\x00b", 5])
 async def test_invalid_source_and_owner_names_are_refused(ledger: LocalLedger, value: Any) -> None:
     """C11: they are checked like ids."""
     with pytest.raises(InvalidInputError, match=r"^source"):
@@ -284,7 +286,7 @@ async def test_a_hundred_megabytes_are_refused_by_default(db: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "cursor", ["1", "zz", '["x"]', "[1]", "[1,2,3]", '["a","b","c"]', "null", "[[1],[2]]", "\x00", LONE]
+    "cursor", ["1", "zz", '["x"]', "[1]", "[1,2,3]", '["a","b","c"]', "null", "[[1],[2]]", "\x00", LONE_SURROGATE]
 )
 async def test_an_invalid_cursor_is_refused(ledger: LocalLedger, cursor: str) -> None:
     """No cursor silently restarts a list."""
@@ -294,23 +296,23 @@ async def test_an_invalid_cursor_is_refused(ledger: LocalLedger, cursor: str) ->
         await ledger.calls(cursor=cursor)
 
 
-@pytest.mark.parametrize("given_name", [LONE, "\x00", "x" * 100_000, "", "@", "%"])
-async def test_queries_for_invalid_ids_raise_not_found(ledger: LocalLedger, given_name: str) -> None:
+@pytest.mark.parametrize("invalid_id", [LONE_SURROGATE, "\x00", "x" * 100_000, "", "@", "%"])
+async def test_queries_for_invalid_ids_raise_not_found(ledger: LocalLedger, invalid_id: str) -> None:
     """LookupError is raised, as for any unknown id."""
-    for looking in (
-        ledger.find_call(given_name),
-        ledger.snapshot(given_name),
-        ledger.wait(given_name),
-        ledger.blob(given_name),
-        ledger.delete(given_name),
-        ledger.log.state_at(given_name),
-        ledger.find_approval(given_name),
+    for query in (
+        ledger.find_call(invalid_id),
+        ledger.snapshot(invalid_id),
+        ledger.wait(invalid_id),
+        ledger.blob(invalid_id),
+        ledger.delete(invalid_id),
+        ledger.log.state_at(invalid_id),
+        ledger.find_approval(invalid_id),
     ):
         with pytest.raises(LookupError):
-            await looking
+            await query
 
 
-# Decoded JSON, as HTTP and imports bring it.
+# Decoded JSON, as from HTTP and imports
 
 BODIES: list[tuple[str, Any]] = [
     ("event", 5),
@@ -342,7 +344,7 @@ def test_json_that_is_not_an_event_is_refused_with_the_field(field: str, body: A
 
 
 @pytest.mark.parametrize(
-    ("text", "problem_text"),
+    ("text", "problem"),
     [
         (b"", "invalid JSON"),
         (b"{", "invalid JSON"),
@@ -358,9 +360,9 @@ def test_json_that_is_not_an_event_is_refused_with_the_field(field: str, body: A
         (b'{"a": 1} {"b": 2}', "invalid JSON"),
     ],
 )
-def test_text_that_is_not_json_is_refused(text: bytes, problem_text: str) -> None:
+def test_text_that_is_not_json_is_refused(text: bytes, problem: str) -> None:
     """C11: with the field name that the caller passed, and the limit if there is one."""
-    with pytest.raises(InvalidInputError, match=f"^line 3.*{problem_text}"):
+    with pytest.raises(InvalidInputError, match=f"^line 3.*{problem}"):
         codec.parse_json(text, field="line 3")
 
 
@@ -398,16 +400,18 @@ json_values = st.recursive(
 )
 
 
-def hostile(cls: type[Event]) -> st.SearchStrategy[Event]:
-    """An event of this type whose fields hold anything."""
+def hostile_events(cls: type[Event]) -> st.SearchStrategy[Event]:
+    """Draw an event of this type with any values in its fields."""
     names = [field.name for field in msgspec.structs.fields(cls)]
     required = [field.name for field in msgspec.structs.fields(cls) if field.required]
-    anything = json_values | st.binary(max_size=3) | st.just((Alias("acp", "c1"),)) | st.sampled_from(["delta", "turn"])
-    fields = st.dictionaries(st.sampled_from(names), anything, max_size=4)
+    any_value = (
+        json_values | st.binary(max_size=3) | st.just((Alias("acp", "c1"),)) | st.sampled_from(["delta", "turn"])
+    )
+    fields = st.dictionaries(st.sampled_from(names), any_value, max_size=4)
     return fields.map(lambda values: cls(**dict.fromkeys(required, "x") | values))
 
 
-async def _write_all(drafts: list[Event]) -> None:
+async def write_all(drafts: list[Event]) -> None:
     async with await callslip.open("sqlite:///:memory:") as ledger:
         for draft in drafts:
             try:
@@ -419,10 +423,10 @@ async def _write_all(drafts: list[Event]) -> None:
         assert (await ledger.snapshot("s")).entries[-1].content == "after"
 
 
-@given(st.lists(st.one_of([hostile(cls) for cls in EVENT_TYPES.values()]), max_size=12))
+@given(st.lists(st.one_of([hostile_events(cls) for cls in EVENT_TYPES.values()]), max_size=12))
 def test_no_event_makes_a_session_unreadable(drafts: list[Event]) -> None:
     """C11: each is refused with our own error or stored, and log, rows and entries stay consistent."""
-    asyncio.run(_write_all(drafts))
+    asyncio.run(write_all(drafts))
 
 
 @given(json_values, st.sampled_from(sorted(EVENT_TYPES)))

@@ -1,7 +1,7 @@
 """The lifecycle: every state with every event, the verdict on an event, and which call it belongs to.
 
-The table below is written by hand from the design; `lifecycle_matrix.json` is what the code says of every pair. After a
-wanted change, `CALLSLIP_UPDATE=1 pytest tests/rules/test_lifecycle.py` writes the file again.
+The table below is written by hand from the design; `lifecycle_matrix.json` has the result of the code for every pair.
+After an intended change, `CALLSLIP_UPDATE=1 pytest tests/rules/test_lifecycle.py` writes the file again.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from callslip.rules.projection import apply_event
 from tests.support.strategies import SESSION, MemoryLedger, canonical_json, scripts, write_script
 
 MATRIX = Path(__file__).with_name("lifecycle_matrix.json")
-UPDATE = bool(os.environ.get("CALLSLIP_UPDATE"))  # read before the tests get an environment of their own
+UPDATE = bool(os.environ.get("CALLSLIP_UPDATE"))  # Read before a fixture replaces the environment.
 CALL_TYPES = {name: cls for name, cls in EVENT_TYPES.items() if issubclass(cls, ev.CallEvent)}
 
-TELLING = ("call.proposed", "call.inputDelta", "call.input", "call.progress")
+UPDATES = ("call.proposed", "call.inputDelta", "call.input", "call.progress")
 ENDINGS = ("completed", "failed", "denied", "cancelled", "expired", "lost")
 ANSWERS = ("approval.granted", "approval.refused", "approval.withdrawn")
 
 
 def row_of(
-    telling: str, started: str, requeued: str, endings: dict[str, str], requested: str, answers: tuple[str, str, str]
+    updates: str, started: str, requeued: str, endings: dict[str, str], requested: str, answers: tuple[str, str, str]
 ) -> dict[str, str]:
-    """One line of the table of the design."""
+    """Return one row of the table of the design."""
     return {
-        **dict.fromkeys(TELLING, telling),
+        **dict.fromkeys(UPDATES, updates),
         "call.started": started,
         "call.requeued": requeued,
         **{f"call.{ending}": outcome for ending, outcome in endings.items()},
@@ -58,31 +58,31 @@ def row_of(
     }
 
 
-EACH_ITS_OWN = {ending: ending for ending in ENDINGS}
+OWN_STATES = {ending: ending for ending in ENDINGS}
 ILLEGAL = ("illegal", "illegal", "illegal")
-BARE = {ending: ending if ending in ("completed", "failed") else "orphan" for ending in ENDINGS}
+UNKNOWN_CALL = {ending: ending if ending in ("completed", "failed") else "orphan" for ending in ENDINGS}
 LATE = dict.fromkeys(ENDINGS, "late")
 
 # The table of the design. A request for approval of an unknown call is not here: a proposal is appended before it.
 DESIGN: dict[str, dict[str, str]] = {
-    "none": row_of("queued", "running", "orphan", BARE, "orphan", ("orphan", "orphan", "orphan")),
-    "queued": row_of("queued", "running", "illegal", EACH_ITS_OWN, "awaiting_approval", ILLEGAL),
+    "none": row_of("queued", "running", "orphan", UNKNOWN_CALL, "orphan", ("orphan", "orphan", "orphan")),
+    "queued": row_of("queued", "running", "illegal", OWN_STATES, "awaiting_approval", ILLEGAL),
     "awaiting_approval": row_of(
         "awaiting_approval",
         "illegal",
         "illegal",
-        EACH_ITS_OWN,
+        OWN_STATES,
         "awaiting_approval",
         ("queued", "denied", "cancelled"),
     ),
-    "running": row_of("running", "running", "queued", EACH_ITS_OWN, "awaiting_approval", ILLEGAL),
+    "running": row_of("running", "running", "queued", OWN_STATES, "awaiting_approval", ILLEGAL),
     **{state: row_of("late", "late", "late", LATE, "late", ("late", "late", "late")) for state in ENDINGS},
 }
-# Ends that agents report again (an equal end is one too).
-ECHOES = {(state, f"call.{word}") for state in ("denied", "cancelled") for word in ("failed", "cancelled")}
+# Different ends that agents report after a denial or a cancellation; an equal end is repeated too.
+REPEATED_ENDS = {(state, f"call.{end}") for state in ("denied", "cancelled") for end in ("failed", "cancelled")}
 
 
-def an_event(name: str) -> Event:
+def make_event(name: str) -> Event:
     """Return an event of a type; its other fields do not matter."""
     cls = CALL_TYPES[name]
     return cls(text="x") if cls is ev.CallInputDelta else cls()
@@ -90,7 +90,7 @@ def an_event(name: str) -> Event:
 
 def outcome(state: str, name: str) -> str:
     """Return the next state after an event, or the verdict if there is none."""
-    event = an_event(name)
+    event = make_event(name)
     row = (
         CallRecord(id="exec_000000000001", session="s", entry=1, state=state, ending="other")
         if state != "none"
@@ -100,13 +100,13 @@ def outcome(state: str, name: str) -> str:
     return TRANSITIONS[state][type(event)] if verdict == "applied" else verdict
 
 
-def matrix() -> dict[str, dict[str, str]]:
+def transition_matrix() -> dict[str, dict[str, str]]:
     return {state: {name: outcome(state, name) for name in CALL_TYPES} for state in TRANSITIONS}
 
 
 def test_the_matrix_matches_the_committed_file() -> None:
     """C4: every state with every event, so that a change is visible in the diff."""
-    text = json.dumps(matrix(), indent=2) + "\n"
+    text = json.dumps(transition_matrix(), indent=2) + "\n"
     if UPDATE:
         MATRIX.write_text(text, "utf-8")
     assert MATRIX.read_text("utf-8") == text
@@ -115,10 +115,10 @@ def test_the_matrix_matches_the_committed_file() -> None:
 def test_the_matrix_matches_the_table_of_the_design() -> None:
     """C4: the table of the design, with repeated ends."""
     expected = {
-        state: {name: "duplicate" if (state, name) in ECHOES else result for name, result in line.items()}
-        for state, line in DESIGN.items()
+        state: {name: "duplicate" if (state, name) in REPEATED_ENDS else result for name, result in row.items()}
+        for state, row in DESIGN.items()
     }
-    assert matrix() == expected
+    assert transition_matrix() == expected
 
 
 def test_there_are_nine_states_and_none() -> None:
@@ -131,19 +131,19 @@ def test_there_are_nine_states_and_none() -> None:
 
 def test_every_state_can_be_reached_and_every_open_call_can_end() -> None:
     """C5: only terminal states cannot be left."""
-    reached, grown = {"none"}, {"none"}
-    while grown:
-        grown = {after for state in grown for after in TRANSITIONS[state].values()} - reached
-        reached |= grown
+    reached, new_states = {"none"}, {"none"}
+    while new_states:
+        new_states = {after for state in new_states for after in TRANSITIONS[state].values()} - reached
+        reached |= new_states
     assert reached == set(TRANSITIONS)
     assert all(set(TRANSITIONS[state].values()) >= TERMINAL_STATES for state in OPEN_STATES)
 
 
 def test_events_to_terminal_states_are_listed_as_ending() -> None:
     """The list of ending events, which wake waiting readers, matches the table."""
-    for line in TRANSITIONS.values():
-        for cls, after in line.items():
-            assert (after in TERMINAL_STATES) == is_terminal(an_event(str(cls.__struct_config__.tag)))
+    for row in TRANSITIONS.values():
+        for cls, after in row.items():
+            assert (after in TERMINAL_STATES) == is_terminal(make_event(str(cls.__struct_config__.tag)))
 
 
 STATES: dict[str, list[Event]] = {
@@ -165,8 +165,8 @@ def test_call_records_make_no_transition_outside_the_table(state: str, name: str
     (row,) = memory.unit.calls.values()
     assert row.state == state
     before = canonical_json([memory.unit.calls, memory.unit.approvals])
-    step = structs.replace(an_event(name), call=row.id, seq=len(memory.log) + 1, at=memory.time + 1)
-    apply_event(memory.unit, memory.unit.sessions[SESSION], step)
+    event = structs.replace(make_event(name), call=row.id, seq=len(memory.log) + 1, at=memory.time + 1)
+    apply_event(memory.unit, memory.unit.sessions[SESSION], event)
     assert canonical_json([memory.unit.calls, memory.unit.approvals]) == before
 
 
@@ -258,54 +258,54 @@ def test_an_answer_counts_once_for_the_pending_request() -> None:
 # Which call an event belongs to
 
 
-ID = (Alias("acp", "1"),)
-OPENING = ev.CallProposed(aliases=ID, tool_name="ls", input={"path": "."})
+ALIASES = (Alias("acp", "1"),)
+OPENING = ev.CallProposed(aliases=ALIASES, tool_name="ls", input={"path": "."})
 
 
-def newest(state: str, turn: str = "t1", iteration: int = -1) -> CallRecord:
+def make_row(state: str, turn: str = "t1", iteration: int = -1) -> CallRecord:
     return structs.replace(ROW, state=state, turn=turn, iteration=iteration, opening=opening_mark(OPENING))
 
 
 @pytest.mark.parametrize(
-    ("known", "event", "turn", "expected"),
+    ("newest_call", "event", "turn", "expected"),
     [
         (None, OPENING, "t1", "new"),
-        (None, ev.CallProgress(aliases=ID), "t1", "new"),
-        # open: that one, for any event
-        (newest("queued"), OPENING, "t1", "same"),
-        (newest("queued"), ev.CallProposed(aliases=ID, title="other"), "t1", "same"),
-        (newest("running"), ev.CallStarted(aliases=ID), "t1", "same"),
-        (newest("running"), ev.ApprovalRequested(aliases=ID), "t1", "same"),
-        (newest("awaiting_approval"), ev.CallCompleted(aliases=ID), "t2", "same"),
-        (newest("running"), ev.CallStarted(aliases=ID), "t2", "same"),
-        # except a proposal in a later turn or round
-        (newest("queued"), OPENING, "t2", "new"),
-        (newest("queued", turn=""), OPENING, "t1", "new"),
-        (newest("queued"), OPENING, "", "same"),
-        (newest("queued", iteration=0), ev.CallProposed(aliases=ID, iteration=1), "t1", "new"),
-        (newest("queued", iteration=1), ev.CallProposed(aliases=ID, iteration=1), "t1", "same"),
-        (newest("queued", iteration=-1), ev.CallProposed(aliases=ID, iteration=0), "t1", "same"),
-        (newest("queued", iteration=1), ev.CallProposed(aliases=ID), "t1", "same"),
-        # ended: an opening makes a new one, unless it is the first one again
-        (newest("completed"), OPENING, "t1", "duplicate"),
-        (newest("completed"), structs.replace(OPENING, at=9, source="x", key="k"), "t1", "duplicate"),
-        (newest("completed"), structs.replace(OPENING, input={"path": "/"}), "t1", "new"),
-        (newest("completed"), OPENING, "t2", "new"),
-        (newest("completed"), ev.CallStarted(aliases=ID), "t1", "new"),
-        (newest("completed"), ev.ApprovalRequested(aliases=ID), "t1", "new"),
-        (newest("completed", iteration=0), ev.CallProposed(aliases=ID, iteration=1), "t1", "new"),
-        # ended: anything else is late on it
-        (newest("completed"), ev.CallProgress(aliases=ID, text="x"), "t1", "same"),
-        (newest("completed"), ev.CallProgress(aliases=ID, text="x"), "t2", "same"),
-        (newest("failed"), ev.CallCompleted(aliases=ID), "t1", "same"),
-        (newest("failed"), ev.CallInput(aliases=ID), "t1", "same"),
+        (None, ev.CallProgress(aliases=ALIASES), "t1", "new"),
+        # An open call: any event belongs to it,
+        (make_row("queued"), OPENING, "t1", "same"),
+        (make_row("queued"), ev.CallProposed(aliases=ALIASES, title="other"), "t1", "same"),
+        (make_row("running"), ev.CallStarted(aliases=ALIASES), "t1", "same"),
+        (make_row("running"), ev.ApprovalRequested(aliases=ALIASES), "t1", "same"),
+        (make_row("awaiting_approval"), ev.CallCompleted(aliases=ALIASES), "t2", "same"),
+        (make_row("running"), ev.CallStarted(aliases=ALIASES), "t2", "same"),
+        # except a proposal in a later turn or round.
+        (make_row("queued"), OPENING, "t2", "new"),
+        (make_row("queued", turn=""), OPENING, "t1", "new"),
+        (make_row("queued"), OPENING, "", "same"),
+        (make_row("queued", iteration=0), ev.CallProposed(aliases=ALIASES, iteration=1), "t1", "new"),
+        (make_row("queued", iteration=1), ev.CallProposed(aliases=ALIASES, iteration=1), "t1", "same"),
+        (make_row("queued", iteration=-1), ev.CallProposed(aliases=ALIASES, iteration=0), "t1", "same"),
+        (make_row("queued", iteration=1), ev.CallProposed(aliases=ALIASES), "t1", "same"),
+        # An ended call: an opening creates a new call, unless it repeats the first opening;
+        (make_row("completed"), OPENING, "t1", "duplicate"),
+        (make_row("completed"), structs.replace(OPENING, at=9, source="x", key="k"), "t1", "duplicate"),
+        (make_row("completed"), structs.replace(OPENING, input={"path": "/"}), "t1", "new"),
+        (make_row("completed"), OPENING, "t2", "new"),
+        (make_row("completed"), ev.CallStarted(aliases=ALIASES), "t1", "new"),
+        (make_row("completed"), ev.ApprovalRequested(aliases=ALIASES), "t1", "new"),
+        (make_row("completed", iteration=0), ev.CallProposed(aliases=ALIASES, iteration=1), "t1", "new"),
+        # any other event belongs to it, as late.
+        (make_row("completed"), ev.CallProgress(aliases=ALIASES, text="x"), "t1", "same"),
+        (make_row("completed"), ev.CallProgress(aliases=ALIASES, text="x"), "t2", "same"),
+        (make_row("failed"), ev.CallCompleted(aliases=ALIASES), "t1", "same"),
+        (make_row("failed"), ev.CallInput(aliases=ALIASES), "t1", "same"),
     ],
 )
 def test_a_foreign_id_resolves_to_the_newest_call_or_a_new_call(
-    known: CallRecord | None, event: ev.CallEvent, turn: str, expected: str
+    newest_call: CallRecord | None, event: ev.CallEvent, turn: str, expected: str
 ) -> None:
     """C2"""
-    assert resolve_call(known, event, turn) == expected
+    assert resolve_call(newest_call, event, turn) == expected
 
 
 def test_a_foreign_id_reused_in_a_session_gives_four_calls() -> None:
@@ -315,17 +315,17 @@ def test_a_foreign_id_reused_in_a_session_gives_four_calls() -> None:
         [
             ev.TurnStarted(),
             OPENING,
-            OPENING,  # open: an upsert
-            ev.CallCompleted(aliases=ID, output=1),
-            OPENING,  # ended, to the byte the first opening: a duplicate
-            ev.CallProgress(aliases=ID, text="x"),  # late
-            again,  # ended, another opening: a new call
-            ev.CallCompleted(aliases=ID, output=2),
+            OPENING,  # Open: updates the call.
+            ev.CallCompleted(aliases=ALIASES, output=1),
+            OPENING,  # Ended, and equal to the first opening: a duplicate.
+            ev.CallProgress(aliases=ALIASES, text="x"),  # Late.
+            again,  # Ended, another opening: a new call.
+            ev.CallCompleted(aliases=ALIASES, output=2),
             ev.TurnStarted(),
-            again,  # a later turn: a new call, though the opening is the same
+            again,  # A later turn: a new call, although the opening is equal.
             ev.TurnStarted(),
-            again,  # and while that is still open
-            ev.CallCompleted(aliases=ID, output=3),
+            again,  # Also while the previous call is open.
+            ev.CallCompleted(aliases=ALIASES, output=3),
         ]
     )
     calls = list(memory.unit.calls.values())
@@ -353,17 +353,17 @@ COPY = Alias(SOURCE_LEDGER, "exec_000000000001")
     [
         ((COPY,), OPENING, "late"),
         ((COPY,), structs.replace(OPENING, title="again"), "late"),
-        ((*ID, COPY), OPENING, "duplicate"),
-        ((*ID, COPY), structs.replace(OPENING, title="again"), "late"),
-        ((*ID, COPY), ev.CallProgress(text="x"), "late"),
+        ((*ALIASES, COPY), OPENING, "duplicate"),
+        ((*ALIASES, COPY), structs.replace(OPENING, title="again"), "late"),
+        ((*ALIASES, COPY), ev.CallProgress(text="x"), "late"),
     ],
 )
 def test_a_copied_execution_id_never_reopens_a_call(
     aliases: tuple[Alias, ...], repeated: ev.CallEvent, verdict: str
 ) -> None:
     """C2: in an imported log the id of the original refers to its copy; only a foreign id can open a call again."""
-    copy = [structs.replace(event, aliases=aliases) for event in (OPENING, ev.CallCompleted(), repeated)]
-    memory = write_script(copy)
+    events = [structs.replace(event, aliases=aliases) for event in (OPENING, ev.CallCompleted(), repeated)]
+    memory = write_script(events)
     assert [event.verdict for event in memory.log] == ["applied", "applied", verdict]
     assert len(memory.unit.calls) == 1
 
@@ -385,13 +385,13 @@ def test_the_same_id_in_another_namespace_is_another_call() -> None:
 def test_a_call_may_have_several_foreign_ids() -> None:
     """C1: the call is found by each of them, including ids added later."""
     other = (Alias("shell", "cmd-0-0"),)
-    memory = write_script([OPENING, ev.CallStarted(aliases=(*ID, *other)), ev.CallCompleted(aliases=other)])
+    memory = write_script([OPENING, ev.CallStarted(aliases=(*ALIASES, *other)), ev.CallCompleted(aliases=other)])
     assert [row.state for row in memory.unit.calls.values()] == ["completed"]
 
 
 def test_a_request_for_an_unknown_call_proposes_it_first() -> None:
     """S2.6: the call inside a permission request is an update, and creates the call if there is none."""
-    memory = write_script([ev.ApprovalRequested(aliases=ID, tool_name="mcp__acp__Read", input={"path": "x"})])
+    memory = write_script([ev.ApprovalRequested(aliases=ALIASES, tool_name="mcp__acp__Read", input={"path": "x"})])
     assert [type(event) for event in memory.log] == [ev.CallProposed, ev.ApprovalRequested]
     call, request = memory.state.snapshot().entries
     assert (call.status, call.tool_name, call.raw_tool_name) == ("awaiting_approval", "Read", "mcp__acp__Read")
@@ -422,13 +422,13 @@ def test_server_prefixes_are_removed_from_tool_names(raw: str, clean: str) -> No
 def test_an_invalid_transition_is_stored_if_foreign_and_raises_if_own(state: str, name: str) -> None:
     """C4: a foreign event is stored and changes nothing; one of this process raises, and nothing is written."""
     opening = {"queued": ev.CallProposed(), "running": ev.CallStarted(), "awaiting_approval": ev.ApprovalRequested()}
-    step = structs.replace(an_event(name), call="#0")
+    event = structs.replace(make_event(name), call="#0")
     foreign, own = MemoryLedger(), MemoryLedger(strict=True)
     for memory in (foreign, own):
         memory.write(opening[state])
-    before, head = foreign.state.snapshot().entries, len(own.log)
-    assert foreign.write(step)[0].verdict in ("illegal", "orphan")
+    before, last_seq = foreign.state.snapshot().entries, len(own.log)
+    assert foreign.write(event)[0].verdict in ("illegal", "orphan")
     assert foreign.state.snapshot().entries == before
     with pytest.raises((InvalidTransitionError, ConflictError)):
-        own.write(step)
-    assert len(own.log) == head
+        own.write(event)
+    assert len(own.log) == last_seq

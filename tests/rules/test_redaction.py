@@ -1,4 +1,4 @@
-"""All secrets and nothing else are replaced, however the text is split."""
+"""Redaction replaces all secrets and nothing else, for any split of the text."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from callslip.errors import InvalidInputError
 from callslip.rules.redaction import DEFAULT, Pattern, Redactor
 
 REDACTOR = Redactor()
-OFF = Redactor(())
+NO_PATTERNS = Redactor(())
 
-# Short enough for Hypothesis to find every combination: prefixes of one another, a class without letters, one
-# with the backslash, one that holds the prefix of another.
+# Short patterns, so that Hypothesis finds every combination: a prefix of another prefix, a class without letters, one
+# with the backslash, one that contains the prefix of another.
 SMALL = (
     Pattern("one", "a-", "a-c0-9-", 3),
     Pattern("two", "a-b-", "a-c-", 4),
@@ -32,80 +32,82 @@ SMALL = (
 REDACTORS = {"small": Redactor(SMALL), "default": REDACTOR}
 
 
-def secret(pattern: Pattern, length: int) -> str:
+def make_secret(pattern: Pattern, length: int) -> str:
     """Return a text that matches the pattern, built here so that no scanner reports this file as a leak."""
-    fitting = [char for char in map(chr, range(33, 127)) if re.match(f"[{pattern.chars}]", char)]
-    return pattern.prefix + "".join(fitting[(7 * index) % len(fitting)] for index in range(length))
+    allowed = [char for char in map(chr, range(33, 127)) if re.match(f"[{pattern.chars}]", char)]
+    return pattern.prefix + "".join(allowed[(7 * index) % len(allowed)] for index in range(length))
 
 
-KEYS = {pattern.prefix: secret(pattern, 64) for pattern in DEFAULT}
+KEYS = {pattern.prefix: make_secret(pattern, 64) for pattern in DEFAULT}
 KEY = KEYS["ghp_"]
-AROUND = ("{}", '{{"key": "{}"}}', "https://host/?key={}&x", "我的密钥是{}。", "A_{},", "\\n{}")
+CONTEXTS = ("{}", '{{"key": "{}"}}', "https://host/?key={}&x", "我的密钥是{}。", "A_{},", "\\n{}")
 
 
-def pieces(patterns: tuple[Pattern, ...]) -> st.SearchStrategy[str]:
-    """Texts made of what matters: prefixes and parts of them, runs of their classes, and what ends or precedes one."""
+def texts_for(patterns: tuple[Pattern, ...]) -> st.SearchStrategy[str]:
+    """Draw texts of prefixes and parts of them, runs of their classes, and characters that end or precede a secret."""
     prefixes = [pattern.prefix for pattern in patterns]
     parts = [prefix[:length] for prefix in prefixes for length in range(1, len(prefix) + 1)]
-    runs = st.builds(lambda pattern, length: secret(pattern, length), st.sampled_from(patterns), st.integers(0, 70))
+    runs = st.builds(
+        lambda pattern, length: make_secret(pattern, length), st.sampled_from(patterns), st.integers(0, 70)
+    )
     between = ["", "\\", "\\n", "n", "x", "1", " ", "-", "_", ".", "\n", "é", "是", "\0", '"', "]", "[redacted:one]"]
     piece = st.sampled_from(prefixes) | st.sampled_from(parts) | runs | st.sampled_from(between)
     return st.lists(piece, max_size=12).map("".join)
 
 
 @st.composite
-def split(draw: st.DrawFn) -> tuple[str, str, list[str]]:
-    """The name of a redactor, a text for it, and the text in chunks."""
+def split_texts(draw: st.DrawFn) -> tuple[str, str, list[str]]:
+    """Draw the name of a redactor, a text for it, and the text in chunks."""
     name = draw(st.sampled_from(sorted(REDACTORS)))
     alphabet = st.text("ab-_n0x1 \\A", max_size=25) | st.text(max_size=10)
-    text = draw(pieces(REDACTORS[name].patterns) | alphabet)
+    text = draw(texts_for(REDACTORS[name].patterns) | alphabet)
     cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=12)))
     return name, text, [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
-def stream(redactor: Redactor, chunks: list[str]) -> tuple[list[str], list[str]]:
-    """Return the output after each chunk and at the end, and the carries."""
-    outs: list[str] = []
+def redact_chunks(redactor: Redactor, chunks: list[str]) -> tuple[list[str], list[str]]:
+    """Redact chunks and return the output after each chunk and at the end, and the carries."""
+    outputs: list[str] = []
     carries = [""]
     for chunk in chunks:
-        out, carry = redactor.feed(carries[-1], chunk, "".join(outs)[-2:])
-        outs.append(out)
+        out, carry = redactor.feed(carries[-1], chunk, "".join(outputs)[-2:])
+        outputs.append(out)
         carries.append(carry)
-    return [*outs, redactor.flush(carries[-1])], carries
+    return [*outputs, redactor.flush(carries[-1])], carries
 
 
-def by_the_book(patterns: tuple[Pattern, ...], text: str) -> str:
+def redact_slowly(patterns: tuple[Pattern, ...], text: str) -> str:
     """Redact a text by a slow, literal version of the rule."""
-    out, at, since = "", 0, 0
+    output, at, last_end = "", 0, 0
     while at < len(text):
-        before = text[since:at]
-        word = before[-1:].isascii() and before[-1:].isalnum() and before[-2:-1] != "\\"
-        found = None if word or (since == at and at > 0) else fitting(patterns, text, at)
-        if found is None:
-            out += text[at]
+        before = text[last_end:at]
+        is_in_word = before[-1:].isascii() and before[-1:].isalnum() and before[-2:-1] != "\\"
+        match = None if is_in_word or (last_end == at and at > 0) else find_match(patterns, text, at)
+        if match is None:
+            output += text[at]
             at += 1
         else:
-            out += f"[redacted:{found[0].name}]"
-            at = since = found[1]
-    return out
+            output += f"[redacted:{match[0].name}]"
+            at = last_end = match[1]
+    return output
 
 
-def fitting(patterns: tuple[Pattern, ...], text: str, at: int) -> tuple[Pattern, int] | None:
+def find_match(patterns: tuple[Pattern, ...], text: str, at: int) -> tuple[Pattern, int] | None:
     """Return the pattern with the longest prefix that matches at an index, and its end."""
     for pattern in sorted(patterns, key=lambda pattern: -len(pattern.prefix)):
         if not text.startswith(pattern.prefix, at):
             continue
-        end = begin = at + len(pattern.prefix)
+        end = start = at + len(pattern.prefix)
         while end < len(text) and re.match(f"[{pattern.chars}]", text[end]):
             end += 1
-        first = text[begin : begin + pattern.least]
-        if end - begin >= pattern.least and (not pattern.mixed or re.search("[A-Z0-9]", first)):
+        first = text[start : start + pattern.least]
+        if end - start >= pattern.least and (not pattern.mixed or re.search("[A-Z0-9]", first)):
             return pattern, end
     return None
 
 
 class TestLaws:
-    @given(split())
+    @given(split_texts())
     @example(("small", "a-b-aaaa", ["a-b-aaa", "a"]))
     @example(("small", "\\na-abc", ["\\", "na-abc"]))
     @example(("small", "\\na-abc", ["\\n", "a-abc"]))
@@ -115,34 +117,34 @@ class TestLaws:
     def test_any_split_gives_the_same_text(self, case: tuple[str, str, list[str]]) -> None:
         """The joined output of the chunks is the output of the full text."""
         name, text, chunks = case
-        assert "".join(stream(REDACTORS[name], chunks)[0]) == REDACTORS[name].text(text)
+        assert "".join(redact_chunks(REDACTORS[name], chunks)[0]) == REDACTORS[name].text(text)
 
-    @given(split())
+    @given(split_texts())
     def test_single_characters_give_the_same_text(self, case: tuple[str, str, list[str]]) -> None:
         """The finest split is one of them."""
         name, text, _ = case
-        assert "".join(stream(REDACTORS[name], list(text))[0]) == REDACTORS[name].text(text)
+        assert "".join(redact_chunks(REDACTORS[name], list(text))[0]) == REDACTORS[name].text(text)
 
-    @given(split())
+    @given(split_texts())
     def test_the_patterns_match_a_reference_implementation(self, case: tuple[str, str, list[str]]) -> None:
         """The compiled patterns find the same secrets as the rule applied letter by letter."""
         name, text, _ = case
-        assert REDACTORS[name].text(text) == by_the_book(REDACTORS[name].patterns, text)
+        assert REDACTORS[name].text(text) == redact_slowly(REDACTORS[name].patterns, text)
 
-    @given(split())
+    @given(split_texts())
     def test_held_text_is_short_and_may_become_a_secret(self, case: tuple[str, str, list[str]]) -> None:
         """It is shorter than the secret it may become; a recognized secret is not held."""
         name, _, chunks = case
         patterns = REDACTORS[name].patterns
         longest = max(len(pattern.prefix) + pattern.least for pattern in patterns)
-        for carry in filter(None, stream(REDACTORS[name], chunks)[1]):
+        for carry in filter(None, redact_chunks(REDACTORS[name], chunks)[1]):
             if carry[0] == "\0":
                 assert carry[1:] in {pattern.prefix for pattern in patterns}
             else:
                 assert carry[0] in " \\" and len(carry) <= longest
                 assert any(pattern.prefix.startswith(carry[1 : 1 + len(pattern.prefix)]) for pattern in patterns)
 
-    @given(split())
+    @given(split_texts())
     def test_without_the_preceding_text_no_secret_is_missed(self, case: tuple[str, str, list[str]]) -> None:
         """A caller that does not pass earlier output may only redact more."""
         _, _, chunks = case
@@ -164,9 +166,9 @@ class TestLaws:
     @given(st.text())
     def test_redaction_without_patterns_changes_nothing(self, text: str) -> None:
         """Without patterns all text is released at once, as the same object."""
-        assert OFF.text(text) is text
-        assert OFF.value([text])[0] is text
-        assert OFF.feed("", text) == (text, "")
+        assert NO_PATTERNS.text(text) is text
+        assert NO_PATTERNS.value([text])[0] is text
+        assert NO_PATTERNS.feed("", text) == (text, "")
 
 
 class TestSecrets:
@@ -175,8 +177,8 @@ class TestSecrets:
         """At the start, in an assignment, in JSON, in a URL and in Chinese text."""
         key = KEYS[prefix]
         name = next(pattern.name for pattern in DEFAULT if pattern.prefix == prefix)
-        for around in (*AROUND, "KEY={}\nnext", "\\n{}\\n") if not prefix.startswith("BEGIN") else AROUND:
-            assert REDACTOR.text(around.format(key)) == around.format(f"[redacted:{name}]")
+        for context in (*CONTEXTS, "KEY={}\nnext", "\\n{}\\n") if not prefix.startswith("BEGIN") else CONTEXTS:
+            assert REDACTOR.text(context.format(key)) == context.format(f"[redacted:{name}]")
 
     @pytest.mark.parametrize(
         "text",
@@ -260,9 +262,9 @@ class TestSecrets:
 
     def test_custom_patterns_are_used(self) -> None:
         """With the default ones or alone."""
-        own = Pattern("badge", "corp-", "0-9", 4)
-        assert Redactor((*DEFAULT, own)).text(f"corp-12345 {KEY}") == "[redacted:badge] [redacted:github]"
-        assert Redactor([own]).text(f"corp-123 corp-1234x {KEY}") == f"corp-123 [redacted:badge]x {KEY}"
+        custom = Pattern("badge", "corp-", "0-9", 4)
+        assert Redactor((*DEFAULT, custom)).text(f"corp-12345 {KEY}") == "[redacted:badge] [redacted:github]"
+        assert Redactor([custom]).text(f"corp-123 corp-1234x {KEY}") == f"corp-123 [redacted:badge]x {KEY}"
 
     @pytest.mark.parametrize(
         "pattern",
@@ -305,8 +307,8 @@ class TestCarry:
 
     def test_the_stored_held_text_never_contains_the_secret(self) -> None:
         """Up to the minimum length a part is held; after that only the prefix of the dropped secret."""
-        outs, carries = stream(REDACTOR, list(f"a {KEY} z"))
-        assert "".join(outs) == "a [redacted:github] z"
+        outputs, carries = redact_chunks(REDACTOR, list(f"a {KEY} z"))
+        assert "".join(outputs) == "a [redacted:github] z"
         assert max(map(len, carries)) == 1 + len("ghp_") + 29
         assert "\0ghp_" in carries and carries[-1] == ""
         assert not any(KEY[:40] in carry for carry in carries)
@@ -329,7 +331,7 @@ class TestCarry:
 
     def test_held_text_survives_a_change_of_patterns(self) -> None:
         """Text held with other patterns is released, and drops nothing more."""
-        for redactor in (OFF, Redactor([Pattern("badge", "corp-", "0-9", 4)])):
+        for redactor in (NO_PATTERNS, Redactor([Pattern("badge", "corp-", "0-9", 4)])):
             assert redactor.feed(" npm_abc", "def ") == ("npm_abcdef ", "")
             assert redactor.flush("\\npm_abc") == "npm_abc"
             assert redactor.feed("\0npm_", "abc") == ("abc", "")
@@ -337,7 +339,7 @@ class TestCarry:
 
 
 class TestTime:
-    """Limits so wide that only another order of growth exceeds them."""
+    """The limits are so wide that only more than linear growth exceeds them."""
 
     @pytest.mark.parametrize(
         "text",
@@ -355,23 +357,23 @@ class TestTime:
     )
     def test_redacting_a_megabyte_takes_linear_time(self, text: str) -> None:
         """No text of a million characters takes seconds, whole or in chunks."""
-        begun = time.process_time()
-        whole = REDACTOR.text(text)
-        outs = stream_quickly(text, 1000)
-        assert outs == whole
-        assert time.process_time() - begun < 5
+        started = time.process_time()
+        redacted = REDACTOR.text(text)
+        outputs = redact_in_chunks(text, 1000)
+        assert outputs == redacted
+        assert time.process_time() - started < 5
 
     def test_a_long_secret_in_small_chunks_takes_linear_time(self) -> None:
         """A long secret does not grow the carry."""
-        begun = time.process_time()
-        assert stream_quickly("ghp_" + "a1" * 100_000, 1) == "[redacted:github]"
-        assert time.process_time() - begun < 5
+        started = time.process_time()
+        assert redact_in_chunks("ghp_" + "a1" * 100_000, 1) == "[redacted:github]"
+        assert time.process_time() - started < 5
 
 
-def stream_quickly(text: str, size: int) -> str:
-    carry, outs, before = "", [], ""
+def redact_in_chunks(text: str, size: int) -> str:
+    carry, outputs, before = "", [], ""
     for start in range(0, len(text), size):
         out, carry = REDACTOR.feed(carry, text[start : start + size], before)
-        outs.append(out)
+        outputs.append(out)
         before = (before + out)[-2:]
-    return "".join([*outs, REDACTOR.flush(carry)])
+    return "".join([*outputs, REDACTOR.flush(carry)])

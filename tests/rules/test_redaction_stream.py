@@ -1,7 +1,7 @@
 """Secrets in input of any kind: the bytes of the database file do not contain them.
 
-What may begin a secret waits, durably, for what comes next; so the beginning of one may be on the disk, never more of
-it than its pattern needs to be sure. The law of the cutting itself is in test_redact.py.
+Text that may begin a secret is held in the store until the next chunk, so the file may contain the beginning of a
+secret, but never enough to match its pattern. `test_redaction.py` tests the splitting itself.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ MIN_SECRET_CHARS = 24  # "sk-" and twenty characters are always a key.
 
 @pytest.fixture
 async def ledger(db: str) -> AsyncIterator[LocalLedger]:
-    async with sound_ledger(db, checkpoint_every=4) as opened:
-        yield opened
+    async with sound_ledger(db, checkpoint_every=4) as instance:
+        yield instance
 
 
-def found_in(folder: Path) -> list[str]:
+def find_secret_parts(folder: Path) -> list[str]:
     """Return the parts of the secret in the files of a folder that are too long to be a beginning."""
     data = b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
     parts = [SECRET[at : at + MIN_SECRET_CHARS] for at in range(len(SECRET) - MIN_SECRET_CHARS + 1)]
     return [part for part in parts if part.encode() in data]
 
 
-def split(text: str, size: int) -> list[str]:
+def split_text(text: str, size: int) -> list[str]:
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 
@@ -62,7 +62,7 @@ STREAMS = {
 }
 
 
-def streamed(entry: Any) -> str:
+def streamed_text(entry: Any) -> str:
     return entry.output_text or entry.input_text if isinstance(entry, ToolCall) else entry.content
 
 
@@ -72,14 +72,14 @@ async def test_a_secret_split_into_chunks_never_reaches_the_disk(
     ledger: LocalLedger, tmp_path: Path, stream: str, size: int
 ) -> None:
     """Split anywhere, in any kind of stream, each chunk acknowledged and durable before the next."""
-    for piece in split(TEXT, size):
+    for piece in split_text(TEXT, size):
         await ledger.log.append("a", [STREAMS[stream](piece)])
-        assert not found_in(tmp_path)
+        assert not find_secret_parts(tmp_path)
     await ledger.log.append("a", [ev.MessageUser(text="next")])
     shown = (await ledger.snapshot("a")).entries[0]
-    assert streamed(shown) == TEXT.replace(SECRET, MARK)
+    assert streamed_text(shown) == TEXT.replace(SECRET, MARK)
     await ledger.log.project("a")
-    assert not found_in(tmp_path)
+    assert not find_secret_parts(tmp_path)
 
 
 @pytest.mark.parametrize("kind", sorted(EVENT_TYPES))
@@ -87,20 +87,20 @@ async def test_a_secret_in_any_field_never_reaches_the_disk(ledger: LocalLedger,
     """Titles, arguments, keys of objects, errors, reasons, options, and raw messages."""
     cls = EVENT_TYPES[kind]
     nested = {"a": [TEXT, {SECRET: TEXT}]}
-    given_fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for field in msgspec.structs.fields(cls):
         if field.name in ("text", "title", "reason", "detail", "description", "tool_name", "mode", "by", "option"):
-            given_fields[field.name] = TEXT
+            fields[field.name] = TEXT
         elif field.name in ("input", "output", "error", "content", "body", "usage", "notice", "progress"):
-            given_fields[field.name] = nested
+            fields[field.name] = nested
         elif field.name in ("entries", "commands", "modes", "models", "options") and cls is not ev.SessionInfo:
-            given_fields[field.name] = [nested]
-    await ledger.log.append("a", [cls(**given_fields)])
+            fields[field.name] = [nested]
+    await ledger.log.append("a", [cls(**fields)])
     await ledger.log.append("a", [ev.MessageUser(text="next")])
     await ledger.log.project("a")
-    assert not found_in(tmp_path)
+    assert not find_secret_parts(tmp_path)
     body = (await ledger.log.store.events("a", 0, 1))[0][1]
-    assert not given_fields or MARK.encode() in body
+    assert not fields or MARK.encode() in body
 
 
 async def test_events_that_are_not_applied_are_redacted(ledger: LocalLedger, tmp_path: Path) -> None:
@@ -119,21 +119,21 @@ async def test_events_that_are_not_applied_are_redacted(ledger: LocalLedger, tmp
         )
     ]
     assert verdicts == ["late", "late", "duplicate", "late", "orphan", "witness"]
-    assert not found_in(tmp_path)
+    assert not find_secret_parts(tmp_path)
 
 
 async def test_secrets_of_two_concurrent_streams_are_redacted(ledger: LocalLedger, tmp_path: Path) -> None:
     """Two calls write alternately, each in the middle of a secret."""
     calls = [(Alias("acp", name),) for name in ("one", "two", "three")]
-    for pieces in zip(*(split(TEXT, 5) for _ in calls), strict=True):
+    for pieces in zip(*(split_text(TEXT, 5) for _ in calls), strict=True):
         for alias, piece in zip(calls, pieces, strict=True):
             await ledger.log.append("a", [ev.CallProgress(aliases=alias, text=piece)])
     await ledger.log.append("a", [ev.CallCompleted(aliases=alias) for alias in calls])
     await ledger.log.append("a", [ev.MessageUser(text="next")])
     await ledger.log.project("a")
-    outputs = [one.output_text for one in (await ledger.snapshot("a")).entries if isinstance(one, ToolCall)]
+    outputs = [entry.output_text for entry in (await ledger.snapshot("a")).entries if isinstance(entry, ToolCall)]
     assert outputs == [TEXT.replace(SECRET, MARK)] * 3
-    assert not found_in(tmp_path)
+    assert not find_secret_parts(tmp_path)
 
 
 async def test_another_event_within_a_secret_does_not_reveal_it(ledger: LocalLedger, tmp_path: Path) -> None:
@@ -141,19 +141,19 @@ async def test_another_event_within_a_secret_does_not_reveal_it(ledger: LocalLed
     alias = (Alias("acp", "c"),)
     await ledger.log.append("a", [ev.CallStarted(aliases=alias)])
     between = [ev.CallProgress(aliases=alias, title="working"), ev.PlanUpdated(entries=[]), ev.SessionInfo(title="x")]
-    for number, piece in enumerate(split(TEXT, 7)):
+    for number, piece in enumerate(split_text(TEXT, 7)):
         await ledger.log.append("a", [ev.CallProgress(aliases=alias, text=piece), between[number % 3]])
     await ledger.log.append("a", [ev.CallCompleted(aliases=alias)])
     await ledger.log.project("a")
-    (shown,) = [one for one in (await ledger.snapshot("a")).entries if isinstance(one, ToolCall)]
+    (shown,) = [entry for entry in (await ledger.snapshot("a")).entries if isinstance(entry, ToolCall)]
     assert shown.output_text == TEXT.replace(SECRET, MARK)
-    assert not found_in(tmp_path)
+    assert not find_secret_parts(tmp_path)
 
 
-ENDS_A_TEXT = {
+TEXT_ENDING_EVENTS = {
     "another message": ev.MessageDelta(text="x", message_id="other"),
     "a thought": ev.ThoughtDelta(text="x"),
-    "a person": ev.MessageUser(text="x"),
+    "a user message": ev.MessageUser(text="x"),
     "a call": ev.CallProposed(tool_name="t"),
     "output of a new call": ev.CallProgress(text="x"),
     "a request": ev.ApprovalRequested(tool_name="t"),
@@ -166,20 +166,20 @@ ENDS_A_TEXT = {
 }
 
 
-@pytest.mark.parametrize("name", ENDS_A_TEXT)
+@pytest.mark.parametrize("name", TEXT_ENDING_EVENTS)
 async def test_held_text_is_released_when_its_text_ends(ledger: LocalLedger, name: str) -> None:
     """Held text that is not a secret is released in its place as soon as nothing can be added to it."""
     await ledger.log.append("a", [ev.TurnStarted(), ev.MessageDelta(text="I like sk", message_id="m", chunks="delta")])
-    assert [one.content for one in (await ledger.snapshot("a")).entries] == ["I like "]
-    await ledger.log.append("a", [ENDS_A_TEXT[name]])
+    assert [entry.content for entry in (await ledger.snapshot("a")).entries] == ["I like "]
+    await ledger.log.append("a", [TEXT_ENDING_EVENTS[name]])
     shown = (await ledger.snapshot("a")).entries
     assert isinstance(shown[0], Message) and shown[0].content == "I like sk"
 
 
-BESIDE_A_TEXT = {
+OTHER_EVENTS = {
     "usage": ev.SessionInfo(usage={"tokens": 5}),
     "commands": ev.SessionCommands(commands=[]),
-    "something unknown": ev.Raw(body={}),
+    "a raw message": ev.Raw(body={}),
     "output of a call": ev.CallProgress(aliases=(Alias("acp", "c"),), text="x"),
     "a call begins": ev.CallStarted(aliases=(Alias("acp", "c"),)),
     "a call ends": ev.CallCompleted(aliases=(Alias("acp", "c"),)),
@@ -188,7 +188,7 @@ BESIDE_A_TEXT = {
 }
 
 
-@pytest.mark.parametrize("name", BESIDE_A_TEXT)
+@pytest.mark.parametrize("name", OTHER_EVENTS)
 async def test_an_event_that_does_not_end_a_text_does_not_reveal_its_secret(
     ledger: LocalLedger, tmp_path: Path, name: str
 ) -> None:
@@ -197,23 +197,23 @@ async def test_an_event_that_does_not_end_a_text_does_not_reveal_its_secret(
     await ledger.log.append(
         "a", [ev.TurnStarted(), ev.CallProposed(aliases=(Alias("acp", "c"),)), ev.CallCompleted(aliases=ended)]
     )
-    for piece in split(TEXT, 7):
-        await ledger.log.append("a", [ev.MessageDelta(text=piece, chunks="delta"), BESIDE_A_TEXT[name]])
+    for piece in split_text(TEXT, 7):
+        await ledger.log.append("a", [ev.MessageDelta(text=piece, chunks="delta"), OTHER_EVENTS[name]])
     await ledger.log.append("a", [ev.MessageEnded()])
-    texts = [one.content for one in (await ledger.snapshot("a")).entries if isinstance(one, Message)]
+    texts = [entry.content for entry in (await ledger.snapshot("a")).entries if isinstance(entry, Message)]
     assert texts == [TEXT.replace(SECRET, MARK)]
     await ledger.log.project("a")
-    assert not found_in(tmp_path)
+    assert not find_secret_parts(tmp_path)
 
 
-OUTPUT_ENDS = {
+OUTPUT_ENDING_EVENTS = {
     "the call completes": ev.CallCompleted(aliases=(Alias("acp", "c"),)),
     "the call is lost": ev.CallLost(aliases=(Alias("acp", "c"),)),
-    "the turn breaks off": ev.TurnEnded(reason="cancelled"),
+    "the turn is cancelled": ev.TurnEnded(reason="cancelled"),
 }
 
 
-@pytest.mark.parametrize("name", OUTPUT_ENDS)
+@pytest.mark.parametrize("name", OUTPUT_ENDING_EVENTS)
 async def test_held_output_is_released_when_the_call_ends(ledger: LocalLedger, name: str) -> None:
     """For any kind of end, and no part of the output is late."""
     alias = (Alias("acp", "c"),)
@@ -221,7 +221,7 @@ async def test_held_output_is_released_when_the_call_ends(ledger: LocalLedger, n
     await ledger.log.append("a", [ev.CallStarted(aliases=alias), ev.CallProgress(aliases=alias, text="see sk")])
     (shown,) = (await ledger.snapshot("a")).entries
     assert (shown.input_text, shown.output_text) == ('{"a": "gh', "see ")
-    await ledger.log.append("a", [OUTPUT_ENDS[name]])
+    await ledger.log.append("a", [OUTPUT_ENDING_EVENTS[name]])
     (shown,) = (await ledger.snapshot("a")).entries
     assert (shown.output_text, shown.late) == ("see sk", 0)
     row = await ledger.log.store.session("a")
@@ -258,7 +258,7 @@ async def test_a_second_answer_does_not_reveal_a_secret(
     await ledger.log.append("a", [ev.ApprovalRequested(aliases=alias)])
     (request,) = await ledger.approvals()
     await ledger.log.append("a", [ev.ApprovalGranted(approval=request.id), ev.CallStarted(aliases=alias)])
-    for piece in split(TEXT, 7):
+    for piece in split_text(TEXT, 7):
         await ledger.log.append("a", [ev.CallProgress(aliases=alias, text=piece)])
         (second,) = await ledger.log.append("a", [answer(approval=request.id)])
         assert second.verdict == "late"
@@ -266,10 +266,10 @@ async def test_a_second_answer_does_not_reveal_a_secret(
     shown = (await ledger.snapshot("a")).entries[0]
     assert (shown.status, shown.output_text) == ("completed", TEXT.replace(SECRET, MARK))
     await ledger.log.project("a")
-    assert not found_in(tmp_path)
+    assert not find_secret_parts(tmp_path)
 
 
-DIE = """
+CRASHING_WRITER = """
 import asyncio, os, sys, callslip
 from callslip.model import events as ev
 async def main():
@@ -282,54 +282,56 @@ asyncio.run(main())
 
 async def test_held_text_survives_a_killed_process(db: str, tmp_path: Path) -> None:
     """Each chunk is written by a process that dies right after: the secret is still found, and no text is lost."""
-    for piece in split(TEXT, 13):
-        assert subprocess.run([sys.executable, "-c", DIE, db, piece]).returncode == 9
-        assert not found_in(tmp_path)
+    for piece in split_text(TEXT, 13):
+        assert subprocess.run([sys.executable, "-c", CRASHING_WRITER, db, piece]).returncode == 9
+        assert not find_secret_parts(tmp_path)
     async with await callslip.open(db) as ledger:
         await ledger.log.append("a", [ev.MessageEnded()])
         assert (await ledger.snapshot("a")).entries[0].content == TEXT.replace(SECRET, MARK)
         assert not await find_faults(ledger)
-    assert not found_in(tmp_path)
+    assert not find_secret_parts(tmp_path)
 
 
 async def test_redaction_patterns_are_configurable(tmp_path: Path) -> None:
     """Patterns of the settings are used like the default ones; without redaction everything is stored."""
-    own = (("house", "house-", "0-9", 4),)
-    async with await open_with_settings(f"sqlite:///{tmp_path / 'own' / 'l.db'}", secret_patterns=own) as ledger:
+    patterns = (("house", "house-", "0-9", 4),)
+    async with await open_with_settings(f"sqlite:///{tmp_path / 'own' / 'l.db'}", secret_patterns=patterns) as ledger:
         await ledger.log.append("a", [ev.MessageUser(text=f"house-12345 {SECRET}")])
         assert (await read_events(ledger, "a"))[0].text == f"[redacted:house] {MARK}"
     async with await open_with_settings(f"sqlite:///{tmp_path / 'none' / 'l.db'}", redact=False) as ledger:
         await ledger.log.append("a", [ev.MessageDelta(text=TEXT)])
         assert (await read_events(ledger, "a"))[0].text == TEXT
-    assert found_in(tmp_path / "none") and not found_in(tmp_path / "own")
+    assert find_secret_parts(tmp_path / "none") and not find_secret_parts(tmp_path / "own")
 
 
 pieces = st.lists(
-    st.tuples(st.sampled_from(["m", "t", "x", "y"]), st.sampled_from([*split(TEXT, 6), SECRET, "sk-", " ", "plain "])),
+    st.tuples(
+        st.sampled_from(["m", "t", "x", "y"]), st.sampled_from([*split_text(TEXT, 6), SECRET, "sk-", " ", "plain "])
+    ),
     min_size=1,
     max_size=25,
 )
 
 
 @given(pieces)
-def test_no_interleaving_of_streams_reveals_a_secret(mixture: list[tuple[str, str]]) -> None:
+def test_no_interleaving_of_streams_reveals_a_secret(writes: list[tuple[str, str]]) -> None:
     """For any events in any order, no text of an entry contains a secret."""
-    asyncio.run(_mixed(mixture))
+    asyncio.run(write_interleaved(writes))
 
 
-async def _mixed(mixture: list[tuple[str, str]]) -> None:
-    makes: dict[str, Any] = {
+async def write_interleaved(writes: list[tuple[str, str]]) -> None:
+    make_event: dict[str, Any] = {
         "m": STREAMS["message"],
         "t": STREAMS["thought"],
         "x": lambda text: ev.CallProgress(text=text, aliases=(Alias("acp", "x"),)),
         "y": lambda text: ev.CallProgress(text=text, aliases=(Alias("acp", "y"),)),
     }
     async with await callslip.open("sqlite:///:memory:", Settings(checkpoint_every=3)) as ledger:
-        for stream, piece in mixture:
-            await ledger.log.append("a", [makes[stream](piece)])
+        for stream, piece in writes:
+            await ledger.log.append("a", [make_event[stream](piece)])
         await ledger.log.append("a", [ev.MessageUser(text="end")])
         for entry in (await ledger.snapshot("a")).entries:
-            text = streamed(entry)
+            text = streamed_text(entry)
             assert ledger.log.redactor.text(text) == text
         assert not await find_faults(ledger)
 
@@ -344,11 +346,11 @@ async def test_large_output_is_stored_as_a_blob(ledger: LocalLedger, tmp_path: P
         call.complete(output)
     (shown,) = (await ledger.snapshot("a")).entries
     assert isinstance(shown, ToolCall) and shown.truncated and shown.blob is not None
-    whole = await ledger.blob(shown.blob.hash)
-    assert whole.decode() == output.replace(SECRET, MARK)
-    assert shown.blob.size == len(whole) and shown.blob.media == "text/plain"
+    full_output = await ledger.blob(shown.blob.hash)
+    assert full_output.decode() == output.replace(SECRET, MARK)
+    assert shown.blob.size == len(full_output) and shown.blob.media == "text/plain"
     assert shown.output == output[: ledger.log.settings.preview]
-    assert (await call.result()).state == "completed" and not found_in(tmp_path)
+    assert (await call.result()).state == "completed" and not find_secret_parts(tmp_path)
 
 
 async def test_large_json_is_stored_as_a_blob(ledger: LocalLedger) -> None:
@@ -368,8 +370,8 @@ async def test_equal_outputs_are_stored_once(ledger: LocalLedger, tmp_path: Path
     await asyncio.gather(
         *(ledger.log.append(session, [ev.CallCompleted(output=output)]) for session in ("a", "a", "b", "b"))
     )
-    found = [event.blob.hash for session in ("a", "b") for event in await read_events(ledger, session)]
-    assert len(found) == 4 and len(set(found)) == 1
+    hashes = [event.blob.hash for session in ("a", "b") for event in await read_events(ledger, session)]
+    assert len(hashes) == 4 and len(set(hashes)) == 1
     connection = apsw.Connection(str(tmp_path / "ledger.db"), flags=apsw.SQLITE_OPEN_READONLY)
     assert connection.execute("SELECT count(*), sum(size) FROM blobs").fetchall() == [(1, len(output))]
     connection.close()
@@ -413,9 +415,9 @@ async def test_deleting_a_session_deletes_its_unshared_blobs(db: str, tmp_path: 
             "a", [ev.CallCompleted(output="only a " * 1000), ev.CallCompleted(output="shared " * 1000)]
         )
         await ledger.log.append("b", [ev.CallCompleted(output="shared " * 1000)])
-        only, shared = [event.blob.hash for event in await read_events(ledger, "a")]
+        unshared, shared = [event.blob.hash for event in await read_events(ledger, "a")]
         await ledger.delete("a")
-        assert await ledger.log.store.blob(only) is None
+        assert await ledger.log.store.blob(unshared) is None
         assert await ledger.blob(shared) == b"shared " * 1000
         assert not await find_faults(ledger)
 
@@ -440,21 +442,21 @@ async def test_a_blob_deleted_before_its_event_is_written_again(db: str, monkeyp
     """S2.8: after the blob is stored, another process may delete the last event that used it."""
     async with await open_with_settings(db, inline_limit=1000) as ledger:
         await ledger.log.append("a", [ev.CallCompleted(output="shared " * 1000)])
-        put = ledger.log.store.put_blob
-        swept = False
+        put_blob = ledger.log.store.put_blob
+        is_deleted = False
 
-        async def put_then_sweep(data: bytes, media: str) -> str:
-            nonlocal swept
-            identity = await put(data, media)
-            if not swept:
-                swept = True
+        async def put_then_delete(data: bytes, media: str) -> str:
+            nonlocal is_deleted
+            identity = await put_blob(data, media)
+            if not is_deleted:
+                is_deleted = True
                 await ledger.delete("a")
                 assert await ledger.log.store.blob(identity) is None
             return identity
 
-        monkeypatch.setattr(ledger.log.store, "put_blob", put_then_sweep)
+        monkeypatch.setattr(ledger.log.store, "put_blob", put_then_delete)
         (event,) = await ledger.log.append("b", [ev.CallCompleted(output="shared " * 1000)])
-        assert isinstance(event, ev.CallCompleted) and event.blob is not None and swept
+        assert isinstance(event, ev.CallCompleted) and event.blob is not None and is_deleted
         assert await ledger.blob(event.blob.hash) == b"shared " * 1000
 
 

@@ -21,46 +21,48 @@ from tests.support.strategies import MemoryLedger, json_values
 ONE, TWO = (Alias("acp", "1"),), (Alias("acp", "2"),)
 
 
-def compared(memory: MemoryLedger) -> list[ReplayDifference]:
+def diff_newest_replay(memory: MemoryLedger) -> list[ReplayDifference]:
     entries: list[Entry] = memory.state.snapshot().entries
     return diff_replay(entries, newest_replay(memory.log))
 
 
-def otherwise(memory: MemoryLedger) -> list[tuple[str, Any, Any]]:
+def list_differences(memory: MemoryLedger) -> list[tuple[str, Any, Any]]:
     """Return field and values of the differences, without their positions."""
-    return [(one.field, one.recorded, one.replayed) for one in compared(memory)]
+    return [(one.field, one.recorded, one.replayed) for one in diff_newest_replay(memory)]
 
 
-def replay(memory: MemoryLedger, *events: Event) -> MemoryLedger:
+def write_replay(memory: MemoryLedger, *events: Event) -> MemoryLedger:
     """Write a replay as decoders do: one event for each item, between two `message.ended`."""
     memory.write(*(Draft(event, witness=True) for event in (ev.MessageEnded(), *events, ev.MessageEnded())))
     return memory
 
 
-def recorded(*events: Event) -> MemoryLedger:
-    """A session of one turn."""
+def record_turn(*events: Event) -> MemoryLedger:
+    """Return a session with one turn of these events."""
     memory = MemoryLedger(redact=False)
     memory.write(ev.TurnStarted(), *events, ev.TurnEnded())
     return memory
 
 
-SAID = "Model metadata for `mock-1` not found. Defaulting to fallback metadata; this can degrade performance and cause "
-SHELL, SLOW = "echo hi-from-tool; sleep 1; echo done", "echo hi; sleep 20; echo late"
+WARNING = (
+    "Model metadata for `mock-1` not found. Defaulting to fallback metadata; this can degrade performance and cause "
+)
+SHELL, SLOW_SHELL = "echo hi-from-tool; sleep 1; echo done", "echo hi; sleep 20; echo late"
 
-# For each capture: the fields that differ in its replay, and the values if they are short.
-FOUND: dict[str, list[tuple[str, Any, Any]]] = {
+# For each capture: the fields that differ in its replay with both values; `...` stands for a long value.
+CAPTURE_DIFFERENCES: dict[str, list[tuple[str, Any, Any]]] = {
     "claude-allow": [("content", "All done with tools.", None)],
     "claude-reject": [("content", "All done with tools.", None)],
     "codex-allow": [
-        ("content", f"{SAID}issues.Let me look. ", "Let me look. "),
+        ("content", f"{WARNING}issues.Let me look. ", "Let me look. "),
         ("title", SHELL, "exec_command"),
         ("rawInput", ..., {"cmd": SHELL}),
         ("output", ..., ...),
     ],
     "codex-cancel": [
-        ("content", f"{SAID}issues.Let me look. ", "Let me look. "),
-        ("title", SLOW, "exec_command"),
-        ("rawInput", ..., {"cmd": SLOW}),
+        ("content", f"{WARNING}issues.Let me look. ", "Let me look. "),
+        ("title", SLOW_SHELL, "exec_command"),
+        ("rawInput", ..., {"cmd": SLOW_SHELL}),
         ("status", "cancelled", "completed"),
         ("output", None, "aborted by user after 2.5s"),
     ],
@@ -78,28 +80,37 @@ FOUND: dict[str, list[tuple[str, Any, Any]]] = {
 @pytest.mark.parametrize("name", CAPTURES)
 def test_differences_in_replays_of_captures_are_found(name: str) -> None:
     """S2.11: in title, arguments, state and output of calls, and in messages; equal ones are not reported."""
-    found = otherwise(AcpHarness().feed(*rows(name)).ledger)
-    assert [one[0] for one in found] == [one[0] for one in FOUND[name]]
-    for one, wanted in zip(found, FOUND[name], strict=True):
-        assert all(value == expected for value, expected in zip(one, wanted, strict=True) if expected is not ...)
+    differences = list_differences(AcpHarness().feed(*rows(name)).ledger)
+    assert [difference[0] for difference in differences] == [difference[0] for difference in CAPTURE_DIFFERENCES[name]]
+    for difference, expected_difference in zip(differences, CAPTURE_DIFFERENCES[name], strict=True):
+        assert all(
+            value == expected
+            for value, expected in zip(difference, expected_difference, strict=True)
+            if expected is not ...
+        )
 
 
 def test_a_difference_has_its_entry_call_and_replay_event() -> None:
     """So both versions can be looked up."""
-    memory = replay(recorded(ev.CallCompleted(aliases=ONE, title="a")), ev.CallCompleted(aliases=ONE, title="b"))
-    (one,) = compared(memory)
+    memory = write_replay(
+        record_turn(ev.CallCompleted(aliases=ONE, title="a")), ev.CallCompleted(aliases=ONE, title="b")
+    )
+    (difference,) = diff_newest_replay(memory)
     (entry,) = memory.state.snapshot().entries
-    assert (one.entry, one.call_id, one.type) == (entry.id, entry.call_id, "tool_call")
-    assert memory.log[one.seq - 1].title == "b"
+    assert (difference.entry, difference.call_id, difference.type) == (entry.id, entry.call_id, "tool_call")
+    assert memory.log[difference.seq - 1].title == "b"
 
 
 def test_an_absent_field_of_a_replay_is_no_difference() -> None:
     """C10: null differs from a value."""
     fields = {"title": "a", "kind": "read", "input": {"x": 1}, "content": [], "locations": [], "exit_status": 3}
-    memory = recorded(ev.CallCompleted(aliases=ONE, tool_name="mcp__acp__Read", output="o", **fields))
-    assert otherwise(replay(memory, ev.CallCompleted(aliases=ONE))) == []
-    assert otherwise(replay(memory, ev.CallCompleted(aliases=ONE, tool_name="Read", output="o", **fields))) == []
-    assert otherwise(replay(memory, ev.CallCompleted(aliases=ONE, title=None, exit_status=0))) == [
+    memory = record_turn(ev.CallCompleted(aliases=ONE, tool_name="mcp__acp__Read", output="o", **fields))
+    assert list_differences(write_replay(memory, ev.CallCompleted(aliases=ONE))) == []
+    assert (
+        list_differences(write_replay(memory, ev.CallCompleted(aliases=ONE, tool_name="Read", output="o", **fields)))
+        == []
+    )
+    assert list_differences(write_replay(memory, ev.CallCompleted(aliases=ONE, title=None, exit_status=0))) == [
         ("title", "a", None),
         ("exitStatus", 3, 0),
     ]
@@ -107,40 +118,44 @@ def test_an_absent_field_of_a_replay_is_no_difference() -> None:
 
 def test_numbers_are_compared_as_json() -> None:
     """1, 1.0 and true are three values."""
-    memory = recorded(ev.CallCompleted(aliases=ONE, output=1))
-    assert otherwise(replay(memory, ev.CallCompleted(aliases=ONE, output=True))) == [("output", 1, True)]
+    memory = record_turn(ev.CallCompleted(aliases=ONE, output=1))
+    assert list_differences(write_replay(memory, ev.CallCompleted(aliases=ONE, output=True))) == [("output", 1, True)]
 
 
 def test_streamed_output_equals_the_same_full_output() -> None:
     """It is no difference."""
-    memory = recorded(ev.CallProgress(aliases=ONE, text="a"), ev.CallProgress(aliases=ONE, text="b"))
+    memory = record_turn(ev.CallProgress(aliases=ONE, text="a"), ev.CallProgress(aliases=ONE, text="b"))
     memory.write(ev.CallCompleted(aliases=ONE))
-    assert otherwise(replay(memory, ev.CallCompleted(aliases=ONE, output="ab"))) == []
-    assert otherwise(replay(memory, ev.CallCompleted(aliases=ONE, output="ac"))) == [("output", "ab", "ac")]
+    assert list_differences(write_replay(memory, ev.CallCompleted(aliases=ONE, output="ab"))) == []
+    assert list_differences(write_replay(memory, ev.CallCompleted(aliases=ONE, output="ac"))) == [
+        ("output", "ab", "ac")
+    ]
 
 
-@pytest.mark.parametrize("how", [ev.ApprovalRefused, ev.ApprovalWithdrawn, ev.CallDenied, ev.CallCancelled])
-def test_failed_in_a_replay_matches_a_denied_or_cancelled_call(how: type[Any]) -> None:
+@pytest.mark.parametrize("answer", [ev.ApprovalRefused, ev.ApprovalWithdrawn, ev.CallDenied, ev.CallCancelled])
+def test_failed_in_a_replay_matches_a_denied_or_cancelled_call(answer: type[Any]) -> None:
     """The agent has no other status, and its report is the output; `completed` is a difference."""
-    memory = recorded(ev.ApprovalRequested(aliases=ONE), how(aliases=ONE))
-    assert otherwise(replay(memory, ev.CallFailed(aliases=ONE, output="refused"))) == []
+    memory = record_turn(ev.ApprovalRequested(aliases=ONE), answer(aliases=ONE))
+    assert list_differences(write_replay(memory, ev.CallFailed(aliases=ONE, output="refused"))) == []
     (entry,) = [entry for entry in memory.state.snapshot().entries if hasattr(entry, "output")]
-    assert ("status", entry.status, "completed") in otherwise(replay(memory, ev.CallCompleted(aliases=ONE)))
+    assert ("status", entry.status, "completed") in list_differences(
+        write_replay(memory, ev.CallCompleted(aliases=ONE))
+    )
 
 
 def test_a_missing_end_in_a_replay_is_no_difference() -> None:
     """If the recording has no end, an end in the replay is a difference."""
-    memory = recorded(ev.CallCompleted(aliases=ONE, output=1))
-    assert otherwise(replay(memory, ev.CallFailed(aliases=ONE, reason=RESULT_UNKNOWN))) == []
-    lost = recorded(ev.CallStarted(aliases=ONE))
+    memory = record_turn(ev.CallCompleted(aliases=ONE, output=1))
+    assert list_differences(write_replay(memory, ev.CallFailed(aliases=ONE, reason=RESULT_UNKNOWN))) == []
+    lost = record_turn(ev.CallStarted(aliases=ONE))
     lost.write(ev.CallLost(aliases=ONE))
-    assert otherwise(replay(lost, ev.CallFailed(aliases=ONE))) == [("status", "lost", "failed")]
+    assert list_differences(write_replay(lost, ev.CallFailed(aliases=ONE))) == [("status", "lost", "failed")]
 
 
 def test_calls_and_messages_missing_in_the_replay_are_reported() -> None:
     """The replayed value is None."""
-    memory = recorded(ev.MessageUser(text="go"), ev.CallCompleted(aliases=ONE), ev.CallCompleted(aliases=TWO))
-    assert otherwise(replay(memory, ev.CallCompleted(aliases=TWO))) == [
+    memory = record_turn(ev.MessageUser(text="go"), ev.CallCompleted(aliases=ONE), ev.CallCompleted(aliases=TWO))
+    assert list_differences(write_replay(memory, ev.CallCompleted(aliases=TWO))) == [
         ("content", "go", None),
         ("status", "completed", None),
     ]
@@ -149,12 +164,14 @@ def test_calls_and_messages_missing_in_the_replay_are_reported() -> None:
 def test_texts_are_aligned_around_equal_texts() -> None:
     """Agents rarely replay ids: an additional text does not make all later ones differ."""
     messages = [ev.MessageUser(text=text) for text in ("a", "b", "c")]
-    memory = recorded(*messages)
-    assert otherwise(replay(memory, messages[0], messages[2])) == [("content", "b", None)]
-    assert otherwise(replay(memory, messages[0], ev.MessageUser(text="B"), messages[2])) == [("content", "b", "B")]
-    assert otherwise(replay(memory, *messages, ev.MessageUser(text="d"))) == [("content", None, "d")]
-    found = compared(replay(memory, *messages, ev.MessageUser(text="d")))[0]
-    assert (found.entry, memory.log[found.seq - 1].text) == (0, "d")
+    memory = record_turn(*messages)
+    assert list_differences(write_replay(memory, messages[0], messages[2])) == [("content", "b", None)]
+    assert list_differences(write_replay(memory, messages[0], ev.MessageUser(text="B"), messages[2])) == [
+        ("content", "b", "B")
+    ]
+    assert list_differences(write_replay(memory, *messages, ev.MessageUser(text="d"))) == [("content", None, "d")]
+    differences = diff_newest_replay(write_replay(memory, *messages, ev.MessageUser(text="d")))[0]
+    assert (differences.entry, memory.log[differences.seq - 1].text) == (0, "d")
 
 
 def test_repeated_texts_of_a_long_session_are_compared_quickly() -> None:
@@ -162,71 +179,73 @@ def test_repeated_texts_of_a_long_session_are_compared_quickly() -> None:
     messages, replayed = (
         [ev.MessageUser(text=f"{who} {n}" if n % 2 else "go on") for n in range(3000)] for who in "ab"
     )
-    found = otherwise(replay(recorded(*messages), *replayed))
-    assert found == [("content", f"a {n}", f"b {n}") for n in range(1, 3000, 2)]
+    differences = list_differences(write_replay(record_turn(*messages), *replayed))
+    assert differences == [("content", f"a {n}", f"b {n}") for n in range(1, 3000, 2)]
 
 
 def test_a_message_split_by_a_call_is_joined_by_its_id() -> None:
     """The replay has it as one text; roles and thoughts are compared separately."""
     live = [ev.MessageDelta(text="I ", message_id="m"), ev.CallCompleted(aliases=ONE)]
-    memory = recorded(*live, ev.MessageDelta(text="see", message_id="m"), ev.ThoughtDelta(text="hm", message_id="h"))
+    memory = record_turn(*live, ev.MessageDelta(text="see", message_id="m"), ev.ThoughtDelta(text="hm", message_id="h"))
     rest = [ev.CallCompleted(aliases=ONE), ev.ThoughtDelta(text="hm", message_id="h")]
-    assert otherwise(replay(memory, ev.MessageDelta(text="I see", message_id="m"), *rest)) == []
-    (one,) = compared(replay(memory, ev.MessageDelta(text="I see", message_id="m"), rest[0]))
-    assert (one.type, one.recorded, one.replayed) == ("thought", "hm", None)
+    assert list_differences(write_replay(memory, ev.MessageDelta(text="I see", message_id="m"), *rest)) == []
+    (difference,) = diff_newest_replay(write_replay(memory, ev.MessageDelta(text="I see", message_id="m"), rest[0]))
+    assert (difference.type, difference.recorded, difference.replayed) == ("thought", "hm", None)
 
 
 def test_only_the_newest_replay_and_earlier_entries_are_compared() -> None:
     """Later entries cannot be in the replay."""
-    memory = replay(recorded(ev.CallCompleted(aliases=ONE, title="a")), ev.CallCompleted(aliases=ONE, title="b"))
-    replay(memory, ev.CallCompleted(aliases=ONE, title="a"))
+    memory = write_replay(
+        record_turn(ev.CallCompleted(aliases=ONE, title="a")), ev.CallCompleted(aliases=ONE, title="b")
+    )
+    write_replay(memory, ev.CallCompleted(aliases=ONE, title="a"))
     memory.write(ev.TurnStarted(), ev.MessageUser(text="more"), ev.CallCompleted(aliases=TWO), ev.TurnEnded())
-    assert otherwise(memory) == []
-    assert otherwise(recorded(ev.CallCompleted(aliases=ONE))) == [] == newest_replay([])
+    assert list_differences(memory) == []
+    assert list_differences(record_turn(ev.CallCompleted(aliases=ONE))) == [] == newest_replay([])
 
 
 def test_unrecorded_items_of_a_replay_are_no_difference() -> None:
     """The replay itself adds them as entries, at any position."""
-    memory = recorded(ev.CallCompleted(aliases=ONE, title="a"))
-    news = [ev.MessageDelta(text="new", message_id="n"), ev.CallCompleted(aliases=TWO, title="new")]
-    assert otherwise(replay(memory, *news, ev.CallCompleted(aliases=ONE, title="a"))) == []
+    memory = record_turn(ev.CallCompleted(aliases=ONE, title="a"))
+    unrecorded = [ev.MessageDelta(text="new", message_id="n"), ev.CallCompleted(aliases=TWO, title="new")]
+    assert list_differences(write_replay(memory, *unrecorded, ev.CallCompleted(aliases=ONE, title="a"))) == []
     assert len(memory.state.snapshot().entries) == 3
-    only = replay(recorded(ev.CallCompleted(aliases=ONE)), ev.CallCompleted(aliases=TWO))
-    assert otherwise(only) == [("status", "completed", None)]
+    only = write_replay(record_turn(ev.CallCompleted(aliases=ONE)), ev.CallCompleted(aliases=TWO))
+    assert list_differences(only) == [("status", "completed", None)]
 
 
 @given(json_values, json_values)
-def test_a_replay_of_the_recording_has_no_difference(given_input: Any, output: Any) -> None:
+def test_a_replay_of_the_recording_has_no_difference(raw_input: Any, output: Any) -> None:
     """For any values."""
     messages: list[Event] = [
         ev.MessageUser(text="go"),
-        ev.CallCompleted(aliases=ONE, input=given_input, output=output, title="t"),
+        ev.CallCompleted(aliases=ONE, input=raw_input, output=output, title="t"),
         ev.MessageDelta(text="done", message_id="m", chunks="delta"),
     ]
-    assert otherwise(replay(recorded(*messages), *messages)) == []
+    assert list_differences(write_replay(record_turn(*messages), *messages)) == []
 
 
 # The command
 
 
-def cli(*arguments: str) -> Any:
-    done = CliRunner().invoke(main, arguments)
-    assert done.exit_code == 0, done.output
-    return done
+def run_cli(*arguments: str) -> Any:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    return result
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> str:
-    """A ledger with some captures in it."""
+    """The path of a ledger with some captures."""
     db = str(tmp_path / "ledger.db")
     for name in ("codex-cancel", "codex-allow", "opencode-allow", "gemini-allow"):
-        cli("import", "--format", "acp", str(CAPTURES[name]), "--db", db)
+        run_cli("import", "--format", "acp", str(CAPTURES[name]), "--db", db)
     return db
 
 
 def test_show_lists_recorded_and_replayed_values(ledger: str) -> None:
     """With the call and the field; long values are truncated unless --full."""
-    page = cli("show", "codex-cancel", "--replay-diff", "--db", ledger).stdout
+    page = run_cli("show", "codex-cancel", "--replay-diff", "--db", ledger).stdout
     lines = [" ".join(line.split()) for line in page.splitlines()]
     at = lines.index("title recorded │ echo hi; sleep 20; echo late")
     assert lines[at - 1].endswith("entry 12 echo hi; sleep 20; echo late")
@@ -238,54 +257,54 @@ def test_show_lists_recorded_and_replayed_values(ledger: str) -> None:
         "replayed │ aborted by user after 2.5s",
     ]
     command = ("show", "codex-allow", "--replay-diff", "--db", ledger)
-    cut, full = cli(*command).stdout, cli(*command, "--full").stdout
-    assert ("│ … 3 more lines" in cut, "│ hi-from-tool" in cut) == (True, False)
+    truncated, full = run_cli(*command).stdout, run_cli(*command, "--full").stdout
+    assert ("│ … 3 more lines" in truncated, "│ hi-from-tool" in truncated) == (True, False)
     assert ("more lines" in full, "│ hi-from-tool" in full) == (False, True)
 
 
 def test_show_reports_no_difference_and_no_replay(ledger: str) -> None:
     """On stderr: replay and recording agree, or there is no replay."""
-    agrees = cli("show", "opencode-allow", "--replay-diff", "--db", ledger)
-    assert (agrees.stdout, "agrees with the record" in agrees.stderr) == ("", True)
-    alone = cli("show", "gemini-allow", "--replay-diff", "--db", ledger)
-    assert (alone.stdout, alone.stderr) == ("", "no replay of this session was recorded\n")
+    equal = run_cli("show", "opencode-allow", "--replay-diff", "--db", ledger)
+    assert (equal.stdout, "agrees with the record" in equal.stderr) == ("", True)
+    without_replay = run_cli("show", "gemini-allow", "--replay-diff", "--db", ledger)
+    assert (without_replay.stdout, without_replay.stderr) == ("", "no replay of this session was recorded\n")
 
 
 def test_show_lists_differences_as_json(ledger: str) -> None:
     """With the position of the replay in the log; for one call only its differences, also by its approval."""
-    report = json.loads(cli("show", "codex-cancel", "--replay-diff", "--json", "--db", ledger).stdout)
+    report = json.loads(run_cli("show", "codex-cancel", "--replay-diff", "--json", "--db", ledger).stdout)
     assert report["session"] == "codex-cancel" and report["replay"]["first"] < report["replay"]["last"]
-    assert [one["field"] for one in report["disagreements"]] == [one[0] for one in FOUND["codex-cancel"]]
-    (ask,) = [one for one in whole(ledger)["entries"] if one["type"] == "permission_request"]
-    for name in (ask["callId"], ask["requestId"]):
-        of_call = json.loads(cli("show", name, "--replay-diff", "--json", "--db", ledger).stdout)
+    assert [one["field"] for one in report["disagreements"]] == [one[0] for one in CAPTURE_DIFFERENCES["codex-cancel"]]
+    (request,) = [one for one in show_session(ledger)["entries"] if one["type"] == "permission_request"]
+    for name in (request["callId"], request["requestId"]):
+        of_call = json.loads(run_cli("show", name, "--replay-diff", "--json", "--db", ledger).stdout)
         assert of_call["disagreements"] == report["disagreements"][1:]
-    none = json.loads(cli("show", "gemini-allow", "--replay-diff", "--json", "--db", ledger).stdout)
-    assert none == {"session": "gemini-allow", "replay": None, "disagreements": []}
+    empty = json.loads(run_cli("show", "gemini-allow", "--replay-diff", "--json", "--db", ledger).stdout)
+    assert empty == {"session": "gemini-allow", "replay": None, "disagreements": []}
 
 
-def whole(db: str) -> Any:
-    return json.loads(cli("show", "codex-cancel", "--json", "--db", db).stdout)
+def show_session(db: str) -> Any:
+    return json.loads(run_cli("show", "codex-cancel", "--json", "--db", db).stdout)
 
 
 def test_hostile_text_of_a_replay_is_escaped(tmp_path: Path) -> None:
     """C11: control characters of an agent's text are shown as visible characters."""
-    evil = "\x1b[2J\u202eevil\x07"
-    rows_of = [
+    hostile = "\x1b[2J\u202eevil\x07"
+    messages = [
         {"id": 1, "method": "session/prompt", "params": {"sessionId": "s", "prompt": []}},
-        update_of("live"),
+        tool_call_update("live"),
         {"id": 1, "result": {"stopReason": "end_turn"}},
         {"id": 2, "method": "session/load", "params": {"sessionId": "s"}},
-        update_of(evil),
+        tool_call_update(hostile),
         {"id": 2, "result": {}},
     ]
-    (tmp_path / "evil.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_of), "utf-8")
+    (tmp_path / "evil.jsonl").write_text("".join(json.dumps(row) + "\n" for row in messages), "utf-8")
     db = str(tmp_path / "x.db")
-    cli("import", "--format", "acp", str(tmp_path / "evil.jsonl"), "--db", db)
-    page = cli("show", "evil", "--replay-diff", "--db", db).stdout
-    assert "\\x1b[2J\\u202eevil\\x07" in page and not set(evil) & set("\x1b\u202e\x07") & set(page)
+    run_cli("import", "--format", "acp", str(tmp_path / "evil.jsonl"), "--db", db)
+    page = run_cli("show", "evil", "--replay-diff", "--db", db).stdout
+    assert "\\x1b[2J\\u202eevil\\x07" in page and not set(hostile) & set("\x1b\u202e\x07") & set(page)
 
 
-def update_of(title: str) -> dict[str, Any]:
+def tool_call_update(title: str) -> dict[str, Any]:
     update = {"sessionUpdate": "tool_call", "toolCallId": "c", "title": title, "status": "completed"}
     return {"method": "session/update", "params": {"sessionId": "s", "update": update}}
