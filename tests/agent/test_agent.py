@@ -1,4 +1,4 @@
-"""The agent loop, end to end: a real SDK, real sockets, real commands, and everything from the ledger."""
+"""The agent loop, end to end: with a real SDK, sockets and commands; results are read from the ledger."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def ledger(db: str) -> AsyncIterator[LocalLedger]:
-    async with sound_ledger(db, synchronous="NORMAL", reaper_interval=0.05) as opened:
-        yield opened
+    async with sound_ledger(db, synchronous="NORMAL", reaper_interval=0.05) as open_ledger:
+        yield open_ledger
 
 
 @contextlib.asynccontextmanager
@@ -42,19 +42,19 @@ async def serving(*answers: Any) -> AsyncIterator[tuple[Server, OpenAI]]:
             yield server, client
 
 
-async def calls_of(ledger: LocalLedger, session: str = "s") -> list[ToolCall]:
+async def list_calls(ledger: LocalLedger, session: str = "s") -> list[ToolCall]:
     return [entry for entry in (await ledger.snapshot(session)).entries if isinstance(entry, ToolCall)]
 
 
-async def ends_of(ledger: LocalLedger, session: str = "s") -> list[str]:
+async def list_turn_ends(ledger: LocalLedger, session: str = "s") -> list[str]:
     return [event.reason for event in await read_events(ledger, session) if isinstance(event, ev.TurnEnded)]
 
 
-def shell(**settings: Any) -> Tool:
+def make_shell(**settings: Any) -> Tool:
     return shell_tool(**settings)
 
 
-def command(text: str) -> dict[str, str]:
+def command_input(text: str) -> dict[str, str]:
     return {"command": text}
 
 
@@ -66,28 +66,30 @@ async def test_a_turn_with_all_kinds_of_calls(ledger: LocalLedger, tmp_path: Pat
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "a.txt").write_text("A")
-    danger = shell_tool(name="danger", cwd=str(folder), approval=True)
+    danger_tool = shell_tool(name="danger", cwd=str(folder), approval=True)
     answers = (
-        tool_call_answer(("call_0", "shell", command("ls")), ("call_1", "shell", command("ls")), text="Looking."),
-        tool_call_answer(("call_0", "shell", command("echo out; echo err >&2; exit 3"))),
-        tool_call_answer(("call_0", "hasty", command("echo begun; sleep 60"))),
-        tool_call_answer(("call_9", "danger", command("touch gone"))),
+        tool_call_answer(
+            ("call_0", "shell", command_input("ls")), ("call_1", "shell", command_input("ls")), text="Looking."
+        ),
+        tool_call_answer(("call_0", "shell", command_input("echo out; echo err >&2; exit 3"))),
+        tool_call_answer(("call_0", "hasty", command_input("echo begun; sleep 60"))),
+        tool_call_answer(("call_9", "danger", command_input("touch gone"))),
         text_answer("All done."),
     )
     async with serving(*answers) as (server, model):
-        tools = [shell(cwd=str(folder)), shell_tool(name="hasty", timeout=1.5), danger]
+        tools = [make_shell(cwd=str(folder)), shell_tool(name="hasty", timeout=1.5), danger_tool]
         agent = Agent(ledger.session("s"), model, tools=tools, system="Be brief.")
-        refusing = asyncio.ensure_future(deny_first(ledger, "not on a Sunday"))
+        denial = asyncio.ensure_future(deny_first(ledger, "not on a Sunday"))
         outcome = await agent.run("What is here?")
-        await refusing
+        await denial
     assert outcome == Outcome(outcome.turn, "end_turn", 5, "All done.")
-    recorded = await calls_of(ledger)
-    assert [call.status for call in recorded] == ["completed", "completed", "failed", "expired", "denied"]
-    assert len({call.call_id for call in recorded}) == 5
-    assert [call.output for call in recorded[:3]] == ["a.txt\n", "a.txt\n", {"stdout": "out\n", "stderr": "err\n"}]
-    assert (recorded[2].exit_status, recorded[4].reason) == (3, "not on a Sunday")
-    assert recorded[3].output_text == "begun\n"
-    assert await ends_of(ledger) == ["end_turn"]
+    calls = await list_calls(ledger)
+    assert [call.status for call in calls] == ["completed", "completed", "failed", "expired", "denied"]
+    assert len({call.call_id for call in calls}) == 5
+    assert [call.output for call in calls[:3]] == ["a.txt\n", "a.txt\n", {"stdout": "out\n", "stderr": "err\n"}]
+    assert (calls[2].exit_status, calls[4].reason) == (3, "not on a Sunday")
+    assert calls[3].output_text == "begun\n"
+    assert await list_turn_ends(ledger) == ["end_turn"]
     assert not (folder / "gone").exists()
     for request in server.requests:
         assert not provider_rules.check_openai(request["messages"])
@@ -99,41 +101,44 @@ async def test_a_turn_with_all_kinds_of_calls(ledger: LocalLedger, tmp_path: Pat
 
 
 async def deny_first(ledger: LocalLedger, reason: str) -> None:
-    while not (waiting := await ledger.approvals()):
+    while not (pending := await ledger.approvals()):
         await asyncio.sleep(0.01)
-    await ledger.deny(waiting[0].id, by="ann", reason=reason)
+    await ledger.deny(pending[0].id, by="ann", reason=reason)
 
 
 async def test_cancelling_stops_the_tool_that_runs(ledger: LocalLedger, tmp_path: Path) -> None:
     """The command is ended, its call and the turn are cancelled, and the turn ends once."""
     pid = tmp_path / "pid"
-    async with serving(tool_call_answer(("c", "shell", command(f"echo $$ > {pid}; sleep 600")))) as (_, model):
-        running = asyncio.ensure_future(Agent(ledger.session("s"), model, tools=[shell()]).run("Wait."))
+    async with serving(tool_call_answer(("c", "shell", command_input(f"echo $$ > {pid}; sleep 600")))) as (_, model):
+        running = asyncio.ensure_future(Agent(ledger.session("s"), model, tools=[make_shell()]).run("Wait."))
         while not (pid.exists() and pid.read_text().strip()):
             await asyncio.sleep(0.01)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-    assert [call.status for call in await calls_of(ledger)] == ["cancelled"]
-    assert await ends_of(ledger) == ["cancelled"]
+    assert [call.status for call in await list_calls(ledger)] == ["cancelled"]
+    assert await list_turn_ends(ledger) == ["cancelled"]
     assert not Path(f"/proc/{pid.read_text().strip()}").exists()
 
 
 async def test_a_call_that_another_process_ends_stops_its_tool(ledger: LocalLedger, tmp_path: Path) -> None:
     """The loop continues, and the model reads that the call was cancelled."""
     pid = tmp_path / "pid"
-    answers = tool_call_answer(("c", "shell", command(f"echo $$ > {pid}; sleep 600"))), text_answer("As you wish.")
+    answers = (
+        tool_call_answer(("c", "shell", command_input(f"echo $$ > {pid}; sleep 600"))),
+        text_answer("As you wish."),
+    )
     async with serving(*answers) as (server, model):
-        agent = Agent(ledger.session("s"), model, tools=[shell()])
+        agent = Agent(ledger.session("s"), model, tools=[make_shell()])
         running = asyncio.ensure_future(agent.run("Wait."))
         while not (pid.exists() and pid.read_text().strip()):
             await asyncio.sleep(0.01)
-        call = (await calls_of(ledger))[0].call_id
-        await ledger.log.append("s", [ev.CallCancelled(call=call, reason="enough")])
+        call_id = (await list_calls(ledger))[0].call_id
+        await ledger.log.append("s", [ev.CallCancelled(call=call_id, reason="enough")])
         outcome = await running
     assert outcome.text == "As you wish."
-    recorded = (await calls_of(ledger))[0]
-    assert (recorded.status, recorded.reason, recorded.late) == ("cancelled", "enough", 0)
+    call = (await list_calls(ledger))[0]
+    assert (call.status, call.reason, call.late) == ("cancelled", "enough", 0)
     assert "enough" in server.requests[1]["messages"][-1]["content"]
     assert not Path(f"/proc/{pid.read_text().strip()}").exists()
 
@@ -147,7 +152,7 @@ async def test_cancelling_during_an_answer_of_the_model(ledger: LocalLedger) -> 
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-    assert await ends_of(ledger) == ["cancelled"]
+    assert await list_turn_ends(ledger) == ["cancelled"]
     last = (await ledger.snapshot("s")).entries[-1]
     assert isinstance(last, Message) and last.content.startswith("Let") and not last.streaming
 
@@ -157,15 +162,15 @@ async def test_an_endpoint_that_fails_ends_the_turn(ledger: LocalLedger) -> None
     async with serving(RuntimeError("out of order")) as (_, model):
         with pytest.raises(Exception, match="out of order"):
             await Agent(ledger.session("s"), model).run("Hello.")
-    ended = [event for event in await read_events(ledger, "s") if isinstance(event, ev.TurnEnded)]
-    assert [event.reason for event in ended] == ["error"]
-    assert "out of order" in ended[0].detail
+    turn_ends = [event for event in await read_events(ledger, "s") if isinstance(event, ev.TurnEnded)]
+    assert [event.reason for event in turn_ends] == ["error"]
+    assert "out of order" in turn_ends[0].detail
 
 
 # With a script
 
 
-def scripted(*answers: Any, format: str = "openai") -> Scripted:
+def scripted_model(*answers: Any, format: str = "openai") -> Scripted:
     return Scripted(answers, format)
 
 
@@ -191,11 +196,11 @@ async def test_a_tool_is_any_function(ledger: LocalLedger) -> None:
         ("5", "add", {"a": 1, "c": 2}),
         ("6", "add", [1]),
     )
-    model = scripted(answer, text_answer("Well."))
+    model = scripted_model(answer, text_answer("Well."))
     await Agent(ledger.session("s"), model, tools=[adder, tool(fails)]).run("Add.")
-    done = await calls_of(ledger)
-    assert [(call.status, call.output) for call in done] == [("completed", 3)] + [("failed", None)] * 5
-    assert [call.reason for call in done[1:]] == [
+    calls = await list_calls(ledger)
+    assert [(call.status, call.output) for call in calls] == [("completed", 3)] + [("failed", None)] * 5
+    assert [call.reason for call in calls[1:]] == [
         "ValueError: no such luck",
         "there is no tool 'nothing'; there are: add, fails",
         "the arguments are not a JSON object",
@@ -208,20 +213,22 @@ async def test_a_tool_is_any_function(ledger: LocalLedger) -> None:
 async def test_a_tool_gets_the_arguments_as_the_model_wrote_them(ledger: LocalLedger) -> None:
     """A secret is redacted in the log and not in the command that runs."""
     key = "sk-" + "a1B2" * 8
-    model = scripted(tool_call_answer(("c", "shell", command(f"printf %s {key} | wc -c"))), text_answer("Ok."))
-    await Agent(ledger.session("s"), model, tools=[shell()]).run("Count it.")
-    recorded = (await calls_of(ledger))[0]
-    assert recorded.output == f"{len(key)}\n"
-    assert key not in str(recorded.raw_input) and "[redacted:" in str(recorded.raw_input)
-    assert recorded.title and recorded.title.startswith("printf")
+    model = scripted_model(
+        tool_call_answer(("c", "shell", command_input(f"printf %s {key} | wc -c"))), text_answer("Ok.")
+    )
+    await Agent(ledger.session("s"), model, tools=[make_shell()]).run("Count it.")
+    call = (await list_calls(ledger))[0]
+    assert call.output == f"{len(key)}\n"
+    assert key not in str(call.raw_input) and "[redacted:" in str(call.raw_input)
+    assert call.title and call.title.startswith("printf")
 
 
 async def test_a_call_with_incomplete_arguments_is_not_run(ledger: LocalLedger) -> None:
     """The stream ends without a finish reason."""
-    answer = tool_call_answer(("c", "shell", command("touch x")))[:-2]
-    await Agent(ledger.session("s"), scripted(answer, text_answer("Hm.")), tools=[shell()]).run("Go.")
-    recorded = (await calls_of(ledger))[0]
-    assert (recorded.status, recorded.reason) == ("failed", "the answer ended before the arguments were complete")
+    answer = tool_call_answer(("c", "shell", command_input("touch x")))[:-2]
+    await Agent(ledger.session("s"), scripted_model(answer, text_answer("Hm.")), tools=[make_shell()]).run("Go.")
+    call = (await list_calls(ledger))[0]
+    assert (call.status, call.reason) == ("failed", "the answer ended before the arguments were complete")
 
 
 def test_a_function_that_a_model_cannot_call_is_refused() -> None:
@@ -231,7 +238,7 @@ def test_a_function_that_a_model_cannot_call_is_refused() -> None:
 
 
 async def test_calls_run_in_sequence_or_in_parallel(ledger: LocalLedger) -> None:
-    """By a setting. The log has the calls in the order of the model in both cases."""
+    """A setting decides. In both cases the log has the calls in the order of the model."""
     running = peak = 0
     parallel = False
 
@@ -249,63 +256,63 @@ async def test_calls_run_in_sequence_or_in_parallel(ledger: LocalLedger) -> None
         peak = 0
         answer = tool_call_answer(*((f"{parallel}{n}", "wait", {}) for n in range(3)))
         limits = Limits(parallel=parallel)
-        agent = Agent(ledger.session("s"), scripted(answer, text_answer("x")), tools=[tool(wait)], limits=limits)
+        agent = Agent(ledger.session("s"), scripted_model(answer, text_answer("x")), tools=[tool(wait)], limits=limits)
         await asyncio.wait_for(agent.run("Go."), 20)
         assert peak == (3 if parallel else 1)
-    assert [call.index for call in await calls_of(ledger)] == [0, 1, 2] * 2
+    assert [call.index for call in await list_calls(ledger)] == [0, 1, 2] * 2
 
 
 async def test_the_iteration_limit_ends_a_turn(ledger: LocalLedger) -> None:
-    """Exactly once, with its own reason."""
-    answers = [tool_call_answer(("c", "shell", command(f"echo {n}"))) for n in range(9)]
+    """The turn ends exactly once, with its own reason."""
+    answers = [tool_call_answer(("c", "shell", command_input(f"echo {n}"))) for n in range(9)]
     limits = Limits(iterations=4)
-    outcome = await Agent(ledger.session("s"), Scripted(answers), tools=[shell()], limits=limits).run("Go.")
+    outcome = await Agent(ledger.session("s"), Scripted(answers), tools=[make_shell()], limits=limits).run("Go.")
     assert (outcome.reason, outcome.iterations) == ("max_turn_requests", 4)
-    assert [call.output for call in await calls_of(ledger)] == ["0\n", "1\n", "2\n", "3\n"]
-    assert await ends_of(ledger) == ["max_turn_requests"]
+    assert [call.output for call in await list_calls(ledger)] == ["0\n", "1\n", "2\n", "3\n"]
+    assert await list_turn_ends(ledger) == ["max_turn_requests"]
 
 
 async def test_a_repeated_call_is_not_run_forever(ledger: LocalLedger) -> None:
     """The model reads the reason, and if it proposes no other call the turn ends."""
-    answers = [tool_call_answer((f"c{n}", "shell", command("date +%s%N"))) for n in range(9)]
-    agent = Agent(ledger.session("s"), Scripted(answers), tools=[shell()], limits=Limits(repeats=2))
+    answers = [tool_call_answer((f"c{n}", "shell", command_input("date +%s%N"))) for n in range(9)]
+    agent = Agent(ledger.session("s"), Scripted(answers), tools=[make_shell()], limits=Limits(repeats=2))
     outcome = await agent.run("What time is it?")
     assert outcome.reason == "repeated_calls"
-    recorded = await calls_of(ledger)
-    assert [call.status for call in recorded] == ["completed", "completed", "failed"]
-    assert "made 2 times" in recorded[2].reason
+    calls = await list_calls(ledger)
+    assert [call.status for call in calls] == ["completed", "completed", "failed"]
+    assert "made 2 times" in calls[2].reason
 
 
 async def test_an_approval_may_change_the_arguments(ledger: LocalLedger) -> None:
     """The edited command runs."""
-    asking = shell_tool(approval=True)
+    tool_with_approval = shell_tool(approval=True)
     agent = Agent(
         ledger.session("s"),
-        scripted(tool_call_answer(("c", "shell", command("rm -rf x"))), text_answer("Ok.")),
-        tools=[asking],
+        scripted_model(tool_call_answer(("c", "shell", command_input("rm -rf x"))), text_answer("Ok.")),
+        tools=[tool_with_approval],
     )
     running = asyncio.ensure_future(agent.run("Clean up."))
-    while not (waiting := await ledger.approvals()):
+    while not (pending := await ledger.approvals()):
         await asyncio.sleep(0.01)
-    await ledger.approve(waiting[0].id, by="me", input=command("echo rather not"))
+    await ledger.approve(pending[0].id, by="me", input=command_input("echo rather not"))
     await running
-    assert [call.output for call in await calls_of(ledger)] == ["rather not\n"]
+    assert [call.output for call in await list_calls(ledger)] == ["rather not\n"]
 
 
 async def test_a_session_continues_after_a_reload(ledger: LocalLedger) -> None:
     """The messages for the model are read from the ledger, so a second agent continues the first one's session."""
-    first = scripted(tool_call_answer(("c", "shell", command("echo one"))), text_answer("One."))
-    await Agent(ledger.session("s"), first, tools=[shell()]).run("First.")
-    second = scripted(text_answer("Two."))
-    await Agent(ledger.session("s"), second, tools=[shell()]).run("Second.")
+    first = scripted_model(tool_call_answer(("c", "shell", command_input("echo one"))), text_answer("One."))
+    await Agent(ledger.session("s"), first, tools=[make_shell()]).run("First.")
+    second = scripted_model(text_answer("Two."))
+    await Agent(ledger.session("s"), second, tools=[make_shell()]).run("Second.")
     history = second.histories[0]
     assert [message["role"] for message in history] == ["user", "assistant", "tool", "assistant", "user"]
     assert not provider_rules.check_openai(history)
-    assert [call.status for call in await calls_of(ledger)] == ["completed"]
+    assert [call.status for call in await list_calls(ledger)] == ["completed"]
 
 
 async def test_the_loop_works_with_anthropic_histories(ledger: LocalLedger) -> None:
-    """The same loop with the format of the other provider."""
+    """The same loop works with the format of another provider."""
     call = [
         {"type": "message_start", "message": {"id": "msg_1", "role": "assistant", "content": [], "usage": {}}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
@@ -325,7 +332,7 @@ async def test_the_loop_works_with_anthropic_histories(ledger: LocalLedger) -> N
         {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 5}},
         {"type": "message_stop"},
     ]
-    done = [
+    text_stream = [
         {"type": "message_start", "message": {"id": "msg_2", "role": "assistant", "content": [], "usage": {}}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi."}},
@@ -333,10 +340,10 @@ async def test_the_loop_works_with_anthropic_histories(ledger: LocalLedger) -> N
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
         {"type": "message_stop"},
     ]
-    model = scripted(call, done, format="anthropic")
-    outcome = await Agent(ledger.session("s"), model, tools=[shell()]).run("Say hi.")
+    model = scripted_model(call, text_stream, format="anthropic")
+    outcome = await Agent(ledger.session("s"), model, tools=[make_shell()]).run("Say hi.")
     assert outcome.text == "Hi."
-    assert [(call.status, call.output) for call in await calls_of(ledger)] == [("completed", "hi\n")]
+    assert [(call.status, call.output) for call in await list_calls(ledger)] == [("completed", "hi\n")]
     assert not provider_rules.check_anthropic(model.histories[1])
 
 
@@ -345,16 +352,16 @@ async def test_the_loop_works_with_anthropic_histories(ledger: LocalLedger) -> N
 
 async def test_commands_in_tags_run_in_order(ledger: LocalLedger) -> None:
     """Their results go to the model as terminal blocks, and the turn ends once."""
-    model = scripted(
+    model = scripted_model(
         text_answer("I look: <shell>echo a</shell> and again <shell> echo a </shell><shell> </shell>"),
         text_answer("And <shell>echo oops >&2; exit 4</shell>"),
         text_answer("Done."),
     )
-    outcome = await Agent(ledger.session("s"), model, shell=shell()).run("Look.")
+    outcome = await Agent(ledger.session("s"), model, shell=make_shell()).run("Look.")
     assert (outcome.reason, outcome.text) == ("end_turn", "Done.")
-    recorded = await calls_of(ledger)
-    assert [call.tool_call_id for call in recorded] == ["cmd-0-0", "cmd-0-1", "cmd-1-0"]
-    assert [call.status for call in recorded] == ["completed", "completed", "failed"]
+    calls = await list_calls(ledger)
+    assert [call.tool_call_id for call in calls] == ["cmd-0-0", "cmd-0-1", "cmd-1-0"]
+    assert [call.status for call in calls] == ["completed", "completed", "failed"]
     assert model.histories[1][1:] == [
         {
             "role": "assistant",
@@ -363,13 +370,13 @@ async def test_commands_in_tags_run_in_order(ledger: LocalLedger) -> None:
         {"role": "user", "content": "```terminal\na\n```\n\n```terminal\na\n```"},
     ]
     assert model.histories[2][-1]["content"] == "```terminal\n[stderr]\noops\n[exit status 4]\n```"
-    assert await ends_of(ledger) == ["end_turn"]
+    assert await list_turn_ends(ledger) == ["end_turn"]
 
 
 async def test_a_command_is_proposed_before_the_answer_ends(ledger: LocalLedger) -> None:
     """Its call is in the log as soon as the closing tag is read."""
     answer = text_answer("<shell>true</shell> and then some more words")
-    await Agent(ledger.session("s"), scripted(answer, text_answer("Done.")), shell=shell()).run("Go.")
+    await Agent(ledger.session("s"), scripted_model(answer, text_answer("Done.")), shell=make_shell()).run("Go.")
     log = await read_events(ledger, "s")
     proposed = next(event.seq for event in log if isinstance(event, ev.CallProposed))
     started = next(event.seq for event in log if isinstance(event, ev.CallStarted))
@@ -377,112 +384,113 @@ async def test_a_command_is_proposed_before_the_answer_ends(ledger: LocalLedger)
 
 
 async def test_the_messages_for_the_model_are_the_same_after_a_reload(ledger: LocalLedger) -> None:
-    """For a new agent on the stored session."""
-    model = scripted(text_answer("<shell>seq 1 3</shell>"), text_answer("So."))
-    await Agent(ledger.session("s"), model, shell=shell()).run("Count.")
-    again = Agent(ledger.session("s"), scripted(), shell=shell())
-    assert (await again.messages())[: len(model.histories[1])] == model.histories[1]
+    """A new agent on the stored session reads the same messages."""
+    model = scripted_model(text_answer("<shell>seq 1 3</shell>"), text_answer("So."))
+    await Agent(ledger.session("s"), model, shell=make_shell()).run("Count.")
+    new_agent = Agent(ledger.session("s"), scripted_model(), shell=make_shell())
+    assert (await new_agent.messages())[: len(model.histories[1])] == model.histories[1]
 
 
 # Ends of a turn
 
 
-def slow(tmp_path: Path) -> tuple[Tool, Path]:
+def make_slow_tool(tmp_path: Path) -> tuple[Tool, Path]:
     """Return a tool that creates a file and then does not end, and the file."""
-    mark = tmp_path / "begun"
+    started_file = tmp_path / "begun"
 
     async def wait() -> None:
-        mark.touch()
+        started_file.touch()
         await asyncio.sleep(600)
 
-    return tool(wait), mark
+    return tool(wait), started_file
 
 
-async def until_exists(mark: Path) -> None:
-    while not mark.exists():
+async def wait_until_exists(path: Path) -> None:
+    while not path.exists():
         await asyncio.sleep(0.01)
 
 
 async def test_cancelling_at_the_start_of_a_turn(ledger: LocalLedger) -> None:
     """A turn that was started although its agent is cancelled ends."""
-    running = asyncio.ensure_future(Agent(ledger.session("s"), scripted()).run("Go."))
+    running = asyncio.ensure_future(Agent(ledger.session("s"), scripted_model()).run("Go."))
     await asyncio.sleep(0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert await ends_of(ledger) == ["cancelled"]
+    assert await list_turn_ends(ledger) == ["cancelled"]
 
 
 async def test_cancelling_repeatedly_still_ends_the_turn(ledger: LocalLedger, tmp_path: Path) -> None:
     """No turn is left open."""
-    waits, mark = slow(tmp_path)
-    agent = Agent(ledger.session("s"), scripted(tool_call_answer(("c", "wait", {}))), tools=[waits])
+    slow_tool, started_file = make_slow_tool(tmp_path)
+    agent = Agent(ledger.session("s"), scripted_model(tool_call_answer(("c", "wait", {}))), tools=[slow_tool])
     running = asyncio.ensure_future(agent.run("Go."))
-    await until_exists(mark)
+    await wait_until_exists(started_file)
     while not running.done():
         running.cancel()
         await asyncio.sleep(0)
     assert running.cancelled()
-    assert await ends_of(ledger) == ["cancelled"]
-    assert [call.status for call in await calls_of(ledger)] == ["cancelled"]
+    assert await list_turn_ends(ledger) == ["cancelled"]
+    assert [call.status for call in await list_calls(ledger)] == ["cancelled"]
 
 
 def test_an_interrupt_inside_of_the_loop_ends_the_turn(db: str) -> None:
-    """KeyboardInterrupt where the model is asked: the turn has ended when the program does."""
+    """KeyboardInterrupt during a request to the model: the turn has ended when the program does."""
 
-    class Interrupted(Scripted):
+    class InterruptedModel(Scripted):
         async def stream(self, messages: list[Any], **_: Any) -> AsyncIterator[Any]:
             yield text_answer("Well")[1]
             raise KeyboardInterrupt
 
-    async def go() -> None:
+    async def run_agent() -> None:
         async with sound_ledger(db) as ledger:
-            await Agent(ledger.session("s"), Interrupted([])).run("Go.")
+            await Agent(ledger.session("s"), InterruptedModel([])).run("Go.")
 
-    async def look() -> list[str]:
+    async def read_turn_ends() -> list[str]:
         async with sound_ledger(db) as ledger:
-            return await ends_of(ledger)
+            return await list_turn_ends(ledger)
 
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(go())
-    assert asyncio.run(look()) == ["cancelled"]
+        asyncio.run(run_agent())
+    assert asyncio.run(read_turn_ends()) == ["cancelled"]
 
 
 async def test_an_error_in_parallel_calls_is_raised_unchanged(ledger: LocalLedger, tmp_path: Path) -> None:
     """It cancels the other calls, and the turn has it as its detail."""
-    waits, mark = slow(tmp_path)
+    slow_tool, started_file = make_slow_tool(tmp_path)
 
-    class Broken(Agent):
+    class FailingAgent(Agent):
         async def execute(self, proposed: Any) -> None:
             if proposed.tool == "wait":
                 return await super().execute(proposed)
-            await until_exists(mark)
+            await wait_until_exists(started_file)
             raise RuntimeError("out of paper")
 
     answer = tool_call_answer(("1", "wait", {}), ("2", "other", {}))
-    agent = Broken(ledger.session("s"), scripted(answer), tools=[waits], limits=Limits(parallel=True))
+    agent = FailingAgent(ledger.session("s"), scripted_model(answer), tools=[slow_tool], limits=Limits(parallel=True))
     with pytest.raises(RuntimeError, match="out of paper"):
         await agent.run("Go.")
-    assert [call.status for call in await calls_of(ledger)] == ["cancelled", "lost"]
-    ended = [event for event in await read_events(ledger, "s") if isinstance(event, ev.TurnEnded)]
-    assert [(event.reason, event.detail) for event in ended] == [("error", "RuntimeError: out of paper")]
+    assert [call.status for call in await list_calls(ledger)] == ["cancelled", "lost"]
+    turn_ends = [event for event in await read_events(ledger, "s") if isinstance(event, ev.TurnEnded)]
+    assert [(event.reason, event.detail) for event in turn_ends] == [("error", "RuntimeError: out of paper")]
 
 
 @pytest.mark.parametrize("reason", ["cancelled", "end_turn"])
 async def test_a_turn_that_another_process_ends_stops(ledger: LocalLedger, tmp_path: Path, reason: str) -> None:
     """The tool stops, queued calls are not run, the model gets no request, and the turn ends once."""
-    waits, mark = slow(tmp_path)
-    late = tmp_path / "late"
-    model = scripted(
-        tool_call_answer(("1", "wait", {}), ("2", "shell", command(f"touch {late}"))), text_answer("Still here.")
+    slow_tool, started_file = make_slow_tool(tmp_path)
+    unwanted_file = tmp_path / "late"
+    model = scripted_model(
+        tool_call_answer(("1", "wait", {}), ("2", "shell", command_input(f"touch {unwanted_file}"))),
+        text_answer("Still here."),
     )
-    running = asyncio.ensure_future(Agent(ledger.session("s"), model, tools=[waits, shell()]).run("Go."))
-    await until_exists(mark)
+    running = asyncio.ensure_future(Agent(ledger.session("s"), model, tools=[slow_tool, make_shell()]).run("Go."))
+    await wait_until_exists(started_file)
     await ledger.end_turn("s", reason)
     outcome = await asyncio.wait_for(running, 20)
-    assert (outcome.reason, len(model.histories), late.exists()) == (reason, 1, False)
-    assert await ends_of(ledger) == [reason]
-    while not all(call.status in TERMINAL_STATES for call in await calls_of(ledger)):
+    assert (outcome.reason, len(model.histories), unwanted_file.exists()) == (reason, 1, False)
+    assert await list_turn_ends(ledger) == [reason]
+    while not all(call.status in TERMINAL_STATES for call in await list_calls(ledger)):
         await asyncio.sleep(0.05)
 
 
@@ -495,40 +503,43 @@ async def test_a_superseded_turn_does_not_end_the_next_turn(ledger: LocalLedger)
         turn = await ledger.session("s").start_turn("Second.")
         outcome = await asyncio.wait_for(running, 20)
     assert outcome.reason == "superseded"
-    assert await ends_of(ledger) == ["superseded"]
+    assert await list_turn_ends(ledger) == ["superseded"]
     row = await ledger.log.store.session("s")
     assert row is not None and row.turn == turn
 
 
 async def test_the_turn_of_a_session_that_is_deleted_stops(ledger: LocalLedger, tmp_path: Path) -> None:
-    """And the session is not created again."""
-    waits, mark = slow(tmp_path)
-    agent = Agent(ledger.session("s"), scripted(tool_call_answer(("1", "wait", {}))), tools=[waits])
+    """The session is not created again."""
+    slow_tool, started_file = make_slow_tool(tmp_path)
+    agent = Agent(ledger.session("s"), scripted_model(tool_call_answer(("1", "wait", {}))), tools=[slow_tool])
     running = asyncio.ensure_future(agent.run("Go."))
-    await until_exists(mark)
+    await wait_until_exists(started_file)
     await ledger.delete("s")
     with pytest.raises(CursorExpiredError):
         await asyncio.wait_for(running, 20)
-    assert await ends_of(ledger) == []
+    assert await list_turn_ends(ledger) == []
 
 
 @pytest.mark.parametrize("approval", [False, True])
 async def test_a_queued_call_that_is_ended_is_not_run(ledger: LocalLedger, tmp_path: Path, approval: bool) -> None:
     """It does not wait for approval either, and the model reads that it was cancelled."""
-    mark, go, late = (tmp_path / name for name in ("begun", "go", "late"))
-    first = f"touch {mark}; while [ ! -e {go} ]; do sleep 0.02; done"
-    tools = [shell(), shell_tool(name="later", approval=approval)]
-    model = scripted(
-        tool_call_answer(("1", "shell", command(first)), ("2", "later", command(f"touch {late}"))), text_answer("Ok.")
+    started_file, continue_file, unwanted_file = (tmp_path / name for name in ("begun", "go", "late"))
+    first_command = f"touch {started_file}; while [ ! -e {continue_file} ]; do sleep 0.02; done"
+    tools = [make_shell(), shell_tool(name="later", approval=approval)]
+    model = scripted_model(
+        tool_call_answer(
+            ("1", "shell", command_input(first_command)), ("2", "later", command_input(f"touch {unwanted_file}"))
+        ),
+        text_answer("Ok."),
     )
     running = asyncio.ensure_future(Agent(ledger.session("s"), model, tools=tools).run("Go."))
-    await until_exists(mark)
-    queued = (await calls_of(ledger))[1]
+    await wait_until_exists(started_file)
+    queued = (await list_calls(ledger))[1]
     await ledger.log.append("s", [ev.CallCancelled(call=queued.call_id, reason="not that one")])
-    go.touch()
+    continue_file.touch()
     assert (await asyncio.wait_for(running, 20)).reason == "end_turn"
-    done = (await calls_of(ledger))[1]
-    assert (done.status, done.started_at, late.exists()) == ("cancelled", 0, False)
+    call = (await list_calls(ledger))[1]
+    assert (call.status, call.started_at, unwanted_file.exists()) == ("cancelled", 0, False)
     assert "not that one" in model.histories[1][-1]["content"]
 
 
@@ -543,41 +554,45 @@ async def test_a_tool_that_cancels_itself_fails(ledger: LocalLedger) -> None:
 
     tools = [tool(gives_up), tool(stops)]
     for parallel in (False, True):
-        model = scripted(tool_call_answer(("1", "gives_up", {}), ("2", "stops", {})), text_answer("Ok."))
+        model = scripted_model(tool_call_answer(("1", "gives_up", {}), ("2", "stops", {})), text_answer("Ok."))
         agent = Agent(ledger.session("s"), model, tools=tools, limits=Limits(parallel=parallel))
         outcome = await asyncio.wait_for(agent.run("Go."), 20)
         assert outcome.reason == "end_turn"
-        recorded = (await calls_of(ledger))[-2:]
-        assert [call.status for call in recorded] == ["failed", "failed"]
-        assert recorded[0].reason == "the tool cancelled itself" and "StopIteration" in recorded[1].reason
+        calls = (await list_calls(ledger))[-2:]
+        assert [call.status for call in calls] == ["failed", "failed"]
+        assert calls[0].reason == "the tool cancelled itself" and "StopIteration" in calls[1].reason
 
 
 async def test_cancelling_while_a_call_waits_for_approval(ledger: LocalLedger) -> None:
     """The request is moot, call and turn are cancelled, and an answer is a conflict."""
     agent = Agent(
-        ledger.session("s"), scripted(tool_call_answer(("c", "shell", command("true")))), tools=[shell(approval=True)]
+        ledger.session("s"),
+        scripted_model(tool_call_answer(("c", "shell", command_input("true")))),
+        tools=[make_shell(approval=True)],
     )
     running = asyncio.ensure_future(agent.run("Go."))
-    while not (waiting := await ledger.approvals()):
+    while not (pending := await ledger.approvals()):
         await asyncio.sleep(0.01)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert [call.status for call in await calls_of(ledger)] == ["cancelled"]
-    assert await ends_of(ledger) == ["cancelled"]
+    assert [call.status for call in await list_calls(ledger)] == ["cancelled"]
+    assert await list_turn_ends(ledger) == ["cancelled"]
     with pytest.raises(ConflictError):
-        await ledger.approve(waiting[0].id, by="me")
+        await ledger.approve(pending[0].id, by="me")
 
 
 async def test_the_model_reads_that_a_request_expired(db: str) -> None:
     """The call is denied and the loop continues."""
     async with sound_ledger(db, reaper_interval=0.05, reaper_grace=0.05, approval_expiry=0.1) as ledger:
-        model = scripted(tool_call_answer(("c", "shell", command("true"))), text_answer("Nobody there."))
-        outcome = await asyncio.wait_for(Agent(ledger.session("s"), model, tools=[shell(approval=True)]).run("Go."), 30)
+        model = scripted_model(tool_call_answer(("c", "shell", command_input("true"))), text_answer("Nobody there."))
+        outcome = await asyncio.wait_for(
+            Agent(ledger.session("s"), model, tools=[make_shell(approval=True)]).run("Go."), 30
+        )
         assert outcome.text == "Nobody there."
-        recorded = (await calls_of(ledger))[0]
-        assert recorded.status == "denied" and recorded.reason
-        assert recorded.reason in model.histories[1][-1]["content"]
+        call = (await list_calls(ledger))[0]
+        assert call.status == "denied" and call.reason
+        assert call.reason in model.histories[1][-1]["content"]
         assert await ledger.approvals() == []
 
 
@@ -585,42 +600,46 @@ async def test_edited_arguments_must_match_the_schema(ledger: LocalLedger) -> No
     """Otherwise the request stays pending and can be approved unchanged."""
     agent = Agent(
         ledger.session("s"),
-        scripted(tool_call_answer(("c", "shell", command("true"))), text_answer("Ok.")),
-        tools=[shell(approval=True)],
+        scripted_model(tool_call_answer(("c", "shell", command_input("true"))), text_answer("Ok.")),
+        tools=[make_shell(approval=True)],
     )
     running = asyncio.ensure_future(agent.run("Go."))
-    while not (waiting := await ledger.approvals()):
+    while not (pending := await ledger.approvals()):
         await asyncio.sleep(0.01)
     with pytest.raises(InvalidInputError):
-        await ledger.approve(waiting[0].id, by="me", input=["true"])
+        await ledger.approve(pending[0].id, by="me", input=["true"])
     assert [row.state for row in await ledger.approvals()] == ["pending"]
-    await ledger.approve(waiting[0].id, by="me")
+    await ledger.approve(pending[0].id, by="me")
     await running
-    assert (await calls_of(ledger))[0].status == "completed"
+    assert (await list_calls(ledger))[0].status == "completed"
 
 
 async def test_the_last_text_is_complete(ledger: LocalLedger) -> None:
-    """Also if the ledger delays its end, because a secret might start there."""
+    """The ledger holds back the end of a text in which a secret might start; the outcome has it."""
     for words in ("I will do as you ask", "The key begins with AKIA"):
-        outcome = await Agent(ledger.session("s"), scripted(text_answer(words))).run("Go.")
+        outcome = await Agent(ledger.session("s"), scripted_model(text_answer(words))).run("Go.")
         assert outcome.text == words
 
 
 @pytest.mark.parametrize("tags", [False, True])
 async def test_the_model_reads_both_ends_of_a_large_output(ledger: LocalLedger, tags: bool) -> None:
-    """Not only the preview of the entry. It is the same after a reload."""
-    loud = "echo first; head -c 3000000 /dev/zero | tr '\\0' a; echo; echo last; exit 1"
-    answer = text_answer(f"<shell>{loud}</shell>") if tags else tool_call_answer(("c", "shell", command(loud)))
-    model = scripted(answer, text_answer("Well."))
-    options: dict[str, Any] = {"shell": shell()} if tags else {"tools": [shell()]}
+    """The model reads more than the preview of the entry, and the same after a reload."""
+    loud_command = "echo first; head -c 3000000 /dev/zero | tr '\\0' a; echo; echo last; exit 1"
+    answer = (
+        text_answer(f"<shell>{loud_command}</shell>")
+        if tags
+        else tool_call_answer(("c", "shell", command_input(loud_command)))
+    )
+    model = scripted_model(answer, text_answer("Well."))
+    options: dict[str, Any] = {"shell": make_shell()} if tags else {"tools": [make_shell()]}
     await Agent(ledger.session("s"), model, **options).run("Go.")
-    (recorded,) = await calls_of(ledger)
-    assert recorded.truncated and recorded.blob and recorded.blob.size > 10**6
+    (call,) = await list_calls(ledger)
+    assert call.truncated and call.blob and call.blob.size > 10**6
     text = model.histories[1][-1]["content"]
     assert "first" in text and "last" in text and "characters cut" in text
     assert 29_000 < len(text) < 31_000
-    again = Agent(ledger.session("s"), scripted(), **options)
-    assert (await again.messages())[: len(model.histories[1])] == model.histories[1]
+    new_agent = Agent(ledger.session("s"), scripted_model(), **options)
+    assert (await new_agent.messages())[: len(model.histories[1])] == model.histories[1]
 
 
 @pytest.mark.parametrize("format", ["openai", "anthropic"])
@@ -631,9 +650,9 @@ async def test_text_after_a_command_stays_in_its_answer(ledger: LocalLedger, for
         "<shell>echo b</shell>",
         "<shell>echo c</shell><shell>echo d</shell>\nSo.",
     ]
-    answers = [text_answer(text) if format == "openai" else anthropic(text) for text in [*words, "Done."]]
-    model = scripted(*answers, format=format)
-    await Agent(ledger.session("s"), model, shell=shell()).run("Go.")
+    answers = [text_answer(text) if format == "openai" else anthropic_answer(text) for text in [*words, "Done."]]
+    model = scripted_model(*answers, format=format)
+    await Agent(ledger.session("s"), model, shell=make_shell()).run("Go.")
     history = model.histories[-1]
     assert [message["content"] for message in history[1::2]] == words
     assert [message["role"] for message in history] == ["user", "assistant"] * 3 + ["user"]
@@ -642,7 +661,7 @@ async def test_text_after_a_command_stays_in_its_answer(ledger: LocalLedger, for
         assert not provider_rules.check_openai(messages) and not provider_rules.check_anthropic(messages)
 
 
-def anthropic(text: str) -> list[Any]:
+def anthropic_answer(text: str) -> list[Any]:
     """Return an answer with text. All have the same id, as with some gateways."""
     return [
         {"type": "message_start", "message": {"id": "msg_1", "role": "assistant", "content": [], "usage": {}}},
@@ -654,7 +673,7 @@ def anthropic(text: str) -> list[Any]:
     ]
 
 
-WEIRD: dict[str, list[Any]] = {
+UNUSUAL_EVENTS: dict[str, list[Any]] = {
     "the agent spoke first": [ev.MessageDelta(text="Welcome. ", chunks="delta"), ev.MessageEnded()],
     "a call without words": [ev.CallProposed(call="", aliases=(ev.Alias("x", "1"),), tool_name="t")],
     "a bare result": [ev.CallCompleted(aliases=(ev.Alias("x", "2"),), output={"a": 1})],
@@ -667,15 +686,17 @@ WEIRD: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("format", ["openai", "anthropic"])
 @pytest.mark.parametrize("tags", [False, True])
-@pytest.mark.parametrize("before", WEIRD)
+@pytest.mark.parametrize("before", UNUSUAL_EVENTS)
 async def test_providers_accept_the_histories_of_unusual_sessions(
     ledger: LocalLedger, before: str, tags: bool, format: str
 ) -> None:
-    """In every round, after events of another source."""
-    await ledger.log.append("s", WEIRD[before], source="import")
+    """The history of each request is accepted, after events of another source."""
+    await ledger.log.append("s", UNUSUAL_EVENTS[before], source="import")
     texts = ["<shell>echo a</shell> ", "Done."]
-    model = scripted(*(text_answer(text) if format == "openai" else anthropic(text) for text in texts), format=format)
-    options: Any = {"shell": shell()} if tags else {"tools": [shell()]}
+    model = scripted_model(
+        *(text_answer(text) if format == "openai" else anthropic_answer(text) for text in texts), format=format
+    )
+    options: Any = {"shell": make_shell()} if tags else {"tools": [make_shell()]}
     await Agent(ledger.session("s"), model, **options).run("Go.")
     check = provider_rules.check_openai if format == "openai" else provider_rules.check_anthropic
     for messages in model.histories:
@@ -695,23 +716,23 @@ async def test_every_end_of_a_call_is_observed(ledger: LocalLedger) -> None:
         await asyncio.sleep(60)
 
     tools = [
-        shell(),
+        make_shell(),
         tool(fails),
         tool(slow, timeout=0.05),
         shell_tool(name="danger", approval=True),
         tool(slow, name="endless"),
     ]
     answer = tool_call_answer(
-        ("1", "shell", command("echo hi")),
+        ("1", "shell", command_input("echo hi")),
         ("2", "fails", {}),
         ("3", "nothing", {}),
         ("4", "slow", {}),
-        ("5", "danger", command("true")),
+        ("5", "danger", command_input("true")),
         ("6", "endless", {}),
     )
-    running = asyncio.ensure_future(Agent(ledger.session("s"), scripted(answer), tools=tools).run("Go."))
+    running = asyncio.ensure_future(Agent(ledger.session("s"), scripted_model(answer), tools=tools).run("Go."))
     await deny_first(ledger, "never")
-    while not [call for call in await calls_of(ledger) if call.tool_name == "endless" and call.status == "running"]:
+    while not [call for call in await list_calls(ledger) if call.tool_name == "endless" and call.status == "running"]:
         await asyncio.sleep(0.01)
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -720,9 +741,9 @@ async def test_every_end_of_a_call_is_observed(ledger: LocalLedger) -> None:
     items = [item for event in await read_events(ledger, "s") for item in encoder.feed(event)]
     items = [item for item in items if item["type"] in ("act", "observe", "user_message")]
     acts = [item for item in items if item["type"] == "act"]
-    seen = {item["execution_id"]: item for item in items if item["type"] == "observe"}
-    assert (len(acts), len(seen), len(items)) == (6, 6, 13)
-    results = [seen[act["execution_id"]] for act in acts]
+    observes = {item["execution_id"]: item for item in items if item["type"] == "observe"}
+    assert (len(acts), len(observes), len(items)) == (6, 6, 13)
+    results = [observes[act["execution_id"]] for act in acts]
     assert [item["tool_name"] for item in results] == ["shell", "fails", "nothing", "slow", "danger", "endless"]
     assert [item["is_error"] for item in results] == [False, True, True, True, True, True]
     assert results[0]["result"] == results[0]["observation"] == "hi\n"
@@ -732,16 +753,16 @@ async def test_every_end_of_a_call_is_observed(ledger: LocalLedger) -> None:
     assert results[3]["duration_ms"] >= 50
     assert results[4]["result"] == {"error": "never"}
     assert all(item["execution_id"] == item["tool_execution_id"] for item in items if item["type"] != "user_message")
-    shown = timeline(await ledger.snapshot("s"))
-    assert [item["type"] for item in shown] == ["user_message"] + ["act", "observe"] * 6
-    assert [item["isError"] for item in shown if item["type"] == "observe"] == [False] + [True] * 5
+    timeline_items = timeline(await ledger.snapshot("s"))
+    assert [item["type"] for item in timeline_items] == ["user_message"] + ["act", "observe"] * 6
+    assert [item["isError"] for item in timeline_items if item["type"] == "observe"] == [False] + [True] * 5
 
 
 # Models by name
 
 
 def test_a_model_is_named_by_its_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error says what is wrong with a name, or that a key is missing."""
+    """An error names the wrong part of a name, or that a key is missing."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     assert isinstance(find_model("openai:gpt-x"), OpenAI)
     for name in ("gpt-x", "openai:", "acme:y"):
@@ -753,7 +774,7 @@ def test_a_model_is_named_by_its_provider(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_a_script_that_runs_out_of_answers_is_an_error(ledger: LocalLedger) -> None:
-    """So that a wrong test fails instead of hanging."""
+    """A wrong test fails instead of hanging."""
     with pytest.raises(InvalidInputError, match="no further answer"):
-        await Agent(ledger.session("s"), scripted()).run("Hello.")
-    assert await ends_of(ledger) == ["error"]
+        await Agent(ledger.session("s"), scripted_model()).run("Hello.")
+    assert await list_turn_ends(ledger) == ["error"]

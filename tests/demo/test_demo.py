@@ -44,14 +44,14 @@ DEPLOY = "sh deploy.sh staging"
 HEALTH = "sh deploy.sh health"
 
 
-def command(*arguments: str) -> list[str]:
+def callslip_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "callslip", *arguments]
 
 
-def demo(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+def run_demo(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the demo in a pipe."""
     defaults: dict[str, Any] = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "timeout": TIMEOUT_S}
-    return subprocess.run(command("demo", "--terminal", *arguments), **(defaults | options))
+    return subprocess.run(callslip_command("demo", "--terminal", *arguments), **(defaults | options))
 
 
 def read_calls(db: str) -> list[Any]:
@@ -76,7 +76,7 @@ def wait_until(condition: Callable[[], Any], description: str) -> Any:
 # In a pipe
 
 
-STATES = [
+STORY_CALLS = [
     ("ls", "completed"),
     ("ls", "completed"),
     ("python3 -m tests.test_parser", "failed"),
@@ -95,32 +95,34 @@ STATES = [
 def test_demo_runs_on_a_terminal(tmp_path: Path) -> None:
     """All calls end as planned, identical calls keep separate ids, and the live view equals the stored session."""
     db = str(tmp_path / "kept.db")
-    done = demo("--fast", "--db", db)
-    assert done.returncode == 0, done.stderr
-    assert "\x1b" not in done.stdout and "x1b" not in done.stdout
+    result = run_demo("--fast", "--db", db)
+    assert result.returncode == 0, result.stderr
+    assert "\x1b" not in result.stdout and "x1b" not in result.stdout
     records = read_calls(db)
-    assert sorted((record.title, record.state) for record in records) == sorted(STATES)
-    assert len({record.id for record in records}) == len(STATES)
-    assert all(record.id in done.stdout for record in records)
-    assert "FAIL parse('2h') == 7200, got 720" in done.stdout and "│ 3 tests passed" in done.stdout
-    assert "'app/parser.py': Clean bill of health." in done.stdout
-    assert "The test is fixed and the app is deployed to staging." in done.stdout
-    assert "(no terminal to prompt on: answered by the demo)" in done.stdout and "approved by the demo" in done.stdout
-    assert re.search(r"^Live view and stored session: same ", done.stdout, re.MULTILINE)
+    assert sorted((record.title, record.state) for record in records) == sorted(STORY_CALLS)
+    assert len({record.id for record in records}) == len(STORY_CALLS)
+    assert all(record.id in result.stdout for record in records)
+    assert "FAIL parse('2h') == 7200, got 720" in result.stdout and "│ 3 tests passed" in result.stdout
+    assert "'app/parser.py': Clean bill of health." in result.stdout
+    assert "The test is fixed and the app is deployed to staging." in result.stdout
+    assert (
+        "(no terminal to prompt on: answered by the demo)" in result.stdout and "approved by the demo" in result.stdout
+    )
+    assert re.search(r"^Live view and stored session: same ", result.stdout, re.MULTILINE)
 
 
 def test_printed_commands_show_the_session(tmp_path: Path) -> None:
     """Each command that the demo prints at its end can be run as printed."""
-    done = demo("--fast", env={**os.environ, "TMPDIR": str(tmp_path)})
-    printed = re.findall(r"callslip ((?:show|ls) .*)$", done.stdout, re.MULTILINE)
+    result = run_demo("--fast", env={**os.environ, "TMPDIR": str(tmp_path)})
+    printed = re.findall(r"callslip ((?:show|ls) .*)$", result.stdout, re.MULTILINE)
     assert len(printed) == 3
     for line in printed:
-        again = subprocess.run(command(*shlex.split(line)), capture_output=True, text=True)
-        assert again.returncode == 0 and DEPLOY in again.stdout, again.stderr
+        shown = subprocess.run(callslip_command(*shlex.split(line)), capture_output=True, text=True)
+        assert shown.returncode == 0 and DEPLOY in shown.stdout, shown.stderr
     assert [path.name for path in tmp_path.iterdir()] == [Path(shlex.split(printed[0])[-1]).parent.name]
 
 
-def last_plan(db: str) -> list[str]:
+def read_last_plan(db: str) -> list[str]:
     """Return the states of the steps of the last plan."""
 
     async def read() -> list[str]:
@@ -135,26 +137,26 @@ def last_plan(db: str) -> list[str]:
 def test_denied_deploy_does_not_run(tmp_path: Path) -> None:
     """The call ends as denied, the plan's last step is cancelled, and the agent continues."""
     db = str(tmp_path / "kept.db")
-    done = demo("--fast", "--answer", "no", "--db", db)
-    assert done.returncode == 0 and "Deploy cancelled." in done.stdout and "(--answer no:" in done.stdout
+    result = run_demo("--fast", "--answer", "no", "--db", db)
+    assert result.returncode == 0 and "Deploy cancelled." in result.stdout and "(--answer no:" in result.stdout
     record = read_calls(db)[-1]
     assert (record.title, record.state, record.started_at) == (DEPLOY, "denied", 0) and record.reason
-    assert last_plan(db) == ["completed"] * 4 + ["cancelled"]
+    assert read_last_plan(db) == ["completed"] * 4 + ["cancelled"]
 
 
 def test_demo_does_not_use_the_users_ledger(tmp_path: Path, home: Path) -> None:
     """CALLSLIP_DB is ignored; only --db selects a file outside of the demo's own folder."""
-    own = tmp_path / "own.db"
-    environment = {**os.environ, "CALLSLIP_DB": str(own), "TMPDIR": str(tmp_path)}
-    assert demo("--fast", env=environment).returncode == 0
-    assert not own.exists() and not list(home.iterdir())
+    user_db = tmp_path / "own.db"
+    environment = {**os.environ, "CALLSLIP_DB": str(user_db), "TMPDIR": str(tmp_path)}
+    assert run_demo("--fast", env=environment).returncode == 0
+    assert not user_db.exists() and not list(home.iterdir())
 
 
 def test_closed_pipe_leaves_no_open_call(tmp_path: Path) -> None:
-    """`callslip demo | head -1`"""
+    """`callslip demo | head -1` ends all calls."""
     db = str(tmp_path / "kept.db")
     with subprocess.Popen(
-        command("demo", "--terminal", "--fast", "--db", db), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        callslip_command("demo", "--terminal", "--fast", "--db", db), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout and process.stderr
         process.stdout.close()
@@ -236,12 +238,14 @@ class Terminal:
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             os.environ.update({"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "50", "USER": "ada"})
-            os.execv(sys.executable, command("demo", "--terminal", *arguments))
+            os.execv(sys.executable, callslip_command("demo", "--terminal", *arguments))
 
     def wait_for(self, text: str) -> None:
         deadline = time.monotonic() + TIMEOUT_S
-        while text not in self.plain():
-            assert time.monotonic() < deadline and self._read(1.0) is not None, f"not shown: {text}\n{self.plain()}"
+        while text not in self.plain_text():
+            assert time.monotonic() < deadline and self._read(1.0) is not None, (
+                f"not shown: {text}\n{self.plain_text()}"
+            )
 
     def _read(self, timeout: float) -> str | None:
         if not select.select([self._fd], [], [], timeout)[0]:
@@ -253,7 +257,7 @@ class Terminal:
         self.output += data.decode("utf-8", "replace")
         return self.output if data else None
 
-    def plain(self) -> str:
+    def plain_text(self) -> str:
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.output)
 
     def press(self, keys: str) -> None:
@@ -280,11 +284,11 @@ def test_user_answers_by_key(tmp_path: Path, key: str, state: str, message: str)
     db = str(tmp_path / "kept.db")
     terminal = Terminal("--fast", "--db", db)
     terminal.wait_for(QUESTION)
-    assert re.search(r"expires in \d+ s", terminal.plain())
+    assert re.search(r"expires in \d+ s", terminal.plain_text())
     terminal.press("xq \r" + key)
     terminal.wait_for("Live view and stored session: same")
     assert terminal.close() == 0
-    assert message in terminal.plain() and "by ada" in terminal.plain(), terminal.plain()
+    assert message in terminal.plain_text() and "by ada" in terminal.plain_text(), terminal.plain_text()
     assert read_calls(db)[-1].state == state
     assert terminal.has_cursor()
 
@@ -294,10 +298,12 @@ def test_another_terminal_can_answer(tmp_path: Path) -> None:
     db = str(tmp_path / "kept.db")
     terminal = Terminal("--fast", "--db", db)
     terminal.wait_for(QUESTION)
-    done = subprocess.run(command("approve", "@last", "--by", "Bob", "--db", db), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(
+        callslip_command("approve", "@last", "--by", "Bob", "--db", db), capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
     terminal.wait_for("Live view and stored session: same")
-    assert terminal.close() == 0 and "approved by Bob" in terminal.plain()
+    assert terminal.close() == 0 and "approved by Bob" in terminal.plain_text()
 
 
 def test_ctrl_c_at_the_approval_prompt_cancels_the_call(tmp_path: Path) -> None:
@@ -320,7 +326,7 @@ def test_expired_approval_cancels_the_deploy(tmp_path: Path, monkeypatch: pytest
     with open(os.devnull, "w") as output:
         summary = asyncio.run(session.play(db, Console(file=output, width=100), fast=True, answer="ask"))
     assert summary.is_same and summary.calls[-1].state == "denied" and summary.calls[-1].reason == "no answer in time"
-    assert last_plan(db) == ["completed"] * 4 + ["cancelled"]
+    assert read_last_plan(db) == ["completed"] * 4 + ["cancelled"]
 
 
 # The parts
@@ -438,22 +444,22 @@ async def test_error_ends_the_turn(db: str, tmp_path: Path) -> None:
 # On a page
 
 
-class Page:
+class PageServer:
     """The demo as a server in its own process, and the requests of a browser."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         options = ["demo", "--json", "--fast", "--no-browser", "--port", "0", *arguments]
         environment = {**os.environ, "TMPDIR": str(folder)}
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen(command(*options), env=environment, **pipes)
+        self.process = subprocess.Popen(callslip_command(*options), env=environment, **pipes)
         assert self.process.stdout
-        self.address = json.loads(self.process.stdout.readline())
-        self.session: str = self.address["session"]
+        self.info = json.loads(self.process.stdout.readline())
+        self.session: str = self.info["session"]
 
     def request(self, path: str, body: Any = None, token: str | None = None) -> Any:
-        headers = {"authorization": f"Bearer {self.address['token'] if token is None else token}"}
+        headers = {"authorization": f"Bearer {self.info['token'] if token is None else token}"}
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.address["url"] + path, data, headers)
+        request = urllib.request.Request(self.info["url"] + path, data, headers)
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
             return json.load(response)
 
@@ -499,13 +505,13 @@ class Page:
 
 
 def test_demo_runs_on_the_page(tmp_path: Path) -> None:
-    """Identical and parallel calls, a failure, a blob, a diff, colors, every end state, an approval, a plan."""
-    page = Page(tmp_path)
+    """It has identical and parallel calls, a failure, a blob, a diff, colors, every end state, an approval, a plan."""
+    page = PageServer(tmp_path)
     page.answer("approve")
     page.wait_for_turn()
     calls = page.entries("tool_call")
-    assert sorted((call["title"], call["status"]) for call in calls) == sorted(STATES)
-    assert len({call["callId"] for call in calls}) == len(STATES)
+    assert sorted((call["title"], call["status"]) for call in calls) == sorted(STORY_CALLS)
+    assert len({call["callId"] for call in calls}) == len(STORY_CALLS)
     assert any(call.get("truncated") and call["blob"]["size"] > 100_000 for call in calls)
     assert any(call.get("content", [{}])[0].get("type") == "diff" for call in calls)
     assert any("\x1b[32m✓" in str(call.get("output")) for call in calls)
@@ -517,8 +523,8 @@ def test_demo_runs_on_the_page(tmp_path: Path) -> None:
 
 
 def test_page_answers_prompts(tmp_path: Path) -> None:
-    """Sample questions, any command after approval, the story again, and a clear message for other prompts."""
-    page = Page(tmp_path)
+    """It answers sample questions, any command after approval, and /tour, and has a clear message for other prompts."""
+    page = PageServer(tmp_path)
     page.answer("deny")
     page.wait_for_turn()
     assert page.entries("tool_call")[-1]["status"] == "denied"
@@ -540,13 +546,13 @@ def test_page_answers_prompts(tmp_path: Path) -> None:
     page.answer("approve")
     page.wait_for_turn(turn)
     replayed = [call for call in page.entries("tool_call") if call["turn"] == turn]
-    assert sorted((call["title"], call["status"]) for call in replayed) == sorted(STATES)
+    assert sorted((call["title"], call["status"]) for call in replayed) == sorted(STORY_CALLS)
     page.stop()
 
 
 def test_stopped_page_leaves_no_files_and_no_processes(tmp_path: Path, home: Path) -> None:
     """Ctrl-C during an approval: both folders and all processes are gone, and the user's ledger is not touched."""
-    page = Page(tmp_path)
+    page = PageServer(tmp_path)
     page.wait_for_approval()
     assert page.request("/demo/workers", {"session": page.session})["call"].startswith("exec_")
     page.stop()
@@ -557,27 +563,27 @@ def test_stopped_page_leaves_no_files_and_no_processes(tmp_path: Path, home: Pat
 def test_keep_option_stores_the_session_of_the_page(tmp_path: Path) -> None:
     """With `--keep FILE` the session is stored there, and every call has ended."""
     kept = tmp_path / "kept.db"
-    page = Page(tmp_path, "--keep", str(kept))
+    page = PageServer(tmp_path, "--keep", str(kept))
     page.wait_for_approval()
     stderr = page.stop(signal.SIGTERM)
     assert page.process.returncode == exit_status.TERMINATED and str(kept) in stderr
     records = read_calls(str(kept))
-    assert sorted(record.title for record in records) == sorted(title for title, _ in STATES)
+    assert sorted(record.title for record in records) == sorted(title for title, _ in STORY_CALLS)
     assert all(record.state in TERMINAL_STATES for record in records)
 
 
 def test_port_in_use_is_an_error(tmp_path: Path) -> None:
     """A second demo fails if its --port is in use."""
-    page = Page(tmp_path)
-    port = page.address["url"].rpartition(":")[2]
-    other = subprocess.run(command("demo", "--port", port), capture_output=True, text=True, timeout=TIMEOUT_S)
+    page = PageServer(tmp_path)
+    port = page.info["url"].rpartition(":")[2]
+    other = subprocess.run(callslip_command("demo", "--port", port), capture_output=True, text=True, timeout=TIMEOUT_S)
     assert other.returncode == exit_status.FAILED and f"port {port}" in other.stderr
     page.stop()
 
 
 def test_routes_of_the_demo_need_the_token(tmp_path: Path) -> None:
     """Starting and killing workers needs the same token as all other routes."""
-    page = Page(tmp_path)
+    page = PageServer(tmp_path)
     for path in ("/demo/workers", "/demo/workers/exec_000000000000/kill"):
         assert page.error_status(path, {"session": page.session}, token="another-token-than-ours") == 401
     assert page.error_status("/demo/workers/exec_000000000000/kill", {}) == 404

@@ -19,8 +19,8 @@ SCHEMA = {"type": "object", "properties": {"amount": {"type": "integer", "maximu
 @pytest.fixture
 def server(browser: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server without pending approvals."""
-    with serving(tmp_path_factory.mktemp("answers")) as running:
-        yield running
+    with serving(tmp_path_factory.mktemp("answers")) as started:
+        yield started
 
 
 def request_approval(server: Server, title: str, session: str = "work", **fields: Any) -> str:
@@ -28,7 +28,7 @@ def request_approval(server: Server, title: str, session: str = "work", **fields
     request = {"toolName": "bash", "input": {"command": title}, "options": OPTIONS, **fields}
     server.append(session, event("approval.requested", title, description=title, **request))
     pending = server.request("/v1/approvals?state=pending")["approvals"]
-    return next(one["approval"] for one in pending if one["description"] == title)
+    return next(approval["approval"] for approval in pending if approval["description"] == title)
 
 
 def get_approval(server: Server, approval: str) -> dict[str, Any]:
@@ -111,14 +111,14 @@ def test_inbox_keyboard_shortcuts(server: Server) -> None:
     press = tab.page.keyboard.press
     focused = tab.page.locator("[data-approval]:has(> article:focus)")
 
-    def states() -> list[str]:
-        return [get_approval(server, one)["state"] for one in ids]
+    def read_states() -> list[str]:
+        return [get_approval(server, approval)["state"] for approval in ids]
 
     press("j")
     expect(focused).to_contain_text("first")
     press("a")
     focused.get_by_role("button", name="Allow once").wait_for()
-    assert states() == ["pending"] * 3
+    assert read_states() == ["pending"] * 3
     press("a")
     expect(focused.locator(".decision")).to_contain_text("Approved")
     press("j")
@@ -136,7 +136,7 @@ def test_inbox_keyboard_shortcuts(server: Server) -> None:
     expect(tab.page.get_by_label("Parameters (JSON)")).to_be_focused()
     press("Escape")
     expect(focused).to_contain_text("third")
-    assert states() == ["granted", "refused", "pending"]
+    assert read_states() == ["granted", "refused", "pending"]
     tab.assert_no_problems()
 
 

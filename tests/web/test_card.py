@@ -23,7 +23,7 @@ def open_card(tab: Tab, title: str) -> Locator:
     return card
 
 
-def copy(tab: Tab, part: Locator, label: str) -> str:
+def copy_text(tab: Tab, part: Locator, label: str) -> str:
     """Press a copy button and return the content of the clipboard."""
     part.get_by_title(label, exact=True).click()
     part.get_by_text("Copied").first.wait_for()
@@ -66,19 +66,19 @@ def check_copy_buttons(site: Server, ledger: Path) -> None:
     window = site.window(height=2000, permissions=["clipboard-read", "clipboard-write"])
     tab = window.tab("/s/away")
     tab.wait_for_seq(seq)
-    look = open_card(tab, "Look")
-    look.get_by_role("button", name="Events").click()
-    events = look.locator(".events li")
+    card = open_card(tab, "Look")
+    card.get_by_role("button", name="Events").click()
+    events = card.locator(".events li")
     events.last.wait_for()
-    types = [one.split()[2] for one in events.all_inner_texts()]
+    types = [text.split()[2] for text in events.all_inner_texts()]
     assert types == ["call.proposed", "call.started", "call.completed"]
-    look.get_by_role("button", name="Raw entry").click()
-    assert entry["callId"] in look.locator(".json").last.inner_text()
-    assert copy(tab, look, "Copy ID") == entry["callId"]
-    assert copy(tab, look, "Copy link") == f"{site.url}/c/{entry['callId']}"
-    curl = shlex.split(copy(tab, look, "Copy as curl"))
+    card.get_by_role("button", name="Raw entry").click()
+    assert entry["callId"] in card.locator(".json").last.inner_text()
+    assert copy_text(tab, card, "Copy ID") == entry["callId"]
+    assert copy_text(tab, card, "Copy link") == f"{site.url}/c/{entry['callId']}"
+    curl = shlex.split(copy_text(tab, card, "Copy as curl"))
     assert curl[0] == "curl" and site.request(curl[-1].removeprefix(site.url))["call"] == entry["callId"]
-    command = shlex.split(copy(tab, look, "Copy as CLI command"))
+    command = shlex.split(copy_text(tab, card, "Copy as CLI command"))
     result = run(*command[1:], "--db", str(ledger))
     assert result.returncode == 0 and entry["callId"] in result.stdout, result.stderr
     tab.assert_no_problems()
@@ -87,8 +87,8 @@ def check_copy_buttons(site: Server, ledger: Path) -> None:
 @in_browser
 def test_duration_of_an_open_call_ticks(site: Server) -> None:
     """The duration of a running call ticks, that of a completed one does not."""
-    done = completed_call("done", "ls", output="a.txt", title="Done")
-    seq = site.append("ticks", event("turn.started"), *done, event("call.started", "runs", title="Runs"))
+    completed = completed_call("done", "ls", output="a.txt", title="Done")
+    seq = site.append("ticks", event("turn.started"), *completed, event("call.started", "runs", title="Runs"))
     window = site.window()
     window.context.clock.install()
     tab = window.tab("/s/ticks")

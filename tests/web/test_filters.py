@@ -78,7 +78,7 @@ def page(node: str) -> Iterator[Client]:
     client.close()
 
 
-def entries() -> list[Any]:
+def entry_dicts() -> list[Any]:
     return [msgspec.to_builtins(entry) for entry in ENTRIES]
 
 
@@ -86,8 +86,8 @@ def ask(page: Client, *jobs: dict[str, Any]) -> list[Any]:
     return list(page.ask(jobs))
 
 
-def filtered(page: Client, typed: str) -> tuple[list[int], list[int]]:
-    (answer,) = ask(page, {"do": "filter", "entries": entries(), "typed": typed, "now": NOW})
+def filter_entries(page: Client, typed: str) -> tuple[list[int], list[int]]:
+    (answer,) = ask(page, {"do": "filter", "entries": entry_dicts(), "typed": typed, "now": NOW})
     assert answer["together"] == answer["left"], typed
     return answer["alone"], answer["left"]
 
@@ -108,7 +108,7 @@ def test_filter_text_is_parsed_into_terms(page: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "left"),
+    ("typed", "expected"),
     [
         ("", [1, 2, 3, 4, 5, 6, 7, 8]),
         ("tool:bash", [4, 5]),
@@ -139,25 +139,25 @@ def test_filter_text_is_parsed_into_terms(page: Client) -> None:
         (".*", []),
     ],
 )
-def test_filter_returns_matching_entries(page: Client, typed: str, left: list[int]) -> None:
+def test_filter_returns_matching_entries(page: Client, typed: str, expected: list[int]) -> None:
     """A call and its approval request match together."""
-    assert filtered(page, typed)[1] == left
+    assert filter_entries(page, typed)[1] == expected
 
 
 def test_predicate_tests_a_single_entry(page: Client) -> None:
-    assert filtered(page, "status:completed")[0] == [4]
-    assert filtered(page, "delete")[0] == [1, 3, 5]
+    assert filter_entries(page, "status:completed")[0] == [4]
+    assert filter_entries(page, "delete")[0] == [1, 3, 5]
 
 
 def test_text_search_uses_unescaped_text(page: Client) -> None:
     """Quotes and line breaks in parameters are not escaped as in JSON."""
-    assert filtered(page, "hello")[1] == [4, 5]
-    assert filtered(page, "\\n")[1] == []
+    assert filter_entries(page, "hello")[1] == [4, 5]
+    assert filter_entries(page, "\\n")[1] == []
 
 
 def test_facet_counts_ignore_the_facets_own_term(page: Client) -> None:
-    """A count shows what another choice would select."""
-    job = {"do": "facets", "entries": entries()}
+    """A count is the number of calls that another choice would select."""
+    job = {"do": "facets", "entries": entry_dicts()}
     free, chosen, text = ask(page, *({**job, "typed": typed} for typed in ("", "tool:bash", "file")))
     assert free["tool"] == [["", 1, False], ["Read", 1, False], ["bash", 1, False]]
     assert chosen["tool"] == [["bash", 1, True], ["", 1, False], ["Read", 1, False]]
@@ -167,7 +167,7 @@ def test_facet_counts_ignore_the_facets_own_term(page: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "value", "then"),
+    ("typed", "value", "expected"),
     [
         ("", "bash", "tool:bash"),
         ("a b", "my tool", 'a b tool:"my tool"'),
@@ -177,12 +177,12 @@ def test_facet_counts_ignore_the_facets_own_term(page: Client) -> None:
         ("-tool:bash", "bash", "-tool:bash tool:bash"),
     ],
 )
-def test_facet_choice_is_added_to_its_term_or_removed(page: Client, typed: str, value: str, then: str) -> None:
-    assert ask(page, {"do": "toggle", "typed": typed, "field": "tool", "value": value}) == [then]
+def test_facet_choice_is_added_to_its_term_or_removed(page: Client, typed: str, value: str, expected: str) -> None:
+    assert ask(page, {"do": "toggle", "typed": typed, "field": "tool", "value": value}) == [expected]
 
 
 def test_bar_has_queued_waiting_and_running_segments(page: Client) -> None:
-    (bars,) = ask(page, {"do": "bars", "entries": entries(), "now": NOW})
+    (bars,) = ask(page, {"do": "bars", "entries": entry_dicts(), "now": NOW})
     assert bars[0]["segments"] == [
         ["queued", 1_000, 2_000],
         ["waiting", 2_000, 7_500],
@@ -195,17 +195,21 @@ def test_bar_has_queued_waiting_and_running_segments(page: Client) -> None:
     assert bars[2]["text"] == "Queued 1.0s · Running 8.0s so far"
 
 
-def call(id: int, at: int, **more: Any) -> dict[str, Any]:
+def make_call(id: int, at: int, **more: Any) -> dict[str, Any]:
     return {"type": "tool_call", "id": id, "at": at, "callId": f"exec_{id}", "status": "completed", **more}
 
 
-def request(id: int, at: int, call: int, **more: Any) -> dict[str, Any]:
+def make_request(id: int, at: int, call: int, **more: Any) -> dict[str, Any]:
     return {"type": "permission_request", "id": id, "at": at, "callId": f"exec_{call}", **more}
 
 
 def test_unanswered_requests_end_with_the_next_request_or_the_call(page: Client) -> None:
-    ended = [call(1, 0, endedAt=900), request(2, 100, 1, state="superseded"), request(3, 300, 1, state="moot")]
-    waiting = [call(4, 1000, status="awaiting_approval"), request(5, 1000, 4, state="pending")]
+    ended = [
+        make_call(1, 0, endedAt=900),
+        make_request(2, 100, 1, state="superseded"),
+        make_request(3, 300, 1, state="moot"),
+    ]
+    waiting = [make_call(4, 1000, status="awaiting_approval"), make_request(5, 1000, 4, state="pending")]
     (bars,) = ask(page, {"do": "bars", "entries": ended + waiting, "now": 2000})
     assert bars[0]["segments"] == [["queued", 0, 100], ["waiting", 100, 900]]
     assert bars[1]["segments"] == [["waiting", 1000, "open"]]
@@ -214,30 +218,34 @@ def test_unanswered_requests_end_with_the_next_request_or_the_call(page: Client)
 
 def test_times_out_of_order_give_no_negative_length(page: Client) -> None:
     """Sources have their own clocks: a call may end before it started."""
-    (bars,) = ask(page, {"do": "bars", "entries": [call(1, 5000, startedAt=7000, endedAt=4000)], "now": 0})
+    (bars,) = ask(page, {"do": "bars", "entries": [make_call(1, 5000, startedAt=7000, endedAt=4000)], "now": 0})
     assert bars == [{"id": 1, "from": 5000, "to": 5000, "text": "", "segments": []}]
 
 
 def test_idle_time_is_collapsed_and_every_time_has_a_position(page: Client) -> None:
     day = 86_400_000
-    calls = [call(1, 0, endedAt=10_000), call(2, 12_000, endedAt=20_000), call(3, day, endedAt=day + 20_000)]
+    calls = [
+        make_call(1, 0, endedAt=10_000),
+        make_call(2, 12_000, endedAt=20_000),
+        make_call(3, day, endedAt=day + 20_000),
+    ]
     times = [0, 5_000, 11_000, 20_000, day, day + 7_000]
     job = {"do": "axis", "entries": calls, "now": 0, "times": times}
-    folded, whole = ask(page, *({**job, "fold": fold} for fold in (True, False)))
+    folded, unfolded = ask(page, *({**job, "fold": fold} for fold in (True, False)))
     assert folded["folded"] == [[20_000, day]]
-    assert folded["gaps"] == whole["gaps"] == 1
-    assert folded["back"] == whole["back"] == times
-    assert folded["length"] < 45_000 < whole["length"] == day + 20_000
+    assert folded["gaps"] == unfolded["gaps"] == 1
+    assert folded["back"] == unfolded["back"] == times
+    assert folded["length"] < 45_000 < unfolded["length"] == day + 20_000
     assert folded["places"] == sorted(folded["places"])
     assert 2 <= len(folded["ticks"]) <= 9
-    assert whole["half"] == {
-        "from": pytest.approx(whole["length"] * 0.25, rel=0.05),
-        "to": pytest.approx(whole["length"] * 0.75, rel=0.05),
+    assert unfolded["half"] == {
+        "from": pytest.approx(unfolded["length"] * 0.25, rel=0.05),
+        "to": pytest.approx(unfolded["length"] * 0.75, rel=0.05),
     }
 
 
 def test_many_collapsed_gaps_leave_room_for_the_calls(page: Client) -> None:
-    calls = [call(n, n * 3_600_000, endedAt=n * 3_600_000 + 1000) for n in range(1, 301)]
+    calls = [make_call(n, n * 3_600_000, endedAt=n * 3_600_000 + 1000) for n in range(1, 301)]
     (axis,) = ask(page, {"do": "axis", "entries": calls, "now": 0, "fold": True})
     assert axis["gaps"] == 299
     assert axis["length"] <= 1.25 * 300 * 1000
@@ -249,7 +257,7 @@ def test_axis_without_calls_has_length_one(page: Client) -> None:
 
 
 def test_turn_bands_last_from_the_first_entry_to_the_end_of_the_last_call(page: Client) -> None:
-    (axis,) = ask(page, {"do": "axis", "entries": entries(), "now": NOW, "fold": True})
+    (axis,) = ask(page, {"do": "axis", "entries": entry_dicts(), "now": NOW, "fold": True})
     assert axis["bands"] == [{"turn": "t1", "from": 900, "to": 14_000}, {"turn": "t2", "from": 20_000, "to": "open"}]
 
 

@@ -15,7 +15,7 @@ from tests.support.sample_sessions import event, live_run, long_session
 ROWS = 10_000
 
 
-def script_seconds(tab: Tab, path: str) -> float:
+def measure_script_seconds(tab: Tab, path: str) -> float:
     """Return the script time in a tab until a session is shown."""
     devtools = tab.page.context.new_cdp_session(tab.page)
     devtools.send("Performance.enable")
@@ -89,10 +89,12 @@ def test_history_shows_the_same_as_export_at(site: Server) -> None:
     for at in random.Random(8).sample(range(2, seq), 5):
         tab.page.get_by_role("slider", name="Event", exact=True).fill(str(at))
         tab.until(lambda at=at: (tab.state("past") or {}).get("seq") == at, f"event {at}")
-        then = json.loads(run(*command, str(at)).stdout)
-        assert tab.state("past")["entries"] == then["entries"]
-        tab.until(lambda then=then: [row.id for row in tab.rows()] == [entry["id"] for entry in then["entries"]])
-        states = {entry["id"]: entry["status"] for entry in then["entries"] if entry["type"] == "tool_call"}
+        exported = json.loads(run(*command, str(at)).stdout)
+        assert tab.state("past")["entries"] == exported["entries"]
+        tab.until(
+            lambda exported=exported: [row.id for row in tab.rows()] == [entry["id"] for entry in exported["entries"]]
+        )
+        states = {entry["id"]: entry["status"] for entry in exported["entries"] if entry["type"] == "tool_call"}
         assert {row.id: row.state for row in tab.rows() if row.id in states} == states
     tab.page.get_by_role("button", name="Return to live").click()
     tab.until(lambda: "Done." in tab.text(), "the present")
@@ -105,7 +107,7 @@ def test_ten_thousand_rows_open_quickly_and_scroll(site: Server) -> None:
     for batch in long_session(ROWS):
         site.append("many", *batch)
     tab = site.window().tab("/")
-    seconds = script_seconds(tab, "/s/many")
+    seconds = measure_script_seconds(tab, "/s/many")
     print(f"{seconds:.3f} s of script")
     assert seconds < 1.0
     tab.until(lambda: "The end." in tab.text(), "the newest")

@@ -14,7 +14,7 @@ from tests.support.sample_sessions import OPTIONS, event, every_state, live_run
 
 NOW = "2030-01-01T12:00:00Z"
 
-FRAMES = """async () => {
+READ_FRAMES = """async () => {
     const got = [];
     for (let frame = 0; frame < 8; frame++) {
         await new Promise(requestAnimationFrame);
@@ -33,16 +33,16 @@ def test_timeline_does_not_move_without_changes(site: Server) -> None:
     for width in (1280, 380):
         for height in (900, 860, 929):
             tab.page.set_viewport_size({"width": width, "height": height})
-            tab.until(lambda: len(set(tab.page.evaluate(FRAMES))) == 1, f"a stable timeline, {width} by {height}")
+            tab.until(lambda: len(set(tab.page.evaluate(READ_FRAMES))) == 1, f"a stable timeline, {width} by {height}")
     tab.assert_no_problems()
 
 
 @in_browser
 def test_identical_commands_are_distinguished_by_id(site: Server) -> None:
     """Two identical `ls` calls, of which the second ends first: each card shows the state of its own call."""
-    equal = {"toolName": "bash", "title": "ls", "input": {"command": "ls"}}
-    site.append("equal", event("turn.started"), event("call.proposed", "one", **equal))
-    seq = site.append("equal", event("call.proposed", "two", **equal))
+    same_fields = {"toolName": "bash", "title": "ls", "input": {"command": "ls"}}
+    site.append("equal", event("turn.started"), event("call.proposed", "one", **same_fields))
+    seq = site.append("equal", event("call.proposed", "two", **same_fields))
     one, two = (entry["id"] for entry in site.entries("equal"))
     tab = site.window().tab("/s/equal")
 
@@ -68,7 +68,7 @@ def test_reload_at_any_time_shows_the_same(site: Server) -> None:
     moments = set(random.Random(6).sample(range(1, len(run)), 20))
     seq = site.append("reload", *run[0])
     window = site.window(height=12_000)
-    window.context.clock.set_fixed_time(NOW)  # Durations would tick in between.
+    window.context.clock.set_fixed_time(NOW)  # Otherwise durations would tick between the two reads.
     tab = window.tab("/s/reload")
     for number, events in enumerate(run[1:], 1):
         seq = site.append("reload", *events)
@@ -92,8 +92,8 @@ def test_tabs_show_the_same(site: Server) -> None:
         seq = site.append("step", *events)
     for tab in tabs:
         tab.wait_for_seq(seq)
-    shown = [[(row.id, row.state) for row in tab.rows()] for tab in tabs]
-    assert shown[0] == shown[1] == shown[2] and len(shown[0]) > 8
+    states = [[(row.id, row.state) for row in tab.rows()] for tab in tabs]
+    assert states[0] == states[1] == states[2] and len(states[0]) > 8
     for tab in tabs:
         tab.assert_no_problems()
 
@@ -106,24 +106,24 @@ def test_decision_in_one_tab_is_shown_in_the_others(site: Server) -> None:
     )
     seq = site.append("asked", event("turn.started"), {**request, "approval": "appr_00000000a5ed"})
     window = site.window()
-    here, there, listed = window.tab("/s/asked"), window.tab("/s/asked"), site.window().tab("/inbox")
-    for tab in (here, there):
+    first, second, inbox = window.tab("/s/asked"), window.tab("/s/asked"), site.window().tab("/inbox")
+    for tab in (first, second):
         tab.wait_for_seq(seq)
-    card = listed.page.locator("[data-approval=appr_00000000a5ed]")
+    card = inbox.page.locator("[data-approval=appr_00000000a5ed]")
     card.wait_for()
     if card.get_by_role("button", expanded=False).count():
         card.get_by_role("button", expanded=False).click()
-    places = (here.page.locator(".row"), there.page.locator(".row"), card)
-    for place in places:
-        place.get_by_role("button", name="Allow once").wait_for()
-    here.page.get_by_role("button", name="Allow once").click()
-    for place in places:
-        place.get_by_role("button", name="Allow once").wait_for(state="detached")
-        place.get_by_text("Approved").first.wait_for()
-        expect(place.get_by_role("button", name="Reject")).to_have_count(0)
-    (answered,) = [entry for entry in site.entries("asked") if entry["type"] == "permission_request"]
-    assert answered["responseOption"] == "yes"
-    for tab in (here, there, listed):
+    cards = (first.page.locator(".row"), second.page.locator(".row"), card)
+    for shown in cards:
+        shown.get_by_role("button", name="Allow once").wait_for()
+    first.page.get_by_role("button", name="Allow once").click()
+    for shown in cards:
+        shown.get_by_role("button", name="Allow once").wait_for(state="detached")
+        shown.get_by_text("Approved").first.wait_for()
+        expect(shown.get_by_role("button", name="Reject")).to_have_count(0)
+    (request_entry,) = [entry for entry in site.entries("asked") if entry["type"] == "permission_request"]
+    assert request_entry["responseOption"] == "yes"
+    for tab in (first, second, inbox):
         tab.assert_no_problems()
 
 

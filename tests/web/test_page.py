@@ -23,8 +23,8 @@ from tests.support.sample_sessions import (
 
 MAX_PAGE_BYTES = 200_000
 WIDE = 1280
-NARROW_TOO = ("timeline", "waterfall", "inbox")
-LABELS = {state: state.capitalize() for state in STATES} | {"awaiting_approval": "Waiting for approval"}
+VIEWS_SAVED_NARROW = ("timeline", "waterfall", "inbox")
+STATE_LABELS = {state: state.capitalize() for state in STATES} | {"awaiting_approval": "Waiting for approval"}
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +57,11 @@ def test_page_is_small(gallery: Server) -> None:
     """All views together load less than 200 KB, and nothing from other hosts."""
     tab = gallery.window().tab("/")
     for view, path in (("session", "/s/states"), ("inbox", "/inbox"), ("commands", "/commands"), ("sessions", "/")):
-        tab.page.evaluate("async (path) => (await import('/web/state.js')).go(path)", path)  # Like a click.
+        # As a click on a link does.
+        tab.page.evaluate("async (path) => (await import('/web/state.js')).go(path)", path)
         tab.page.locator(f"main.view-{view} h1").first.wait_for(state="attached")
         if view == "session":
-            waterfall(tab, "A call that is running")
+            show_waterfall(tab, "A call that is running")
     sizes = tab.page.evaluate("""() => ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind))
         .filter(({ name }) => !name.includes("/v1/")).map(({ name, encodedBodySize }) => [name, encodedBodySize])""")
     total = sum(size for _, size in sizes)
@@ -77,7 +78,7 @@ def test_every_state_has_a_label_and_passes_axe(gallery: Server, theme: str, wid
         if entry["type"] != "tool_call":
             continue
         row = tab.row(entry["id"])
-        assert row and row.state == entry["status"] and row.label.endswith(LABELS[entry["status"]]), (entry, row)
+        assert row and row.state == entry["status"] and row.label.endswith(STATE_LABELS[entry["status"]]), (entry, row)
         assert ("late" in row.text.lower()) == ("late" in entry), row.text
         assert ("truncated" in row.text.lower()) >= ("truncated" in entry), row.text
     assert tab.axe_violations() == [] and tab.find_overflow() == []
@@ -88,14 +89,14 @@ def test_every_state_has_a_label_and_passes_axe(gallery: Server, theme: str, wid
     tab.assert_no_problems()
 
 
-def timeline(tab: Tab) -> None:
+def show_timeline_start(tab: Tab) -> None:
     """Scroll to the start: the timeline opens at its end."""
     tab.until(lambda: "git push" in tab.text(), "the end")
     tab.page.evaluate("scrollTo(0, 0)")
     tab.page.get_by_role("button", name="Jump to latest").wait_for()
 
 
-def waterfall(tab: Tab, shown: str = "git push") -> None:
+def show_waterfall(tab: Tab, shown: str = "git push") -> None:
     tab.page.get_by_role("button", name="Waterfall").click()
     tab.page.locator(".wf-head").wait_for()
     tab.until(lambda: shown in tab.text(), "the waterfall")
@@ -106,23 +107,23 @@ def open_request(tab: Tab) -> None:
     tab.page.get_by_role("button", name="Allow once").wait_for()
 
 
-def facets(tab: Tab) -> None:
+def choose_failed_facet(tab: Tab) -> None:
     tab.page.get_by_role("button", name="Facets").click()
     tab.page.get_by_label("Filter", exact=True).fill("status:failed")
-    tab.until(lambda: len(tab.rows()) == 2, "those that failed")
+    tab.until(lambda: len(tab.rows()) == 2, "the failed calls")
 
 
-def past(tab: Tab) -> None:
+def show_past(tab: Tab) -> None:
     tab.page.get_by_role("slider", name="Event", exact=True).fill("12")
     tab.page.get_by_text("Viewing event 12 of").wait_for()
 
 
 VIEWS: dict[str, tuple[str, Callable[[Tab], object]]] = {
     "sessions": ("/", lambda tab: tab.page.get_by_text("Notes on the week").wait_for()),
-    "timeline": ("/s/story", timeline),
-    "waterfall": ("/s/story", waterfall),
-    "filtered": ("/s/story", facets),
-    "past": ("/s/story", past),
+    "timeline": ("/s/story", show_timeline_start),
+    "waterfall": ("/s/story", show_waterfall),
+    "filtered": ("/s/story", choose_failed_facet),
+    "past": ("/s/story", show_past),
     "inbox": ("/inbox", open_request),
     "commands": ("/commands", lambda tab: tab.page.get_by_text("open_page").first.wait_for()),
 }
@@ -133,18 +134,18 @@ VIEWS: dict[str, tuple[str, Callable[[Tab], object]]] = {
 def test_every_view_passes_axe(gallery: Server, theme: str, width: int) -> None:
     """Lists, timeline, waterfall, filters, history, inbox, commands: no axe violation and no horizontal scrolling."""
     window = gallery.window(theme, width, 900 if width > 500 else 760)
-    found = []
+    problems = []
     for view, (path, prepare) in VIEWS.items():
         tab = window.tab(path)
         if path.startswith("/s/"):
             wait_until_drawn(tab, gallery, path.removeprefix("/s/"))
         prepare(tab)
-        found += [f"{view}: {problem}" for problem in [*tab.axe_violations(), *tab.find_overflow()]]
-        if width == WIDE or view in NARROW_TOO:
+        problems += [f"{view}: {problem}" for problem in [*tab.axe_violations(), *tab.find_overflow()]]
+        if width == WIDE or view in VIEWS_SAVED_NARROW:
             tab.save_image(f"{view}-{theme}" + ("" if width == WIDE else "-narrow"))
         tab.assert_no_problems()
         tab.page.close()
-    assert found == []
+    assert problems == []
 
 
 @in_browser
@@ -179,7 +180,7 @@ def test_long_texts_do_not_overflow(site: Server) -> None:
 
 @in_browser
 def test_hostile_text_is_escaped(site: Server) -> None:
-    """Text of a tool, an agent or a user never runs a script or sends a request, wherever it is shown."""
+    """Text of a tool, an agent or a user never runs a script or sends a request in any view."""
     site.append("hostile <b>", *hostile_session())
     site.request("/v1/calls", {"action": HOSTILE[0], "params": {"x": HOSTILE[1]}, "client": "h", "timeout": 600})
     window = site.window(height=8000)
@@ -189,6 +190,8 @@ def test_hostile_text_is_escaped(site: Server) -> None:
             wait_until_drawn(tab, site, "hostile <b>")
         tab.until(lambda tab=tab: "onerror" in tab.text(), "the hostile text")
         tab.open_all()
-        alive = "main img[onerror], main svg[onload], main script, main [href^='javascript:'], main [src^='http']"
-        assert not tab.page.locator(alive).count()
+        active_elements = (
+            "main img[onerror], main svg[onload], main script, main [href^='javascript:'], main [src^='http']"
+        )
+        assert not tab.page.locator(active_elements).count()
         tab.assert_no_problems()

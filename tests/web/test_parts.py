@@ -39,7 +39,7 @@ def ask(client: Client) -> Ask:
 # Markdown
 
 
-def inside(drawn: str) -> str:
+def strip_outer_element(drawn: str) -> str:
     """Return the content of the element that every text is drawn into."""
     return drawn.removeprefix('<div class="md">').removesuffix("</div>")
 
@@ -67,7 +67,7 @@ def inside(drawn: str) -> str:
     ],
 )
 def test_markdown_is_drawn_with_known_elements(ask: Ask, text: str, drawn: str) -> None:
-    assert inside(ask("markdown", text=text)) == drawn
+    assert strip_outer_element(ask("markdown", text=text)) == drawn
 
 
 def test_a_table_has_a_head_and_rows(ask: Ask) -> None:
@@ -96,10 +96,10 @@ def test_bare_url_is_a_link_without_the_full_stop(ask: Ask) -> None:
 
 
 def test_html_in_markdown_is_text(ask: Ask) -> None:
-    assert inside(ask("markdown", text=HOSTILE)) == f'<p dir="auto">‹{HOSTILE}›</p>'
+    assert strip_outer_element(ask("markdown", text=HOSTILE)) == f'<p dir="auto">‹{HOSTILE}›</p>'
 
 
-ELEMENTS = {
+KNOWN_ELEMENTS = {
     "div",
     "p",
     "h2",
@@ -117,7 +117,7 @@ ELEMENTS = {
     "em",
     "del",
 }
-ELEMENTS |= {"a", "br", "hr", "table", "thead", "tbody", "tr", "th", "td"}
+KNOWN_ELEMENTS |= {"a", "br", "hr", "table", "thead", "tbody", "tr", "th", "td"}
 
 
 @given(st.text(st.sampled_from("ab \n*_`~#>|-[]()!<1.\\:/h\u202e\x1b")))
@@ -125,7 +125,7 @@ def test_any_text_is_drawn_with_known_elements(client: Client, text: str) -> Non
     drawn = run_part(client, "markdown", text=text)
     outside = "".join(piece.rpartition("›")[2] for piece in drawn.split("‹"))
     names = {tag.partition(">")[0].strip("/").partition(" ")[0] for tag in outside.split("<")[1:]}
-    assert names <= ELEMENTS
+    assert names <= KNOWN_ELEMENTS
     assert "\x1b" not in drawn
     assert "\u202e" not in drawn
 
@@ -193,8 +193,10 @@ def test_terminal_commands_are_removed(ask: Ask, text: str, shown: str) -> None:
 
 @given(st.lists(st.integers(0, 255), min_size=6, max_size=6))
 def test_every_colour_is_readable_on_its_background(client: Client, parts: list[int]) -> None:
-    fore, back = (";".join(map(str, some)) for some in (parts[:3], parts[3:]))
-    text = f"\x1b[38;2;{fore}ma\x1b[48;2;{back}mb\x1b[7mc\x1b[0m" + "".join(f"\x1b[{n}mx" for n in range(30, 38))
+    foreground, background = (";".join(map(str, part)) for part in (parts[:3], parts[3:]))
+    text = f"\x1b[38;2;{foreground}ma\x1b[48;2;{background}mb\x1b[7mc\x1b[0m" + "".join(
+        f"\x1b[{n}mx" for n in range(30, 38)
+    )
     contrasts = run_part(client, "contrasts", text=text)
     assert contrasts
     assert min(contrasts) >= 4.5
@@ -210,7 +212,7 @@ def test_text_format_is_detected(ask: Ask) -> None:
 # Differences
 
 
-def applied(lines: list[dict[str, Any]], kinds: tuple[str, str]) -> list[str]:
+def texts_of_kinds(lines: list[dict[str, Any]], kinds: tuple[str, str]) -> list[str]:
     return [line["text"] for line in lines if line["kind"] in kinds]
 
 
@@ -225,7 +227,7 @@ def test_diff_contains_both_texts(client: Client, before: str, after: str) -> No
     assert all(before.splitlines()[number - 1] == text for number, text in old.items())
     assert all(after.splitlines()[number - 1] == text for number, text in new.items())
     if before == after:
-        assert not applied(lines, ("add", "del"))
+        assert not texts_of_kinds(lines, ("add", "del"))
 
 
 def test_diff_shows_only_lines_near_a_change(ask: Ask) -> None:

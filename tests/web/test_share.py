@@ -20,36 +20,36 @@ Sessions = Callable[[str], str]
 
 TALL_PX = 8000
 STATE_LABELS = {state: state.capitalize() for state in STATES} | {"awaiting_approval": "Waiting for approval"}
-NOON = 1_700_000_000_000
+NOW_MS = 1_700_000_000_000
 
 
-def demo() -> list[EventDict]:
-    return [one for batch in live_run(7, 6) for one in batch]
+def live_session() -> list[EventDict]:
+    return [event for batch in live_run(7, 6) for event in batch]
 
 
 SAMPLES: dict[str, Callable[[], list[EventDict]]] = {
     "states": every_state,
-    "story": lambda: example_session(NOON),
-    "demo": demo,
+    "story": lambda: example_session(NOW_MS),
+    "demo": live_session,
     "hostile <b>": hostile_session,
 }
 
 
 @pytest.fixture(scope="module")
 def sessions(site: Server) -> Sessions:
-    """A function that returns the name of a sample session, which is created once for all tests here."""
+    """Return a function that creates a sample session once, and returns its name."""
     names: dict[str, str] = {}
 
-    def name(kind: str) -> str:
+    def name_session(kind: str) -> str:
         if kind not in names:
             names[kind] = f"share {kind}"
             site.append(names[kind], *SAMPLES[kind]())
         return names[kind]
 
-    return name
+    return name_session
 
 
-def export(site: Server, session: str, folder: Path) -> Path:
+def download_export(site: Server, session: str, folder: Path) -> Path:
     """Download the exported file of a session."""
     url = f"{site.url}/v1/sessions/{quote(session)}?format=html"
     request = urllib.request.Request(url, headers={"authorization": f"Bearer {site.token}"})
@@ -63,7 +63,7 @@ def open_file(site: Server, path: Path, *look: Any, at: str = "", **options: Any
     """Open a file in a browser without network."""
     window = site.window(*look, offline=True, **options)
     tab = Tab(window.context.new_page(), site)
-    tab.page.clock.set_fixed_time(NOON)
+    tab.page.clock.set_fixed_time(NOW_MS)
     tab.page.goto(path.as_uri() + at)
     tab.ignore_problems(f"external request: {path.as_uri()}")
     return tab
@@ -78,7 +78,7 @@ def wait_for_rows(tab: Tab, count: int = 1) -> Tab:
 def open_page(site: Server, session: str, *look: Any) -> Tab:
     """Open the same session on the page, after its last event and without the parts that need a server."""
     tab = site.window(*look).tab("/")
-    tab.page.clock.set_fixed_time(NOON)
+    tab.page.clock.set_fixed_time(NOW_MS)
     tab.go(f"/s/{quote(session)}")
     tab.wait_for_seq(site.seq(session))
     tab.page.add_style_tag(url=f"{site.url}/web/shared.css")
@@ -119,13 +119,13 @@ STYLES = """() => [".session-head", ".plan-panel", ".row"]
     })"""
 
 
-def assert_same(one: Tab, other: Tab) -> list[Row]:
+def assert_same_rows(first: Tab, second: Tab) -> list[Row]:
     """Assert that both show the same rows, with the same texts, colours, fonts and sizes."""
-    wait_for_redraw(one)
-    wait_for_redraw(other)
-    rows = one.rows()
-    assert rows == other.rows()
-    styles = one.page.evaluate(STYLES), other.page.evaluate(STYLES)
+    wait_for_redraw(first)
+    wait_for_redraw(second)
+    rows = first.rows()
+    assert rows == second.rows()
+    styles = first.page.evaluate(STYLES), second.page.evaluate(STYLES)
     different = [pair for pair in zip(*styles, strict=False) if pair[0] != pair[1]]
     assert styles[0] == styles[1], different[:3]
     return rows
@@ -137,15 +137,15 @@ def test_file_looks_like_the_page(site: Server, sessions: Sessions, tmp_path: Pa
     """In every state, rows have the same texts, colours, fonts and sizes, closed and open, and pass axe."""
     session = sessions("states")
     look = (theme, width, TALL_PX)
-    file = wait_for_rows(open_file(site, export(site, session, tmp_path), *look), len(site.entries(session)))
+    file = wait_for_rows(open_file(site, download_export(site, session, tmp_path), *look), len(site.entries(session)))
     page = open_page(site, session, *look)
     states = {entry["id"]: entry.get("status", "") for entry in site.entries(session)}
-    rows = assert_same(file, page)
+    rows = assert_same_rows(file, page)
     assert {row.id for row in rows} == set(states)
     assert all(row.state == states[row.id] for row in rows if states[row.id])
     open_all(file)
     open_all(page)
-    open_rows = assert_same(file, page)
+    open_rows = assert_same_rows(file, page)
     assert sum(len(row.text) for row in open_rows) > 2 * sum(len(row.text) for row in rows)
     assert file.axe_violations() == [] and file.find_overflow() == []
     file.assert_no_problems()
@@ -160,14 +160,14 @@ def test_sample_sessions_look_the_same_and_run_no_scripts(
     """The rows are the same as on the page; no foreign script runs and no request is sent."""
     session = sessions(kind)
     look = ("light", 1280, 2 * TALL_PX)
-    file = wait_for_rows(open_file(site, export(site, session, tmp_path), *look), len(site.entries(session)))
+    file = wait_for_rows(open_file(site, download_export(site, session, tmp_path), *look), len(site.entries(session)))
     page = open_page(site, session, *look)
-    assert_same(file, page)
+    assert_same_rows(file, page)
     open_all(file)
     open_all(page)
-    assert_same(file, page)
-    alive = "script, iframe, link, style, [onerror], [onload], [href^='javascript:'], [src^='http']"
-    assert not file.page.locator(f"body :is({alive})").count()
+    assert_same_rows(file, page)
+    active_elements = "script, iframe, link, style, [onerror], [onload], [href^='javascript:'], [src^='http']"
+    assert not file.page.locator(f"body :is({active_elements})").count()
     assert {request.url.partition(":")[0] for request in file.requests} <= {"file", "blob", "data"}
     file.assert_no_problems()
     page.assert_no_problems()
@@ -177,7 +177,7 @@ def test_sample_sessions_look_the_same_and_run_no_scripts(
 def test_file_needs_no_server(site: Server, sessions: Sessions, tmp_path: Path) -> None:
     """The file has no prompt box, history slider, decisions or downloads, and its buttons send no request."""
     session = sessions("states")
-    file = wait_for_rows(open_file(site, export(site, session, tmp_path), "light", 1280, TALL_PX))
+    file = wait_for_rows(open_file(site, download_export(site, session, tmp_path), "light", 1280, TALL_PX))
     open_all(file)
     assert "Truncated. Full output: 108.0 kB." in file.text()
     assert "Not answered yet at this point." in file.text()
@@ -196,12 +196,12 @@ def test_file_needs_no_server(site: Server, sessions: Sessions, tmp_path: Path) 
 @in_browser
 def test_filters_waterfall_links_and_keys_work_in_the_file(site: Server, sessions: Sessions, tmp_path: Path) -> None:
     """Everything that needs no server works as on the page."""
-    path = export(site, sessions("story"), tmp_path)
+    path = download_export(site, sessions("story"), tmp_path)
     failed = [entry["id"] for entry in site.entries(sessions("story")) if entry.get("status") == "failed"]
     file = wait_for_rows(open_file(site, path))
     file.page.keyboard.press("/")
     file.page.keyboard.type("status:failed")
-    file.until(lambda: [row.id for row in file.rows()] == failed, "those that failed")
+    file.until(lambda: [row.id for row in file.rows()] == failed, "the failed calls")
     file.page.get_by_label("Clear filters").click()
     file.page.get_by_role("button", name="Waterfall").click()
     file.page.locator(".wf-head").first.wait_for(state="attached")
@@ -225,14 +225,16 @@ INJECTION = """<script>alert(1)</script><script type=module>alert(2)</script><im
 @in_browser
 def test_injected_markup_runs_nothing(site: Server, sessions: Sessions, tmp_path: Path) -> None:
     """If escaping failed, the file's policy would still block foreign scripts, styles and requests."""
-    path = export(site, sessions("story"), tmp_path)
+    path = download_export(site, sessions("story"), tmp_path)
     path.write_text(path.read_text().replace("<main>", f"<main>{INJECTION}", 1))
     file = wait_for_rows(open_file(site, path))
-    plain = open_file(site, path, java_script_enabled=False)
-    assert "Made with Callslip" in plain.text()
-    for tab in (file, plain):
+    without_scripts = open_file(site, path, java_script_enabled=False)
+    assert "Made with Callslip" in without_scripts.text()
+    for tab in (file, without_scripts):
         assert not [problem for problem in tab.problems if problem.startswith("dialog")]
-        external = [one.url for one in tab.requests if not one.url.startswith(("file:", "blob:", "about:", "data:"))]
+        external = [
+            request.url for request in tab.requests if not request.url.startswith(("file:", "blob:", "about:", "data:"))
+        ]
         assert not external
 
 
@@ -240,37 +242,37 @@ def test_injected_markup_runs_nothing(site: Server, sessions: Sessions, tmp_path
 @in_browser
 def test_file_is_readable_without_scripts(site: Server, sessions: Sessions, tmp_path: Path, theme: str) -> None:
     """Without scripts, as in a mail preview, the file shows every entry in a plain style."""
-    path = export(site, sessions("states"), tmp_path)
-    plain = open_file(site, path, theme, java_script_enabled=False)
+    path = download_export(site, sessions("states"), tmp_path)
+    file = open_file(site, path, theme, java_script_enabled=False)
     for entry in site.entries(sessions("states")):
-        text = plain.page.locator(f"#e{entry['id']}").inner_text()
+        text = file.page.locator(f"#e{entry['id']}").inner_text()
         assert STATE_LABELS.get(entry.get("status"), "") in text
-    assert "Made with Callslip" in plain.text() and not plain.rows()
-    assert plain.find_overflow() == [] and not plain.problems
+    assert "Made with Callslip" in file.text() and not file.rows()
+    assert file.find_overflow() == [] and not file.problems
 
 
 @in_browser
 def test_file_that_fails_to_draw_shows_its_plain_version(site: Server, sessions: Sessions, tmp_path: Path) -> None:
     """An outdated browser shows the plain version, with nothing hidden."""
-    path = export(site, sessions("story"), tmp_path)
+    path = download_export(site, sessions("story"), tmp_path)
     path.write_text(path.read_text().replace('id="modules" type="text/plain">', 'id="modules" type="text/plain">x'))
     broken = open_file(site, path)
     broken.until(lambda: "Made with Callslip" in broken.text(), "the plain version")
     assert broken.page.locator("article").first.is_visible() and not broken.rows()
     assert broken.problems
-    fresh = open_file(site, path, java_script_enabled=False)
-    assert fresh.text() == broken.text()
+    without_scripts = open_file(site, path, java_script_enabled=False)
+    assert without_scripts.text() == broken.text()
 
 
 @in_browser
 def test_long_session_opens_at_its_start_and_draws_visible_rows(site: Server, tmp_path: Path) -> None:
     """The file has ten thousand entries, of which a few dozen are drawn."""
     entries: list[Any] = [
-        ToolCall(id=n, at=NOON, call_id=f"exec_{n:012x}", tool_call_id="t", title=f"Call {n}", status="completed")
+        ToolCall(id=n, at=NOW_MS, call_id=f"exec_{n:012x}", tool_call_id="t", title=f"Call {n}", status="completed")
         for n in range(1, 10_000)
     ]
     path = tmp_path / "long.html"
-    last = Message(id=10_000, at=NOON, role="assistant", content="The end.")
+    last = Message(id=10_000, at=NOW_MS, role="assistant", content="The end.")
     path.write_bytes(document(Snapshot("long", 10_000, Info(), [*entries, last])))
     file = wait_for_rows(open_file(site, path))
     assert file.rows()[0].id == 1 and len(file.rows()) < 100 and file.page.evaluate("scrollY") == 0

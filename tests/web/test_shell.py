@@ -52,7 +52,7 @@ def test_all_tabs_of_a_browser_share_one_stream(tmp_path: Path) -> None:
         for name in ("one", "two"):
             server.append(name, event("message.user", text=f"Session {name}"))
 
-        def readers() -> int:
+        def count_readers() -> int:
             headers = {"authorization": f"Bearer {server.token}"}
             request = urllib.request.Request(f"{server.url}/metrics", headers=headers)
             with urllib.request.urlopen(request) as response:
@@ -65,10 +65,10 @@ def test_all_tabs_of_a_browser_share_one_stream(tmp_path: Path) -> None:
             tab.until(lambda tab=tab: tab.state("status") == "live", "a connection")
             if name:
                 tab.wait_for_seq(server.append(name, event("message.user", text="More")))
-        tabs[0].until(lambda: readers() == 1, "one reader")
+        tabs[0].until(lambda: count_readers() == 1, "one reader")
         tabs.append(server.window().tab("/s/one"))
         tabs[-1].wait_for_seq(server.seq("one"))
-        tabs[-1].until(lambda: readers() == 2, "two readers")
+        tabs[-1].until(lambda: count_readers() == 2, "two readers")
         for tab in tabs:
             tab.assert_no_problems()
 

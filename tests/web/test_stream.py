@@ -38,37 +38,39 @@ def client(node: str) -> Iterator[Client]:
 
 @pytest.fixture
 async def ledger(db: str) -> AsyncIterator[LocalLedger]:
-    async with await callslip.open(db, SETTINGS) as opened:
-        yield opened
+    async with await callslip.open(db, SETTINGS) as open_ledger:
+        yield open_ledger
 
 
-def message(text: str) -> ev.MessageDelta:
+def make_delta(text: str) -> ev.MessageDelta:
     return ev.MessageDelta(text=text, chunks="delta")
 
 
-async def work(ledger: LocalLedger, session: str, rounds: int) -> None:
+async def append_rounds(ledger: LocalLedger, session: str, rounds: int) -> None:
     """Append entries of every kind to a session, and change them."""
     for number in range(rounds):
-        one = (Alias("t", str(number)),)
+        aliases = (Alias("t", str(number)),)
         await ledger.log.append(
-            session, [ev.TurnStarted(), ev.MessageUser(text="Go 😀"), message("I go"), message(" now 🇺🇦")]
+            session, [ev.TurnStarted(), ev.MessageUser(text="Go 😀"), make_delta("I go"), make_delta(" now 🇺🇦")]
         )
-        await ledger.log.append(session, [ev.CallProposed(aliases=one, tool_name="look", input={"n": number})])
-        await ledger.log.append(session, [ev.ApprovalRequested(aliases=one), ev.ThoughtDelta(text="hm")])
+        await ledger.log.append(session, [ev.CallProposed(aliases=aliases, tool_name="look", input={"n": number})])
+        await ledger.log.append(session, [ev.ApprovalRequested(aliases=aliases), ev.ThoughtDelta(text="hm")])
         (request,) = await ledger.approvals(session=session)
         await ledger.approve(request.id, by="ada")
-        await ledger.log.append(session, [ev.CallStarted(aliases=one), ev.CallProgress(aliases=one, text="é💥 out")])
         await ledger.log.append(
-            session, [ev.CallCompleted(aliases=one, output=[number]), ev.SessionInfo(title=f"T{number}")]
+            session, [ev.CallStarted(aliases=aliases), ev.CallProgress(aliases=aliases, text="é💥 out")]
+        )
+        await ledger.log.append(
+            session, [ev.CallCompleted(aliases=aliases, output=[number]), ev.SessionInfo(title=f"T{number}")]
         )
         await ledger.log.append(session, [ev.PlanUpdated(entries=[{"content": "x"}]), ev.TurnEnded()])
-        await ledger.log.append(session, [ev.CallProgress(aliases=one, text="late")])
+        await ledger.log.append(session, [ev.CallProgress(aliases=aliases, text="late")])
         await asyncio.sleep(0)
 
 
-def same(held: dict[str, Any], document: dict[str, Any]) -> bool:
-    entries = sorted(held["entries"], key=lambda entry: entry["id"])
-    return canonical_json([held["seq"], held["info"], entries]) == canonical_json(
+def equals_document(state: dict[str, Any], document: dict[str, Any]) -> bool:
+    entries = sorted(state["entries"], key=lambda entry: entry["id"])
+    return canonical_json([state["seq"], state["info"], entries]) == canonical_json(
         [document["seq"], document["info"], document["entries"]]
     )
 
@@ -78,39 +80,39 @@ async def test_client_state_equals_the_ledger(ledger: LocalLedger, client: Clien
     """Several sessions on one connection, interrupted often or never, end up as the API returns them."""
     rounds = 12
     for name in ("a", "b:ü x"):
-        await ledger.log.append(name, [message("first")])
-    writing = asyncio.gather(work(ledger, "a", rounds), work(ledger, "b:ü x", rounds))
+        await ledger.log.append(name, [make_delta("first")])
+    writing = asyncio.gather(append_rounds(ledger, "a", rounds), append_rounds(ledger, "b:ü x", rounds))
     async with serving_ledger(ledger) as url:
         await asyncio.sleep(0)
         job = {"url": url, "sessions": ["a", "b:ü x"], "until": {"a": 1 + 15 * rounds, "b:ü x": 1 + 15 * rounds}}
-        (held,) = await asyncio.to_thread(client.ask, [{**job, **({"cut": cut} if cut else {})}])
+        (result,) = await asyncio.to_thread(client.ask, [{**job, **({"cut": cut} if cut else {})}])
         await writing
         for name, quoted in (("a", "a"), ("b:ü x", "b%3A%C3%BC%20x")):
             document = (await fetch(f"{url}/v1/sessions/{quoted}")).json()
-            assert held["sessions"][name]["seq"] == 1 + 15 * rounds
-            assert same(held["sessions"][name], document)
-    assert bool(held["cuts"]) == bool(cut)
+            assert result["sessions"][name]["seq"] == 1 + 15 * rounds
+            assert equals_document(result["sessions"][name], document)
+    assert bool(result["cuts"]) == bool(cut)
 
 
 async def test_topics_are_sent_in_full_and_then_by_changes(ledger: LocalLedger, client: Client) -> None:
     """New sessions, new requests and answered requests are added to their lists and removed from them."""
-    await ledger.log.append("a", [ev.CallProposed(aliases=(Alias("t", "1"),), tool_name="x"), message("hi")])
+    await ledger.log.append("a", [ev.CallProposed(aliases=(Alias("t", "1"),), tool_name="x"), make_delta("hi")])
     async with serving_ledger(ledger) as url:
         job = {"url": url, "topics": ["inbox", "sessions"], "rows": {"sessions": ["a", "b"]}}
 
-        async def later() -> str:
+        async def append_later() -> str:
             await asyncio.sleep(0.1)
             await ledger.log.append("a", [ev.ApprovalRequested(aliases=(Alias("t", "1"),))])
             await asyncio.sleep(0.1)
-            await ledger.log.append("b", [message("hi")])
+            await ledger.log.append("b", [make_delta("hi")])
             return (await ledger.approvals())[0].id
 
-        (held,), approval = await asyncio.gather(asyncio.to_thread(client.ask, [job]), later())
-        assert {row["session"] for row in held["topics"]["sessions"]} == {"a", "b"}
-        (held,) = await asyncio.to_thread(
+        (result,), approval = await asyncio.gather(asyncio.to_thread(client.ask, [job]), append_later())
+        assert {row["session"] for row in result["topics"]["sessions"]} == {"a", "b"}
+        (result,) = await asyncio.to_thread(
             client.ask, [{"url": url, "topics": ["inbox"], "rows": {"inbox": [approval]}}]
         )
-        assert [row["approval"] for row in held["topics"]["inbox"]] == [approval]
+        assert [row["approval"] for row in result["topics"]["inbox"]] == [approval]
         async with requesting(f"{url}/v1/stream?topic=inbox") as reply:
             await reply.until(approval.encode())
             await ledger.deny(approval, by="ada", reason="no")
@@ -121,8 +123,8 @@ async def test_topics_are_sent_in_full_and_then_by_changes(ledger: LocalLedger, 
 
 async def test_deleted_session_leaves_the_list(ledger: LocalLedger) -> None:
     """Its row is removed by name."""
-    await ledger.log.append("a", [message("hi")])
-    await ledger.log.append("b", [message("hi")])
+    await ledger.log.append("a", [make_delta("hi")])
+    await ledger.log.append("b", [make_delta("hi")])
     async with serving_ledger(ledger) as url, requesting(f"{url}/v1/stream?topic=sessions") as reply:
         await reply.until(b'"session":"b"')
         await ledger.delete("a")
@@ -133,16 +135,16 @@ class TwoUsers:
     """Ada may see sessions that start with a, Bob the others."""
 
     async def admit(self, request: Any, session: Any, verb: str) -> Principal:
-        who = request.headers.get("who", "")
-        if session is not None and session.name.startswith("a") != (who == "ada"):
+        user = request.headers.get("who", "")
+        if session is not None and session.name.startswith("a") != (user == "ada"):
             raise NotFoundError(f"no session {session.name!r}")
-        return Principal(who)
+        return Principal(user)
 
 
 async def test_rows_of_other_users_are_not_sent(ledger: LocalLedger) -> None:
     """They are neither in the list nor in the changes, and cannot be requested by name."""
     for name in ("ada-1", "bob-1"):
-        await ledger.log.append(name, [message("hi"), ev.CallProposed(aliases=(Alias("t", "1"),))])
+        await ledger.log.append(name, [make_delta("hi"), ev.CallProposed(aliases=(Alias("t", "1"),))])
     async with (
         serving_ledger(ledger, gate=TwoUsers()) as url,
         requesting(f"{url}/v1/stream?topic=sessions&topic=inbox", headers={"who": "bob"}) as reply,
@@ -175,7 +177,7 @@ async def test_invalid_stream_requests_return_a_problem(
     ledger: LocalLedger, query: str, headers: dict[str, str], status: int
 ) -> None:
     """An invalid cursor or name returns a problem and not a stream."""
-    await ledger.log.append("s", [message("hi")])
+    await ledger.log.append("s", [make_delta("hi")])
     async with serving_ledger(ledger) as url:
         answer = await fetch(f"{url}/v1/stream?{query}", headers=headers)
         assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json"), answer.text
@@ -184,15 +186,15 @@ async def test_invalid_stream_requests_return_a_problem(
 async def test_client_stops_when_it_is_refused(ledger: LocalLedger, client: Client) -> None:
     """The client does not retry for a session that does not exist."""
     async with serving_ledger(ledger) as url:
-        (held,) = await asyncio.to_thread(client.ask, [{"url": url, "sessions": ["none"], "until": {"none": 1}}])
-    assert held["statuses"][-1] == "refused"
-    assert "no session" in held["error"]
+        (result,) = await asyncio.to_thread(client.ask, [{"url": url, "sessions": ["none"], "until": {"none": 1}}])
+    assert result["statuses"][-1] == "refused"
+    assert "no session" in result["error"]
 
 
 async def test_missing_session_does_not_end_the_others(ledger: LocalLedger, client: Client) -> None:
     """One session never existed and one is deleted while followed; the third and the topics are still followed."""
-    await ledger.log.append("kept", [message("one")])
-    await ledger.log.append("left", [message("one")])
+    await ledger.log.append("kept", [make_delta("one")])
+    await ledger.log.append("left", [make_delta("one")])
     async with serving_ledger(ledger) as url:
         gone, rows = ["none", "left"], {"sessions": ["kept"]}
         job = {"url": url, "sessions": [*gone, "kept"], "topics": ["sessions"], "gone": gone, "rows": rows}
@@ -202,15 +204,15 @@ async def test_missing_session_does_not_end_the_others(ledger: LocalLedger, clie
             while not (await fetch(f"{url}/metrics")).body.count(b"callslip_readers 1"):
                 await asyncio.sleep(0.02)
         await ledger.delete("left")
-        await ledger.log.append("kept", [message("two")])
-        (held,) = await answer
-    assert list(held["sessions"]) == ["kept"] and held["sessions"]["kept"]["seq"] == 2
-    assert held["gone"] == gone and "refused" not in held["statuses"]
+        await ledger.log.append("kept", [make_delta("two")])
+        (result,) = await answer
+    assert list(result["sessions"]) == ["kept"] and result["sessions"]["kept"]["seq"] == 2
+    assert result["gone"] == gone and "refused" not in result["statuses"]
 
 
 async def test_client_reconnects_after_a_server_restart(ledger: LocalLedger, client: Client) -> None:
     """The client reconnects to a restarted server and receives what it missed."""
-    await ledger.log.append("s", [message("one")])
+    await ledger.log.append("s", [make_delta("one")])
     async with serving_ledger(ledger) as url:
         port = int(url.rpartition(":")[2])
         job = {"url": url, "sessions": ["s"], "until": {"s": 2}}
@@ -218,16 +220,16 @@ async def test_client_reconnects_after_a_server_restart(ledger: LocalLedger, cli
         async with asyncio.timeout(20):
             while not (await fetch(f"{url}/metrics")).body.count(b"callslip_readers 1"):
                 await asyncio.sleep(0.02)
-    await ledger.log.append("s", [message("two")])
+    await ledger.log.append("s", [make_delta("two")])
     async with serving_ledger(ledger, port=port):
-        (held,) = await answer
-    assert held["sessions"]["s"]["seq"] == 2
-    assert "waiting" in held["statuses"] and held["statuses"].count("live") == 2
+        (result,) = await answer
+    assert result["sessions"]["s"]["seq"] == 2
+    assert "waiting" in result["statuses"] and result["statuses"].count("live") == 2
 
 
 async def test_idle_streams_are_kept_alive(ledger: LocalLedger) -> None:
     """The server sends comments as heartbeats."""
-    await ledger.log.append("s", [message("hi")])
+    await ledger.log.append("s", [make_delta("hi")])
     async with (
         serving_ledger(ledger, limits=Limits(heartbeat=0.02)) as url,
         requesting(f"{url}/v1/stream?session=s") as reply,
@@ -238,7 +240,7 @@ async def test_idle_streams_are_kept_alive(ledger: LocalLedger) -> None:
 def test_types_match_the_client(node: str, tmp_path: Path) -> None:
     """A correct use of the client compiles, a wrong one does not, and the exported names are the same."""
     packages = Path(os.environ["CALLSLIP_NODE_MODULES"])
-    used = f"""
+    source_code = f"""
 import {{ Callslip, apply, frames, type Entry }} from "{WEB.as_posix()}/callslip.js";
 const client = new Callslip({{ sessions: ["s"], topics: ["inbox"], onStatus: (status) => void status.length }});
 const first: Entry | undefined = client.sessions.get("s")?.entries.get(1);
@@ -246,21 +248,23 @@ if (first?.type === "tool_call" && first.status === "awaiting_approval") console
 void client.open().then(() => client.close());
 void [apply, frames];
 """
-    names = (
+    list_names = (
         f"import('{(WEB / 'callslip.js').as_uri()}').then((m) => console.log(JSON.stringify(Object.keys(m).sort())))"
     )
-    output = subprocess.run([node, "-e", names], capture_output=True, text=True, check=True, timeout=60).stdout
+    output = subprocess.run([node, "-e", list_names], capture_output=True, text=True, check=True, timeout=60).stdout
     assert json.loads(output) == ["Callslip", "apply", "frames"]
-    for source, fine in ((used, True), (used.replace('"tool_call"', '"toolcall"'), False)):
+    for source, compiles in ((source_code, True), (source_code.replace('"tool_call"', '"toolcall"'), False)):
         (tmp_path / "use.ts").write_text(source)
         command = [node, str(packages / "typescript/bin/tsc"), "--noEmit", "--strict", "--skipLibCheck"]
-        shape = ["--module", "nodenext", "--target", "es2022"]
-        ran = subprocess.run([*command, *shape, str(tmp_path / "use.ts")], capture_output=True, text=True, timeout=120)
-        assert (ran.returncode == 0) == fine, ran.stdout
+        options = ["--module", "nodenext", "--target", "es2022"]
+        result = subprocess.run(
+            [*command, *options, str(tmp_path / "use.ts")], capture_output=True, text=True, timeout=120
+        )
+        assert (result.returncode == 0) == compiles, result.stdout
 
 
 class SlowUsers(TwoUsers):
-    """The same, but checks of Ada's sessions wait until the test continues them."""
+    """Like TwoUsers, but checks of Ada's sessions wait until the test continues them."""
 
     def __init__(self) -> None:
         self.is_checking = asyncio.Event()
@@ -276,32 +280,32 @@ class SlowUsers(TwoUsers):
 
 async def test_event_during_an_access_check_is_sent(ledger: LocalLedger) -> None:
     """An event that arrives while access to another row is checked is sent after the check."""
-    gate = SlowUsers()
-    await ledger.log.append("bob-1", [message("hi")])
+    authorizer = SlowUsers()
+    await ledger.log.append("bob-1", [make_delta("hi")])
     async with (
-        serving_ledger(ledger, gate=gate, limits=Limits(heartbeat=3600.0)) as url,
+        serving_ledger(ledger, gate=authorizer, limits=Limits(heartbeat=3600.0)) as url,
         requesting(f"{url}/v1/stream?session=bob-1&topic=inbox", headers={"who": "bob"}) as reply,
     ):
         await reply.until(b"id: bob-1")
-        gate.may_continue.clear()
+        authorizer.may_continue.clear()
         request = [ev.CallProposed(aliases=(Alias("t", "1"),)), ev.ApprovalRequested(aliases=(Alias("t", "1"),))]
         await ledger.log.append("ada-1", request)
-        await gate.is_checking.wait()
-        await ledger.log.append("bob-1", [message("there")])
+        await authorizer.is_checking.wait()
+        await ledger.log.append("bob-1", [make_delta("there")])
         await asyncio.sleep(0.1)  # The stream has it by now; otherwise the test proves less but still passes.
-        gate.may_continue.set()
+        authorizer.may_continue.set()
         await reply.until(b"there")
 
 
 async def test_deletion_of_a_session_is_only_sent_to_users_who_may_see_it(ledger: LocalLedger) -> None:
     """Other users do not receive the name of a deleted session."""
     for name in ("ada-1", "bob-1"):
-        await ledger.log.append(name, [message("hi")])
-    where = "/v1/stream?topic=sessions"
+        await ledger.log.append(name, [make_delta("hi")])
+    path = "/v1/stream?topic=sessions"
     async with (
         serving_ledger(ledger, gate=TwoUsers()) as url,
-        requesting(f"{url}{where}", headers={"who": "bob"}) as bob,
-        requesting(f"{url}{where}", headers={"who": "ada"}) as ada,
+        requesting(f"{url}{path}", headers={"who": "bob"}) as bob,
+        requesting(f"{url}{path}", headers={"who": "ada"}) as ada,
     ):
         await bob.until(b'"session":"bob-1"')
         await ada.until(b'"session":"ada-1"')
@@ -318,7 +322,7 @@ async def test_open_command_stays_in_the_list_after_many_calls(ledger: LocalLedg
     await ledger.log.append("a", [job])
     for start in range(0, 300, 100):
         calls = [(Alias("u", str(start + number)),) for number in range(100)]
-        await ledger.log.append("a", [ev.CallStarted(aliases=one, tool_name="look") for one in calls])
+        await ledger.log.append("a", [ev.CallStarted(aliases=alias, tool_name="look") for alias in calls])
     async with serving_ledger(ledger) as url, requesting(f"{url}/v1/stream?topic=commands") as reply:
         await reply.until(b'"topic":"commands"')
         assert b'"job"' in reply.body and b'"look"' not in reply.body
@@ -326,7 +330,7 @@ async def test_open_command_stays_in_the_list_after_many_calls(ledger: LocalLedg
 
 async def test_cursor_of_a_deleted_session_is_expired(ledger: LocalLedger) -> None:
     """A new session of the same name has other entries, so the old cursor is not valid for it."""
-    await ledger.log.append("s", [message("old"), message("er")])
+    await ledger.log.append("s", [make_delta("old"), make_delta("er")])
     async with serving_ledger(ledger) as url:
         async with requesting(f"{url}/v1/stream?session=s") as reply:
             cursor = await anext(frame["id"] async for frame in reply.frames() if "id" in frame)
@@ -363,7 +367,7 @@ async def test_client_reconnects_when_the_stream_is_silent(client: Client) -> No
     requests = 0
     snapshot = {"session": "s", "seq": 1, "info": {}, "entries": []}
 
-    async def silent(scope: Any, receive: Any, send: Any) -> None:
+    async def silent_app(scope: Any, receive: Any, send: Any) -> None:
         nonlocal requests
         requests += 1
         body = b":\n\n" if requests == 1 else b"event: snapshot\ndata: " + json.dumps(snapshot).encode() + b"\n\n"
@@ -372,7 +376,7 @@ async def test_client_reconnects_when_the_stream_is_silent(client: Client) -> No
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    async with running(silent) as url:
+    async with running(silent_app) as url:
         job = {"url": url, "sessions": ["s"], "until": {"s": 1}, "silenceTimeout": 500}
-        (held,) = await asyncio.to_thread(client.ask, [job])
-    assert requests >= 2 and held["sessions"]["s"]["seq"] == 1
+        (result,) = await asyncio.to_thread(client.ask, [job])
+    assert requests >= 2 and result["sessions"]["s"]["seq"] == 1

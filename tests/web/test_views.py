@@ -60,8 +60,8 @@ def test_waterfall_shows_phases_and_opens_calls(site: Server) -> None:
     tab.assert_no_problems()
 
 
-def _labels_fit(tab: Tab) -> bool:
-    """Whether there are labels, none is cut off, and some are left out."""
+def _do_labels_fit(tab: Tab) -> bool:
+    """Return whether there are labels, none is cut off, and some are left out."""
     shown, cut = tab.page.evaluate(TICK_COUNTS)
     return cut == 0 and 2 < shown < tab.page.locator(".wf-grid").count()
 
@@ -75,7 +75,7 @@ def test_no_tick_label_is_cut_off(site: Server) -> None:
     tab.until(lambda: tab.page.locator(".wf-tick").count() > 2, "labels")
     for width in (1280, 640, 380):
         tab.page.set_viewport_size({"width": width, "height": 800})
-        tab.until(lambda: _labels_fit(tab), f"labels in {width} px")
+        tab.until(lambda: _do_labels_fit(tab), f"labels in {width} px")
     tab.assert_no_problems()
 
 
@@ -87,9 +87,9 @@ def test_filter_selects_entries_and_is_saved_in_the_address(site: Server) -> Non
     tab.wait_for_seq(seq)
     tab.page.get_by_role("button", name="Facets").click()
     tab.page.get_by_role("button", name="Failed, 2 calls").click()
-    tab.until(lambda: len(tab.rows()) == 2, "those that failed")
+    tab.until(lambda: len(tab.rows()) == 2, "the failed calls")
     tab.page.get_by_label("Filter", exact=True).fill("ruff")
-    tab.until(lambda: len(tab.rows()) == 1, "the one of them that is ruff")
+    tab.until(lambda: len(tab.rows()) == 1, "the failed call of ruff")
     assert "ruff: command not found" in tab.text() and "1 of " in tab.text()
     tab.page.evaluate("scrollTo(0, 300)")
     tab.page.get_by_role("button", name="Jump to latest").wait_for(state="detached")

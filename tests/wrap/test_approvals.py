@@ -37,14 +37,14 @@ from callslip.wrap.session_names import SessionNames
 from tests.support.acp_process import (
     PROGRAMS,
     Client,
-    read_calls,
     child_ids,
-    read_entries,
-    wait_until,
     is_alive,
     kill,
+    read_calls,
+    read_entries,
     read_log,
     text_of,
+    wait_until,
     with_ledger,
     wrap_command,
 )
@@ -62,15 +62,15 @@ from tests.support.acp_session import (
 from tests.support.invariants import sound_ledger
 from tests.support.paths import ROOT
 
-EXAMPLE = ROOT / ".cache" / "acp" / "examples" / "client.py"
+EXAMPLE_CLIENT = ROOT / ".cache" / "acp" / "examples" / "client.py"
 ASKER = [sys.executable, str(PROGRAMS / "acp_asker.py")]
-NAME = "acp_asker-one"
-UNEXPECTED = {"late", "illegal", "orphan", "duplicate"}
+SESSION = "acp_asker-one"
+UNEXPECTED_VERDICTS = {"late", "illegal", "orphan", "duplicate"}
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """Return where the ledger will be."""
+    """Return the path of a ledger that does not exist yet."""
     return str(tmp_path / "ledger.db")
 
 
@@ -100,7 +100,7 @@ def wait_pending(path: str, count: int = 1) -> list[ApprovalRecord]:
     return wait_until(lambda: Path(path).exists() and with_ledger(path, read))
 
 
-def pending_now(path: str) -> list[ApprovalRecord]:
+def list_pending(path: str) -> list[ApprovalRecord]:
     """Return the pending requests."""
 
     async def read(ledger: LocalLedger) -> list[ApprovalRecord]:
@@ -109,7 +109,7 @@ def pending_now(path: str) -> list[ApprovalRecord]:
     return with_ledger(path, read)
 
 
-def callslip(path: str, *words: str) -> subprocess.CompletedProcess[str]:
+def run_callslip(path: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command in another process."""
     command = [sys.executable, "-m", "callslip", words[0], "--db", path, *words[1:]]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -120,13 +120,13 @@ def wait_for_text(client: Client, text: str) -> None:
     client.until(lambda message: text in text_of(message))
 
 
-def requests(path: str, session: str = NAME) -> list[PermissionRequest]:
+def list_requests(path: str, session: str = SESSION) -> list[PermissionRequest]:
     return [entry for entry in read_entries(path, session) if isinstance(entry, PermissionRequest)]
 
 
-def unexpected_events(path: str, session: str = NAME) -> list[Any]:
+def find_unexpected_events(path: str, session: str = SESSION) -> list[Any]:
     """Return the events with an unexpected verdict."""
-    return [event for event in read_log(path, session) if event.verdict in UNEXPECTED]
+    return [event for event in read_log(path, session) if event.verdict in UNEXPECTED_VERDICTS]
 
 
 # Answers
@@ -148,50 +148,50 @@ def test_an_answer_from_another_terminal_goes_to_the_agent(
         start_turn(client, "c1=a")
         (request,) = wait_pending(path)
         assert request.expires_at > request.created_at and len(request.options) == 3
-        assert callslip(path, words[0], request.id, "--by", "ann", *words[1:]).returncode == 0
+        assert run_callslip(path, words[0], request.id, "--by", "ann", *words[1:]).returncode == 0
         wait_for_text(client, f"[c1 {option}]")
         client.until(lambda message: "stopReason" in json.dumps(message))
         assert client.requests == [] and client.end() == (0, b"")
-    assert read_calls(path, NAME)["c1"].status == status
-    (entry,) = requests(path)
+    assert read_calls(path, SESSION)["c1"].status == status
+    (entry,) = list_requests(path)
     assert (entry.state, entry.by, entry.response_option) == (state, "ann", option)
-    answers = [event for event in read_log(path, NAME) if isinstance(event, ev.ApprovalAnswer)]
+    answers = [event for event in read_log(path, SESSION) if isinstance(event, ev.ApprovalAnswer)]
     assert len(answers) == 1 and "request_permission" not in repr(
-        [one for one in read_log(path, NAME) if type(one) is ev.Raw]
+        [event for event in read_log(path, SESSION) if type(event) is ev.Raw]
     )
-    assert {type(event) for event in unexpected_events(path)} <= {ev.CallFailed}, (
-        "except that the agent repeats what is known"
+    assert {type(event) for event in find_unexpected_events(path)} <= {ev.CallFailed}, (
+        "only the agent's report of a denied call is unexpected"
     )
 
 
 def test_a_client_that_cannot_answer_requests_receives_none(path: str, tmp_path: Path) -> None:
     """The example client refuses every request, and an agent with the protocol's library accepts the answers."""
     agent = [sys.executable, str(PROGRAMS / "acp_sdk_asker.py")]
-    command = [sys.executable, str(EXAMPLE), *wrap_command(path, "--approvals", "callslip"), *agent]
+    command = [sys.executable, str(EXAMPLE_CLIENT), *wrap_command(path, "--approvals", "callslip"), *agent]
     with subprocess.Popen(
         command, bufsize=0, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as client:
         assert client.stdin is not None and client.stdout is not None
         for verb, text in (("approve", b"selected go"), ("deny", b"selected stop")):
             client.stdin.write(b"hello\n")
-            assert callslip(path, verb, wait_pending(path)[0].id).returncode == 0
+            assert run_callslip(path, verb, wait_pending(path)[0].id).returncode == 0
             output = b""
             while text not in output:
                 assert select.select([client.stdout], [], [], 30)[0], output
                 output += os.read(client.stdout.fileno(), 1000)
         client.stdin.close()
         client.wait(30)
-    assert [entry.state for entry in requests(path, "acp_sdk_asker-sdk")] == ["granted", "refused"]
+    assert [entry.state for entry in list_requests(path, "acp_sdk_asker-sdk")] == ["granted", "refused"]
 
 
 def test_the_agent_receives_cancelled_for_a_denial_without_an_option(path: str) -> None:
     """No option of another meaning is chosen."""
     with start_client(path) as client:
         start_turn(client, "= c1=a")
-        assert callslip(path, "deny", wait_pending(path)[0].id).returncode == 0
+        assert run_callslip(path, "deny", wait_pending(path)[0].id).returncode == 0
         wait_for_text(client, "[c1 cancelled]")
         client.end()
-    assert read_calls(path, NAME)["c1"].status == "denied"
+    assert read_calls(path, SESSION)["c1"].status == "denied"
 
 
 def test_arguments_cannot_be_edited(path: str) -> None:
@@ -199,15 +199,15 @@ def test_arguments_cannot_be_edited(path: str) -> None:
     with start_client(path) as client:
         start_turn(client, "c1=a")
         (request,) = wait_pending(path)
-        result = callslip(path, "approve", request.id, "--input", '{"n": 2}')
+        result = run_callslip(path, "approve", request.id, "--input", '{"n": 2}')
         assert result.returncode == 2 and "cannot be edited" in result.stderr
-        assert [row.id for row in pending_now(path)] == [request.id]
-        assert callslip(path, "approve", request.id).returncode == 0
+        assert [row.id for row in list_pending(path)] == [request.id]
+        assert run_callslip(path, "approve", request.id).returncode == 0
         wait_for_text(client, "[c1 yes]")
 
 
 def test_several_requests_wait_and_other_messages_pass(path: str) -> None:
-    """In two sessions, answered in another order. Client and agent exchange messages until then."""
+    """Requests of two sessions are answered in another order. Client and agent exchange messages until then."""
     with start_client(path, sessions=("one", "two")) as client:
         first = client.open_session()
         second = client.ask("session/new", cwd="/", mcpServers=[])["result"]["sessionId"]
@@ -216,16 +216,16 @@ def test_several_requests_wait_and_other_messages_pass(path: str) -> None:
         ids = {(row.session, row.description): row.id for row in wait_pending(path, 3)}
         assert client.ask("ping")["result"]["pid"] > 0
         for session, description, verb, text in (
-            (NAME, "Do c2", "approve", "[c2 yes]"),
+            (SESSION, "Do c2", "approve", "[c2 yes]"),
             ("acp_asker-two", "Do c1", "deny", "[c1 no]"),
-            (NAME, "Do c1", "approve", "[c1 yes]"),
+            (SESSION, "Do c1", "approve", "[c1 yes]"),
         ):
-            assert callslip(path, verb, ids[session, description]).returncode == 0
+            assert run_callslip(path, verb, ids[session, description]).returncode == 0
             wait_for_text(client, text)
         assert client.requests == [] and client.end() == (0, b"")
-    assert [call.status for call in read_calls(path, NAME).values()] == ["completed", "completed"]
+    assert [call.status for call in read_calls(path, SESSION).values()] == ["completed", "completed"]
     assert [call.status for call in read_calls(path, "acp_asker-two").values()] == ["denied"]
-    assert not unexpected_events(path)
+    assert not find_unexpected_events(path)
 
 
 def test_a_policy_decides_first(path: str, tmp_path: Path) -> None:
@@ -244,10 +244,10 @@ def test_approvals_work_with_fail_closed(path: str) -> None:
     with start_client(path, "--fail-closed") as client:
         start_turn(client, "c1=a c2=b")
         for request in wait_pending(path, 2):
-            assert callslip(path, "approve", request.id).returncode == 0
+            assert run_callslip(path, "approve", request.id).returncode == 0
         wait_for_text(client, "[c2 yes]")
         assert client.end() == (0, b"")
-    assert [call.status for call in read_calls(path, NAME).values()] == ["completed", "completed"]
+    assert [call.status for call in read_calls(path, SESSION).values()] == ["completed", "completed"]
 
 
 def test_except_for_the_held_requests_no_byte_is_changed(path: str, tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_except_for_the_held_requests_no_byte_is_changed(path: str, tmp_path: Pa
     with Client(outer) as client:
         start_turn(client, "c1=a c2=b")
         for request in wait_pending(path, 2):
-            callslip(path, "approve", request.id)
+            run_callslip(path, "approve", request.id)
         client.until(lambda message: "stopReason" in json.dumps(message))
         assert client.end()[0] == 0
     to_agent, from_agent, sent, received = (
@@ -273,7 +273,7 @@ def test_except_for_the_held_requests_no_byte_is_changed(path: str, tmp_path: Pa
 
 
 def test_a_client_that_cancels_a_turn_cancels_its_requests(path: str) -> None:
-    """Those of that session and no others. The log says that the client cancelled them."""
+    """Only the requests of that session are cancelled, and the log names the client."""
     with start_client(path, sessions=("one", "two")) as client:
         first = start_turn(client, "c1=a c2=b")
         second = client.ask("session/new", cwd="/", mcpServers=[])["result"]["sessionId"]
@@ -282,13 +282,13 @@ def test_a_client_that_cancels_a_turn_cancels_its_requests(path: str) -> None:
         client.send(method="session/cancel", params={"sessionId": first})
         wait_for_text(client, "[c2 cancelled]")
         client.until(lambda message: message.get("result", {}).get("stopReason") == "cancelled")
-        (other,) = pending_now(path)
+        (other,) = list_pending(path)
         assert other.session == "acp_asker-two"
-        assert callslip(path, "approve", other.id).returncode == 0
+        assert run_callslip(path, "approve", other.id).returncode == 0
         wait_for_text(client, "[c1 yes]")
         assert client.end() == (0, b"")
-    assert [call.status for call in read_calls(path, NAME).values()] == ["cancelled", "cancelled"]
-    assert [(entry.state, entry.by) for entry in requests(path)] == [("withdrawn", "client")] * 2
+    assert [call.status for call in read_calls(path, SESSION).values()] == ["cancelled", "cancelled"]
+    assert [(entry.state, entry.by) for entry in list_requests(path)] == [("withdrawn", "client")] * 2
 
 
 def test_an_agent_that_is_killed_leaves_no_pending_request(path: str) -> None:
@@ -298,10 +298,12 @@ def test_an_agent_that_is_killed_leaves_no_pending_request(path: str) -> None:
         (request,) = wait_pending(path)
         kill(client.ask("ping")["result"]["pid"])
         assert client.wait() == (137, b"")
-    assert pending_now(path) == []
-    assert read_calls(path, NAME)["c1"].status == "lost" and [entry.state for entry in requests(path)] == ["moot"]
-    late = callslip(path, "approve", request.id)
-    assert late.returncode == 1 and "it was no longer needed" in late.stderr
+    assert list_pending(path) == []
+    assert read_calls(path, SESSION)["c1"].status == "lost" and [entry.state for entry in list_requests(path)] == [
+        "moot"
+    ]
+    result = run_callslip(path, "approve", request.id)
+    assert result.returncode == 1 and "it was no longer needed" in result.stderr
 
 
 def test_a_client_that_disconnects_leaves_no_pending_request(path: str) -> None:
@@ -310,23 +312,29 @@ def test_a_client_that_disconnects_leaves_no_pending_request(path: str) -> None:
         start_turn(client, "c1=a")
         wait_pending(path)
         assert client.end() == (0, b"")
-    assert pending_now(path) == [] and read_calls(path, NAME)["c1"].status in ("cancelled", "lost")
+    assert list_pending(path) == [] and read_calls(path, SESSION)["c1"].status in ("cancelled", "lost")
 
 
 def test_requests_of_an_agent_that_outlives_its_client_are_withdrawn(path: str) -> None:
-    """As soon as the client has disconnected."""
+    """They are withdrawn as soon as the client has disconnected."""
     agent = "import sys, time; sys.stdout.write(sys.argv[1] + '\\n'); sys.stdout.flush(); time.sleep(60)"
     line = json.dumps(request_permission("a")["msg"])
-    command = [*wrap_command(path, "--approvals", "callslip", "--session", "s"), sys.executable, "-c", agent, line]
+    command = [
+        *wrap_command(path, "--approvals", "callslip", "--session", "s"),
+        sys.executable,
+        "-c",
+        agent,
+        line,
+    ]
     with Client(command) as client:
         wait_pending(path)
         assert client.process.stdin is not None
         client.process.stdin.close()
-        assert wait_until(lambda: not pending_now(path))
+        assert wait_until(lambda: not list_pending(path))
         assert client.process.poll() is None
         client.process.terminate()
         client.process.wait(30)
-    (entry,) = requests(path, "s")
+    (entry,) = list_requests(path, "s")
     assert (entry.state, entry.reason) == ("withdrawn", "the client disconnected")
 
 
@@ -340,7 +348,7 @@ def test_when_wrap_is_killed_no_request_stays_pending(path: str) -> None:
         client.process.wait()
         for process in others:
             wait_until(lambda process=process: not is_alive(process))
-    assert pending_now(path) == [] and read_calls(path, NAME)["c1"].status == "lost"
+    assert list_pending(path) == [] and read_calls(path, SESSION)["c1"].status == "lost"
 
 
 EXPIRE_SOON = """
@@ -366,9 +374,9 @@ def test_a_request_without_an_answer_in_time_is_denied(path: str) -> None:
         start_turn(client, "c1=a")
         wait_for_text(client, "[c1 no]")
         assert client.requests == [] and client.end() == (0, b"")
-    (entry,) = requests(path)
+    (entry,) = list_requests(path)
     assert (entry.state, entry.by, entry.reason) == ("refused", "expiry", "no answer in time")
-    assert read_calls(path, NAME)["c1"].status == "denied"
+    assert read_calls(path, SESSION)["c1"].status == "denied"
 
 
 def test_with_approvals_by_the_client_nothing_is_held(path: str) -> None:
@@ -387,7 +395,7 @@ def test_with_approvals_by_the_client_nothing_is_held(path: str) -> None:
 
 
 def test_without_a_ledger_requests_go_to_the_client(path: str) -> None:
-    """The file is not a database: stderr says where requests go."""
+    """The file is not a database: stderr reports that requests go to the client."""
     Path(path).write_text("something else entirely, and long enough to be sure of it" * 10)
     with start_client(path) as client:
         start_turn(client, "c1=a")
@@ -407,21 +415,21 @@ def test_when_the_recorder_dies_held_requests_go_to_the_client(path: str) -> Non
         agent = client.ask("ping")["result"]["pid"]
         (recorder,) = [child for child in child_ids(client.process.pid) if child != agent]
         kill(recorder)
-        for call_, identity in (("c1", "a"), ("c2", "b")):
+        for call_id, request_id in (("c1", "a"), ("c2", "b")):
             received = client.until(lambda message: message.get("method") == "session/request_permission")
-            assert received["id"] == identity and received["params"]["toolCall"]["toolCallId"] == call_
-            client.send(id=identity, result={"outcome": {"outcome": "selected", "optionId": "no"}})
-            wait_for_text(client, f"[{call_} no]")
-            if call_ == "c1":
+            assert received["id"] == request_id and received["params"]["toolCall"]["toolCallId"] == call_id
+            client.send(id=request_id, result={"outcome": {"outcome": "selected", "optionId": "no"}})
+            wait_for_text(client, f"[{call_id} no]")
+            if call_id == "c1":
                 send_prompt(client, session, "c2=b")
         assert client.end()[0] == 0
-    assert pending_now(path) == []
+    assert list_pending(path) == []
 
 
 def test_while_the_ledger_fails_held_requests_go_to_the_client(path: str) -> None:
     """The client's answer is recorded once recording works again. Later requests are held."""
-    small = ["sh", "-c", 'ulimit -S -f 600 && exec "$@"', "sh"]
-    with Client([*small, *wrap_command(path, "--approvals", "callslip"), *ASKER, "one"]) as client:
+    limit_file_size = ["sh", "-c", 'ulimit -S -f 600 && exec "$@"', "sh"]
+    with Client([*limit_file_size, *wrap_command(path, "--approvals", "callslip"), *ASKER, "one"]) as client:
         session = start_turn(client, "c1=a")
         wait_pending(path)
         agent = client.ask("ping")["result"]["pid"]
@@ -436,12 +444,12 @@ def test_while_the_ledger_fails_held_requests_go_to_the_client(path: str) -> Non
         assert client.process.stderr is not None
         assert wait_until(lambda: b"recording works again" in client.process.stderr.readline())  # type: ignore[union-attr]
         send_prompt(client, session, "c2=b")
-        (request,) = wait_until(lambda: [row for row in pending_now(path) if row.description == "Do c2"])
-        assert callslip(path, "approve", request.id, "--by", "ann").returncode == 0
+        (request,) = wait_until(lambda: [row for row in list_pending(path) if row.description == "Do c2"])
+        assert run_callslip(path, "approve", request.id, "--by", "ann").returncode == 0
         wait_for_text(client, "[c2 yes]")
         assert client.end() == (0, b"")
-    assert [call.status for call in read_calls(path, NAME).values()] == ["denied", "completed"]
-    assert [(entry.state, entry.by) for entry in requests(path)] == [
+    assert [call.status for call in read_calls(path, SESSION).values()] == ["denied", "completed"]
+    assert [(entry.state, entry.by) for entry in list_requests(path)] == [
         ("superseded", ""),
         ("refused", "client"),
         ("granted", "ann"),
@@ -461,13 +469,13 @@ def test_when_the_recorder_hangs_a_request_goes_to_the_client(path: str) -> None
         client.send(id="a", result={"outcome": {"outcome": "selected", "optionId": "yes"}})
         wait_for_text(client, "[c1 yes]")
         assert client.end() == (0, b"")
-    assert [(entry.state, entry.by) for entry in requests(path)] == [("superseded", ""), ("granted", "client")]
+    assert [(entry.state, entry.by) for entry in list_requests(path)] == [("superseded", ""), ("granted", "client")]
 
 
 # The permission filter and the recorder
 
 
-def line(message: Any) -> bytes:
+def encode_line(message: Any) -> bytes:
     return json.dumps(message).encode() + b"\n"
 
 
@@ -487,9 +495,9 @@ def line(message: Any) -> bytes:
 )
 def test_only_requests_that_can_be_answered_are_held(message: Any, key: bytes | None) -> None:
     """A request with an unusual id, without options or without a call goes to the client."""
-    parts = list(PermissionFilter(Policy(()), holds=True).split(line(message)))
-    assert parts == [(line(message), None if key is None else HeldRequest(key))]
-    assert list(PermissionFilter(Policy(())).split(line(message))) == [(line(message), None)]
+    parts = list(PermissionFilter(Policy(()), holds=True).split(encode_line(message)))
+    assert parts == [(encode_line(message), None if key is None else HeldRequest(key))]
+    assert list(PermissionFilter(Policy(())).split(encode_line(message))) == [(encode_line(message), None)]
 
 
 @pytest.mark.parametrize(
@@ -517,12 +525,12 @@ def test_with_a_full_buffer_requests_go_to_the_client() -> None:
     replies, replies_writer = os.pipe()
     pipe = RecorderPipe(writer, replies, lambda _: None, max_bytes=2**20, timeout_s=0.01)
     jobs: list[Callable[[], None]] = []
-    requests = HeldRequests(pipe, LineWriter(-1), LineWriter(-1), jobs.append)
-    assert requests.hold(b"1", b"request\n") and not requests.hold(b"1", b"again\n")
+    held = HeldRequests(pipe, LineWriter(-1), LineWriter(-1), jobs.append)
+    assert held.hold(b"1", b"request\n") and not held.hold(b"1", b"again\n")
     for _ in range(30):
         pipe.send(Kind.AGENT_BYTES, b"x" * 99_999 + b"\n")
     lost = pipe.lost_lines
-    assert lost and not requests.hold(b"2", b"request\n") and pipe.lost_lines == lost
+    assert lost and not held.hold(b"2", b"request\n") and pipe.lost_lines == lost
     for fd in (reader, writer, replies, replies_writer):
         os.close(fd)
 
@@ -533,10 +541,10 @@ def test_many_requests_share_one_timer_thread(monkeypatch: pytest.MonkeyPatch) -
     (reader, writer), (replies, replies_writer), (output, client) = os.pipe(), os.pipe(), os.pipe()
     jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
     pipe = RecorderPipe(writer, replies, lambda _: None)
-    requests = HeldRequests(pipe, LineWriter(-1), LineWriter(client), jobs.put)
+    held = HeldRequests(pipe, LineWriter(-1), LineWriter(client), jobs.put)
     before = threading.active_count()
     lines = [b"%d\n" % number for number in range(200)]
-    assert all(requests.hold(line.strip(), line) for line in lines)
+    assert all(held.hold(line.strip(), line) for line in lines)
     assert threading.active_count() <= before + 1
     passed = b""
     while passed != b"".join(lines):
@@ -566,7 +574,7 @@ class RecorderHarness:
         self._running = asyncio.create_task(recorder.run(reader))
 
     def send_message(self, kind: Kind, row: Any) -> None:
-        self.send(kind, line(row["msg"]))
+        self.send(kind, encode_line(row["msg"]))
 
     def send(self, kind: Kind, payload: bytes) -> None:
         self._pipe.write(encode_frame(kind, payload))
@@ -581,12 +589,12 @@ class RecorderHarness:
     async def until_recorded(self, lines: int) -> None:
         await self.until(lambda reply: reply == (Kind.LINES_RECORDED, encode_count(lines)))
 
-    async def outcome(self, request_id: bytes = b'"a"') -> Any:
+    async def wait_for_outcome(self, request_id: bytes = b'"a"') -> Any:
         """Wait for the answer to a request, and return its outcome."""
         _, payload = await self.until(lambda reply: reply[0] is Kind.ANSWER and reply[1].startswith(request_id))
         return json.loads(decode_answer(payload)[1])["result"]["outcome"]
 
-    async def released(self) -> bytes:
+    async def wait_for_release(self) -> bytes:
         """Wait until a request is released, and return its id."""
         return (await self.until(lambda reply: reply[0] is Kind.RELEASE))[1]
 
@@ -606,10 +614,10 @@ async def test_the_same_request_again_in_one_turn_goes_to_the_client(db: str) ->
     recorder = RecorderHarness(db, approval_expiry=0.0, reaper_grace=0.02)
     recorder.send_message(Kind.CLIENT_BYTES, prompt())
     recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
-    assert (await recorder.outcome())["optionId"] == "no"
+    assert (await recorder.wait_for_outcome())["optionId"] == "no"
     recorder.send_message(Kind.ANSWER_SENT, permission_answer("no", "a"))
     recorder.send_message(Kind.REQUEST_HELD, request_permission("b"))
-    assert await recorder.released() == b'"b"'
+    assert await recorder.wait_for_release() == b'"b"'
     recorder.send(Kind.REQUEST_RELEASED, b'"b"')
     recorder.send_message(Kind.CLIENT_BYTES, permission_answer("yes", "b"))
     await recorder.end()
@@ -622,15 +630,15 @@ async def test_a_request_that_cannot_be_decoded_goes_to_the_client(db: str, monk
     """A bug of the decoder does not block the agent."""
     feed = AcpDecoder.feed
 
-    def broken(self: Any, message: Any) -> Any:
+    def feed_or_raise(self: Any, message: Any) -> Any:
         if "request_permission" in json.dumps(message.body):
             raise ZeroDivisionError
         return feed(self, message)
 
-    monkeypatch.setattr(AcpDecoder, "feed", broken)
+    monkeypatch.setattr(AcpDecoder, "feed", feed_or_raise)
     recorder = RecorderHarness(db)
     recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
-    assert await recorder.released() == b'"a"'
+    assert await recorder.wait_for_release() == b'"a"'
     recorder.send(Kind.REQUEST_RELEASED, b'"a"')
     await recorder.end()
     async with sound_ledger(db) as ledger:
@@ -644,7 +652,7 @@ async def test_an_agent_that_starts_without_an_answer_receives_no_permission(db:
     recorder.send_message(Kind.CLIENT_BYTES, prompt())
     recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
     recorder.send_message(Kind.AGENT_BYTES, call_update("in_progress"))
-    assert await recorder.outcome() == CANCELLED
+    assert await recorder.wait_for_outcome() == CANCELLED
     await recorder.end()
 
 
@@ -657,7 +665,7 @@ async def test_a_second_request_for_the_same_call_gives_both_their_answer(db: st
     recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
     recorder.send_message(Kind.REQUEST_HELD, request_permission("b", title="More"))
     for request_id in (b'"a"', b'"b"'):
-        assert (await recorder.outcome(request_id))["optionId"] == "no"
+        assert (await recorder.wait_for_outcome(request_id))["optionId"] == "no"
     await recorder.end()
 
 
@@ -673,8 +681,8 @@ async def test_a_grant_is_for_one_request_only(db: str) -> None:
     async with sound_ledger(db) as ledger:
         (request,) = await ledger.approvals()
         await ledger.approve(request.id, by="ann")
-    assert await recorder.outcome(b'"a"') == CANCELLED
-    assert await recorder.outcome(b'"b"') == {"outcome": "selected", "optionId": "yes"}
+    assert await recorder.wait_for_outcome(b'"a"') == CANCELLED
+    assert await recorder.wait_for_outcome(b'"b"') == {"outcome": "selected", "optionId": "yes"}
     await recorder.end()
 
 
@@ -686,7 +694,7 @@ async def test_a_request_that_crosses_with_its_cancellation_is_cancelled_too(db:
     cancel = c2a({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s1"}})
     recorder.send_message(Kind.CLIENT_BYTES, cancel)
     recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
-    assert await recorder.outcome() == CANCELLED
+    assert await recorder.wait_for_outcome() == CANCELLED
     answer = c2a({"jsonrpc": "2.0", "id": "a", "result": {"outcome": CANCELLED}})
     recorder.send_message(Kind.ANSWER_SENT, answer)
     recorder.send_message(Kind.AGENT_BYTES, prompt_response(reason="cancelled"))
@@ -708,19 +716,19 @@ async def test_a_request_whose_watch_fails_goes_to_the_client(db: str, monkeypat
     monkeypatch.setattr(EventLog, "batches", lambda *_: 1 / 0)
     recorder = RecorderHarness(db)
     recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
-    assert await recorder.released() == b'"a"'
+    assert await recorder.wait_for_release() == b'"a"'
     await recorder.end()
 
 
 @pytest.mark.anyio
 async def test_an_agent_may_withdraw_its_request(db: str) -> None:
-    """By the id of the request, which is answered with `cancelled`."""
+    """It names the id of the request, which is answered with `cancelled`."""
     recorder = RecorderHarness(db)
     recorder.send_message(Kind.CLIENT_BYTES, prompt())
     recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
     cancel = {"msg": {"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": "a"}}}
     recorder.send_message(Kind.AGENT_BYTES, cancel)
-    assert await recorder.outcome() == CANCELLED
+    assert await recorder.wait_for_outcome() == CANCELLED
     await recorder.end()
     async with sound_ledger(db) as ledger:
         (event,) = [event async for event in ledger.events("s") if isinstance(event, ev.ApprovalAnswer)]
@@ -730,12 +738,12 @@ async def test_an_agent_may_withdraw_its_request(db: str) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("reason", ["end_turn", "cancelled"])
 async def test_a_request_ends_with_its_turn(db: str, reason: str) -> None:
-    """At once, or after the grace period of its calls."""
+    """A cancelled turn ends it immediately, any other after the grace period of its calls."""
     recorder = RecorderHarness(db, turn_grace=0.05, reaper_grace=0.05)
     recorder.send_message(Kind.CLIENT_BYTES, prompt())
     recorder.send_message(Kind.REQUEST_HELD, request_permission("a"))
     recorder.send_message(Kind.AGENT_BYTES, prompt_response(reason=reason))
-    assert await recorder.outcome() == CANCELLED
+    assert await recorder.wait_for_outcome() == CANCELLED
     await recorder.end()
 
 
@@ -748,5 +756,5 @@ async def test_a_request_of_a_deleted_session_goes_to_the_client(db: str) -> Non
     await recorder.until_recorded(2)
     async with sound_ledger(db) as ledger:
         await ledger.delete("s")
-        assert await recorder.released() == b'"a"'
+        assert await recorder.wait_for_release() == b'"a"'
     await recorder.end()

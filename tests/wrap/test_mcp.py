@@ -46,32 +46,32 @@ SERVER = [sys.executable, str(PROGRAMS / "mcp_server.py")]
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """Return where the ledger will be."""
+    """Return the path of a ledger that does not exist yet."""
     return str(tmp_path / "ledger.db")
 
 
-def tee(folder: Path, *command: str) -> list[str]:
+def tee_command(folder: Path, *command: str) -> list[str]:
     """Return a command that records the bytes of another one in a folder."""
     return [sys.executable, str(PROGRAMS / "tee.py"), str(folder), *command]
 
 
-def traffic(folder: Path) -> tuple[bytes, bytes]:
+def read_traffic(folder: Path) -> tuple[bytes, bytes]:
     return (folder / "in").read_bytes(), (folder / "out").read_bytes()
 
 
-def comparable_traffic(folder: Path) -> list[bytes]:
-    """Return the traffic without what the server encrypts with a key that it creates at each start."""
-    return [re.sub(rb'"requestState":"[^"]*"', b"", data) for data in traffic(folder)]
+def read_comparable_traffic(folder: Path) -> list[bytes]:
+    """Return the traffic without request states, which the server encrypts with a new key at each start."""
+    return [re.sub(rb'"requestState":"[^"]*"', b"", data) for data in read_traffic(folder)]
 
 
 # The client and server of the SDK
 
 
-LATE = {"legacy": 7, "auto": 8}
+LATE_REQUEST_ID = {"legacy": 7, "auto": 8}
 """The id of the request for `late`. In the later version `ask` takes two requests."""
 
 
-async def answer(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+async def answer_elicitation(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
     return ElicitResult(action="accept", content={"name": "Ada"})
 
 
@@ -84,7 +84,7 @@ async def run_client(command: list[str], mode: str) -> list[Any]:
 
     with tempfile.TemporaryFile("w+") as stderr:
         transport = stdio_client(StdioServerParameters(command=command[0], args=command[1:]), errlog=stderr)
-        async with SdkClient(transport, mode=mode, elicitation_callback=answer) as client:
+        async with SdkClient(transport, mode=mode, elicitation_callback=answer_elicitation) as client:
             results.append([tool.name for tool in (await client.list_tools()).tools])
             results.append(await client.call_tool("quick", {"name": "ünï \U0001f600"}))
             results.append(await client.call_tool("slow", {"steps": 3}, progress_callback=progress))
@@ -94,7 +94,7 @@ async def run_client(command: list[str], mode: str) -> list[Any]:
                 await client.call_tool("late", {}, read_timeout_seconds=0.2)
             except MCPError as error:
                 results.append(str(error))
-            results.append(await client.call_tool("release", {"request": LATE[mode]}))
+            results.append(await client.call_tool("release", {"request": LATE_REQUEST_ID[mode]}))
         stderr.seek(0)
         assert stderr.read() == "", "wrap prints nothing without a problem"
     return results
@@ -106,12 +106,12 @@ def test_the_sdk_client_and_server_exchange_unchanged_bytes(
 ) -> None:
     """Both sides of wrap see the same bytes, and these are the bytes of a run without it."""
     monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 60.0)  # On a busy machine 2 s may be short.
-    plain = anyio.run(run_client, tee(tmp_path / "plain", *SERVER), mode)
-    inner = tee(tmp_path / "server", *SERVER)
-    wrapped = anyio.run(run_client, tee(tmp_path / "client", *wrap_command(path, "--mcp"), *inner), mode)
+    plain = anyio.run(run_client, tee_command(tmp_path / "plain", *SERVER), mode)
+    inner = tee_command(tmp_path / "server", *SERVER)
+    wrapped = anyio.run(run_client, tee_command(tmp_path / "client", *wrap_command(path, "--mcp"), *inner), mode)
     assert wrapped == plain and (3.0, 3.0, "step 3") in plain
-    assert traffic(tmp_path / "client") == traffic(tmp_path / "server")
-    assert comparable_traffic(tmp_path / "client") == comparable_traffic(tmp_path / "plain")
+    assert read_traffic(tmp_path / "client") == read_traffic(tmp_path / "server")
+    assert read_comparable_traffic(tmp_path / "client") == read_comparable_traffic(tmp_path / "plain")
     (name,) = read_sessions(path)
     assert name.startswith("tee-2"), "named after the program, and the time"
     check_recorded_calls(path, name)
@@ -119,8 +119,8 @@ def test_the_sdk_client_and_server_exchange_unchanged_bytes(
 
 def check_recorded_calls(path: str, name: str) -> None:
     """Check every call with its result, and the result that came after the client's timeout."""
-    recorded = list(read_calls(path, name).values())
-    assert [(call.tool_name, call.title, call.status) for call in recorded] == [
+    calls = list(read_calls(path, name).values())
+    assert [(call.tool_name, call.title, call.status) for call in calls] == [
         ("quick", "Be quick", "completed"),
         ("slow", "Take your time", "completed"),
         ("failing", None, "failed"),
@@ -128,17 +128,17 @@ def check_recorded_calls(path: str, name: str) -> None:
         ("late", None, "cancelled"),
         ("release", None, "completed"),
     ]
-    quick, slow, failing, ask, late, _ = recorded
+    quick, slow, failing, ask, late, _ = calls
     assert quick.raw_input == {"name": "ünï \U0001f600"} and quick.output == {"result": "hello ünï \U0001f600"}
     assert slow.output_text == "step 1\nstep 2\nstep 3\n" and slow.progress == {"progress": 3, "total": 3}
     assert failing.error == "Error executing tool failing" and ask.output == {"result": "hello Ada"}
     assert late.reason == "timed out after 0.2s"
     late_events = [event for event in read_log(path, name) if event.verdict == "late"]
     assert [(event.call, event.output) for event in late_events] == [(late.call_id, "too late")]
-    assert late.late == late_events[0].seq and titles(path) == {name: "small server"}
+    assert late.late == late_events[0].seq and read_titles(path) == {name: "small server"}
 
 
-def titles(path: str) -> dict[str, str]:
+def read_titles(path: str) -> dict[str, str]:
     async def read(ledger: LocalLedger) -> dict[str, str]:
         return {row.name: row.title for row in (await ledger.sessions()).items}
 
@@ -231,8 +231,8 @@ def test_calls_of_two_servers_in_one_session_are_separate(path: str) -> None:
         demand_answer(two, 1)
         demand_answer(one, 1)
         assert one.end() == two.end() == (0, b"")
-    found = [entry for entry in read_entries(path, "both") if isinstance(entry, ToolCall)]
-    assert sorted((call.status, call.output) for call in found) == [("completed", "one"), ("completed", "two")]
+    calls = [entry for entry in read_entries(path, "both") if isinstance(entry, ToolCall)]
+    assert sorted((call.status, call.output) for call in calls) == [("completed", "one"), ("completed", "two")]
 
 
 def test_a_later_run_with_equal_bytes_records_new_calls(path: str) -> None:
@@ -242,8 +242,8 @@ def test_a_later_run_with_equal_bytes_records_new_calls(path: str) -> None:
             client.request("tools/call", name="same", arguments={})
             demand_answer(client, 1)
             assert client.end() == (0, b"")
-    found = [entry for entry in read_entries(path, "runs") if isinstance(entry, ToolCall)]
-    assert [(call.status, call.output) for call in found] == [("completed", "one"), ("completed", "two")]
+    calls = [entry for entry in read_entries(path, "runs") if isinstance(entry, ToolCall)]
+    assert [(call.status, call.output) for call in calls] == [("completed", "one"), ("completed", "two")]
     assert {event.verdict for event in read_log(path, "runs")} == {"applied"}
 
 
@@ -257,7 +257,7 @@ def test_a_session_keeps_its_title(path: str) -> None:
     with McpClient([*wrap_command(path, "--mcp", "--session", "mine"), *SERVER]) as client:
         client.initialize()
         assert client.end() == (0, b"")
-    assert titles(path) == {"mine": "My own"}
+    assert read_titles(path) == {"mine": "My own"}
     infos = [event for event in read_log(path, "mine") if isinstance(event, ev.SessionInfo)]
     assert infos[-1].options["protocolVersion"] == "2025-11-25"
 
@@ -281,14 +281,14 @@ def test_any_bytes_pass_unchanged(tmp_path_factory: pytest.TempPathFactory, piec
     """They are recorded too, and the invariants of the ledger hold."""
     path = str(tmp_path_factory.mktemp("wrap") / "ledger.db")
     data = b"".join(pieces)
-    run = subprocess.run([*wrap_command(path, "--mcp"), "cat"], input=data, capture_output=True, timeout=60)
-    assert (run.stdout, run.stderr, run.returncode) == (data, b"", 0)
+    result = subprocess.run([*wrap_command(path, "--mcp"), "cat"], input=data, capture_output=True, timeout=60)
+    assert (result.stdout, result.stderr, result.returncode) == (data, b"", 0)
     if data.strip():
         assert sum(len(read_log(path, name)) for name in read_sessions(path)) > 0
 
 
 def test_secrets_pass_and_are_not_recorded(path: str) -> None:
-    """Secrets in arguments, in results and in raw messages."""
+    """Secrets in arguments, results and raw messages reach the other side, but not the files of the ledger."""
     secret = "sk-ant-api03-" + "Ab3" * 30
     with McpClient([*wrap_command(path, "--mcp", "--session", "s"), *SERVER]) as client:
         client.initialize()
@@ -306,20 +306,23 @@ def test_secrets_pass_and_are_not_recorded(path: str) -> None:
 
 def test_with_a_terminal_on_stdin_it_prints_the_configuration(path: str) -> None:
     """Exit 2, and stderr has the configuration for a client."""
-    ours, theirs = pty.openpty()
+    master_fd, slave_fd = pty.openpty()
     command = [*wrap_command(path, "--mcp"), "npx", "-y", "@scope/my-server@1.2", "a b"]
-    run = subprocess.run(command, stdin=theirs, capture_output=True, text=True, timeout=30)
-    os.close(theirs)
-    os.close(ours)
-    assert (run.returncode, run.stdout) == (2, "")
-    configuration = run.stderr[run.stderr.index("{") : run.stderr.rindex("}") + 1]
+    result = subprocess.run(command, stdin=slave_fd, capture_output=True, text=True, timeout=30)
+    os.close(slave_fd)
+    os.close(master_fd)
+    assert (result.returncode, result.stdout) == (2, "")
+    configuration = result.stderr[result.stderr.index("{") : result.stderr.rindex("}") + 1]
     server = {"command": "callslip", "args": ["wrap", "--mcp", "--", "npx", "-y", "@scope/my-server@1.2", "a b"]}
     assert json.loads(configuration) == {"mcpServers": {"my-server": server}}
-    assert "callslip show @last" in run.stderr and not Path(path).exists()
+    assert "callslip show @last" in result.stderr and not Path(path).exists()
 
 
 @pytest.mark.parametrize("option", [("--approvals", "callslip"), ("--policy", "rules.toml")])
 def test_options_about_permission_are_refused(path: str, option: tuple[str, str]) -> None:
-    """A usage error, and no server is started."""
-    run = subprocess.run([*wrap_command(path, "--mcp", *option), "echo", "started"], capture_output=True, timeout=30)
-    assert (run.returncode, run.stdout) == (2, b"") and b"--policy and --approvals are for agents" in run.stderr
+    """It is a usage error, and no server is started."""
+    result = subprocess.run([*wrap_command(path, "--mcp", *option), "echo", "started"], capture_output=True, timeout=30)
+    assert (result.returncode, result.stdout) == (
+        2,
+        b"",
+    ) and b"--policy and --approvals are for agents" in result.stderr

@@ -39,25 +39,25 @@ def load_policy(tmp_path: Path) -> Any:
     return load_text
 
 
-def rule(action: str = "allow", **filters: Any) -> str:
+def rule_toml(action: str = "allow", **filters: Any) -> str:
     return f"[[rule]]\naction = {json.dumps(action)}\n" + "".join(
         f"{name.replace('__', '.')} = {json.dumps(value)}\n" for name, value in filters.items()
     )
 
 
-def request(call: Any = CALL, options: Any = OPTIONS, request_id: Any = 7) -> bytes:
+def request_line(call: Any = CALL, options: Any = OPTIONS, request_id: Any = 7) -> bytes:
     params = {"sessionId": "s", "toolCall": call, "options": options}
     message = {"jsonrpc": "2.0", "id": request_id, "method": "session/request_permission", "params": params}
     return json.dumps(message).encode() + b"\n"
 
 
-def update(**fields: Any) -> bytes:
+def update_line(**fields: Any) -> bytes:
     params = {"sessionId": "s", "update": {"sessionUpdate": "tool_call", "toolCallId": "c1", **fields}}
     return json.dumps({"jsonrpc": "2.0", "method": "session/update", "params": params}).encode() + b"\n"
 
 
-def split(filter_: PermissionFilter, data: bytes) -> tuple[bytes, list[PolicyAnswer]]:
-    """Return what passes, and the answers."""
+def split_output(filter_: PermissionFilter, data: bytes) -> tuple[bytes, list[PolicyAnswer]]:
+    """Return the bytes that pass, and the answers."""
     passed: list[bytes] = []
     answers: list[PolicyAnswer] = []
     for part, action in filter_.split(data):
@@ -67,9 +67,9 @@ def split(filter_: PermissionFilter, data: bytes) -> tuple[bytes, list[PolicyAns
     return b"".join(passed), answers
 
 
-def chosen(policy: Policy, *lines: bytes) -> str:
+def chosen_option(policy: Policy, *lines: bytes) -> str:
     """Return the option that answers the last of some lines, or "" if the client decides."""
-    passed, answers = split(PermissionFilter(policy), b"".join(lines))
+    passed, answers = split_output(PermissionFilter(policy), b"".join(lines))
     if not answers:
         assert passed == b"".join(lines)
         return ""
@@ -106,8 +106,8 @@ def chosen(policy: Policy, *lines: bytes) -> str:
     ],
 )
 def test_a_rule_matches_if_each_of_its_filters_does(load_policy: Any, filters: dict[str, Any], matches: bool) -> None:
-    """Patterns match the complete text. A filter does not match what is not known."""
-    assert chosen(load_policy(rule(**filters)), request()) == ("a" if matches else "")
+    """Patterns match the complete text. A filter does not match an unknown field."""
+    assert chosen_option(load_policy(rule_toml(**filters)), request_line()) == ("a" if matches else "")
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_a_rule_matches_if_each_of_its_filters_does(load_policy: Any, filters: d
 )
 def test_a_list_of_words_is_matched_as_one_line(load_policy: Any, command: Any, matches: bool) -> None:
     """Agents send commands as a string or as a list of words."""
-    policy = load_policy(rule(input__command="* git status"))
-    assert bool(chosen(policy, request({"toolCallId": "c1", "rawInput": {"command": command}}))) is matches
+    policy = load_policy(rule_toml(input__command="* git status"))
+    assert bool(chosen_option(policy, request_line({"toolCallId": "c1", "rawInput": {"command": command}}))) is matches
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_paths_are_matched_folder_by_folder(
     """`*` ends at a slash, `**` does not, and `..` is resolved."""
     monkeypatch.setenv("HOME", "/home/someone")
     call = {"toolCallId": "c1", "locations": [{"path": path}]}
-    assert bool(chosen(load_policy(rule(path=pattern)), request(call))) is matches
+    assert bool(chosen_option(load_policy(rule_toml(path=pattern)), request_line(call))) is matches
 
 
 def test_allow_needs_every_path_to_match_and_deny_any_path(load_policy: Any) -> None:
@@ -158,50 +158,52 @@ def test_allow_needs_every_path_to_match_and_deny_any_path(load_policy: Any) -> 
         "locations": [{"path": "/p/a"}],
         "content": [{"type": "diff", "path": "/etc/b", "newText": "x"}],
     }
-    assert chosen(load_policy(rule(path="/p/**")), request(call)) == ""
-    assert chosen(load_policy(rule(path=["/p/**", "/etc/*"])), request(call)) == "a"
-    assert chosen(load_policy(rule("deny", path="/etc/**")), request(call)) == "r"
+    assert chosen_option(load_policy(rule_toml(path="/p/**")), request_line(call)) == ""
+    assert chosen_option(load_policy(rule_toml(path=["/p/**", "/etc/*"])), request_line(call)) == "a"
+    assert chosen_option(load_policy(rule_toml("deny", path="/etc/**")), request_line(call)) == "r"
 
 
 def test_the_first_rule_that_matches_decides(load_policy: Any) -> None:
     """Later rules are ignored, also after `ask`."""
-    assert chosen(load_policy(rule("deny", kind="execute") + rule("allow")), request()) == "r"
-    assert chosen(load_policy(rule("ask", kind="execute") + rule("allow")), request()) == ""
-    assert chosen(load_policy(rule("deny", kind="read") + rule("allow")), request()) == "a"
-    assert chosen(load_policy(""), request()) == ""
+    assert chosen_option(load_policy(rule_toml("deny", kind="execute") + rule_toml("allow")), request_line()) == "r"
+    assert chosen_option(load_policy(rule_toml("ask", kind="execute") + rule_toml("allow")), request_line()) == ""
+    assert chosen_option(load_policy(rule_toml("deny", kind="read") + rule_toml("allow")), request_line()) == "a"
+    assert chosen_option(load_policy(""), request_line()) == ""
 
 
 def test_a_tool_name_without_its_server_prefix_matches_only_to_deny(load_policy: Any) -> None:
     """Any server may have a tool of that name. The name may come in an update before the request."""
-    named = update(_meta={"claudeCode": {"toolName": "mcp__fs__Read"}}, title="Read it")
-    bare = request({"toolCallId": "c1"})
+    update = update_line(_meta={"claudeCode": {"toolName": "mcp__fs__Read"}}, title="Read it")
+    request = request_line({"toolCallId": "c1"})
     for name in ("mcp__fs__Read", "mcp__fs__*"):
-        assert chosen(load_policy(rule(tool=name, title="Read it")), named, bare) == "a"
-        assert chosen(load_policy(rule("deny", tool=name, title="Read it")), named, bare) == "r"
-    assert chosen(load_policy(rule("deny", tool="Read")), named, bare) == "r"
-    assert chosen(load_policy(rule(tool="Read")), named, bare) == "", "any server may have a tool of that name"
-    assert chosen(load_policy(rule(tool="Read")), bare) == ""
+        assert chosen_option(load_policy(rule_toml(tool=name, title="Read it")), update, request) == "a"
+        assert chosen_option(load_policy(rule_toml("deny", tool=name, title="Read it")), update, request) == "r"
+    assert chosen_option(load_policy(rule_toml("deny", tool="Read")), update, request) == "r"
+    assert chosen_option(load_policy(rule_toml(tool="Read")), update, request) == "", (
+        "any server may have a tool of that name"
+    )
+    assert chosen_option(load_policy(rule_toml(tool="Read")), request) == ""
 
 
 def test_fields_of_an_earlier_call_with_the_same_id_do_not_count(load_policy: Any) -> None:
     """After a call starts again or ends, its fields allow nothing."""
-    policy, bare = load_policy(rule(input__command="ls")), request({"toolCallId": "c1"})
-    update_ = update(rawInput={"command": "ls"})
-    assert chosen(policy, update_, bare) == "a"
-    assert chosen(policy, update_, update(title="another"), bare) == ""
-    assert chosen(policy, update_, update(status="completed"), bare) == ""
-    assert chosen(policy, update_, request({"toolCallId": "c1", "rawInput": {"command": "rm"}})) == ""
-    assert chosen(policy, update_, request({"toolCallId": "c1", "rawInput": None})) == ""
+    policy, request = load_policy(rule_toml(input__command="ls")), request_line({"toolCallId": "c1"})
+    update = update_line(rawInput={"command": "ls"})
+    assert chosen_option(policy, update, request) == "a"
+    assert chosen_option(policy, update, update_line(title="another"), request) == ""
+    assert chosen_option(policy, update, update_line(status="completed"), request) == ""
+    assert chosen_option(policy, update, request_line({"toolCallId": "c1", "rawInput": {"command": "rm"}})) == ""
+    assert chosen_option(policy, update, request_line({"toolCallId": "c1", "rawInput": None})) == ""
 
 
 def test_the_number_of_tracked_calls_is_limited(load_policy: Any) -> None:
     """An agent that never ends its calls does not exhaust the memory."""
-    filter_ = PermissionFilter(load_policy(rule(kind="read")))
+    filter_ = PermissionFilter(load_policy(rule_toml(kind="read")))
     for number in range(3 * permission_filter.MAX_TRACKED_CALLS):
-        split(filter_, update(kind="read").replace(b'"c1"', f'"c{number}"'.encode()))
+        split_output(filter_, update_line(kind="read").replace(b'"c1"', f'"c{number}"'.encode()))
     assert len(filter_._calls) == permission_filter.MAX_TRACKED_CALLS
-    assert not split(filter_, request({"toolCallId": "c1"}))[1]
-    assert split(filter_, request({"toolCallId": f"c{3 * permission_filter.MAX_TRACKED_CALLS - 1}"}))[1]
+    assert not split_output(filter_, request_line({"toolCallId": "c1"}))[1]
+    assert split_output(filter_, request_line({"toolCallId": f"c{3 * permission_filter.MAX_TRACKED_CALLS - 1}"}))[1]
 
 
 def test_a_request_about_a_command_is_matched_by_its_text(load_policy: Any) -> None:
@@ -210,8 +212,8 @@ def test_a_request_about_a_command_is_matched_by_its_text(load_policy: Any) -> N
     params = {"sessionId": "s", "title": "May I?", "subject": subject, "options": OPTIONS}
     message = {"jsonrpc": "2.0", "id": 7, "method": "session/request_permission", "params": params}
     line = json.dumps(message).encode() + b"\n"
-    assert chosen(load_policy(rule(kind="execute", input__command="git status")), line) == "a"
-    assert chosen(load_policy(rule(input__command="git push")), line) == ""
+    assert chosen_option(load_policy(rule_toml(kind="execute", input__command="git status")), line) == "a"
+    assert chosen_option(load_policy(rule_toml(input__command="git push")), line) == ""
 
 
 # Hostile agents
@@ -229,17 +231,17 @@ def test_a_request_about_a_command_is_matched_by_its_text(load_policy: Any) -> N
     ],
 )
 def test_a_missing_path_does_not_bypass_a_rule_about_paths(load_policy: Any, call: Any) -> None:
-    """A later rule does not allow what an earlier one might deny; the client decides."""
-    policy = load_policy(rule("deny", path="/etc/**") + rule("allow", kind="read"))
-    assert chosen(policy, request({"toolCallId": "c1", **call})) == ""
-    assert chosen(load_policy(rule("allow", path="**")), request({"toolCallId": "c1", **call})) == ""
+    """A later rule does not allow a call that an earlier one might deny; the client decides."""
+    policy = load_policy(rule_toml("deny", path="/etc/**") + rule_toml("allow", kind="read"))
+    assert chosen_option(policy, request_line({"toolCallId": "c1", **call})) == ""
+    assert chosen_option(load_policy(rule_toml("allow", path="**")), request_line({"toolCallId": "c1", **call})) == ""
 
 
 @pytest.mark.parametrize("path", ["//etc/passwd", "///etc/passwd", "/p/../etc/passwd", "/ETC/passwd", "/etc/./passwd"])
 def test_a_denied_path_is_denied_in_every_spelling(load_policy: Any, path: str) -> None:
-    """With more slashes, with `..`, or with letters in another case, which is the same file on some file systems."""
-    policy = load_policy(rule("deny", path="/etc/**") + rule("allow"))
-    assert chosen(policy, request({"toolCallId": "c1", "locations": [{"path": path}]})) == "r"
+    """Spellings are more slashes, `..`, or letters in another case, which name the same file on some file systems."""
+    policy = load_policy(rule_toml("deny", path="/etc/**") + rule_toml("allow"))
+    assert chosen_option(policy, request_line({"toolCallId": "c1", "locations": [{"path": path}]})) == "r"
 
 
 def test_links_are_resolved_before_a_path_is_matched(load_policy: Any, tmp_path: Path) -> None:
@@ -249,45 +251,58 @@ def test_links_are_resolved_before_a_path_is_matched(load_policy: Any, tmp_path:
     (tmp_path / "p" / "link").symlink_to(tmp_path / "secret")
     (tmp_path / "home").symlink_to(tmp_path / "p")
 
-    def asks(path: str) -> bytes:
-        return request({"toolCallId": "c1", "locations": [{"path": f"{tmp_path}/{path}"}]})
+    def request_for(path: str) -> bytes:
+        return request_line({"toolCallId": "c1", "locations": [{"path": f"{tmp_path}/{path}"}]})
 
-    inside = load_policy(rule(path=f"{tmp_path}/p/**"))
-    assert [chosen(inside, asks(path)) for path in ("p/a", "p/link/key", "p/link/../a", "home/a")] == ["a", "", "", ""]
-    assert chosen(load_policy(rule(path=f"{tmp_path}/home/**")), asks("home/a")) == "a"
-    assert chosen(load_policy(rule("deny", path=f"{tmp_path}/secret/**") + rule()), asks("p/link/key")) == "r"
+    inside = load_policy(rule_toml(path=f"{tmp_path}/p/**"))
+    assert [chosen_option(inside, request_for(path)) for path in ("p/a", "p/link/key", "p/link/../a", "home/a")] == [
+        "a",
+        "",
+        "",
+        "",
+    ]
+    assert chosen_option(load_policy(rule_toml(path=f"{tmp_path}/home/**")), request_for("home/a")) == "a"
+    assert (
+        chosen_option(
+            load_policy(rule_toml("deny", path=f"{tmp_path}/secret/**") + rule_toml()), request_for("p/link/key")
+        )
+        == "r"
+    )
 
 
 def test_composed_and_decomposed_accents_match(load_policy: Any) -> None:
     """A composed letter and a letter with a combining accent are the same name for file systems."""
-    policy = load_policy(rule("deny", path="/p/\u00e9/**") + rule())
-    assert chosen(policy, request({"toolCallId": "c1", "locations": [{"path": "/p/e\u0301/x"}]})) == "r"
+    policy = load_policy(rule_toml("deny", path="/p/\u00e9/**") + rule_toml())
+    assert chosen_option(policy, request_line({"toolCallId": "c1", "locations": [{"path": "/p/e\u0301/x"}]})) == "r"
 
 
 @pytest.mark.parametrize("call", [{}, {"rawInput": None}, {"rawInput": "rm -rf /"}, {"rawInput": {"command": None}}])
 def test_a_missing_input_does_not_bypass_a_rule_about_it(load_policy: Any, call: Any) -> None:
     """An object without that member is different: the member is known to be absent."""
-    policy = load_policy(rule("deny", input__command="*rm*") + rule("allow", kind="execute"))
-    assert chosen(policy, request({"toolCallId": "c1", "kind": "execute", **call})) == ""
-    without_command = request({"toolCallId": "c1", "kind": "execute", "rawInput": {"path": "/"}})
-    assert chosen(policy, without_command) == "a"
+    policy = load_policy(rule_toml("deny", input__command="*rm*") + rule_toml("allow", kind="execute"))
+    assert chosen_option(policy, request_line({"toolCallId": "c1", "kind": "execute", **call})) == ""
+    without_command = request_line({"toolCallId": "c1", "kind": "execute", "rawInput": {"path": "/"}})
+    assert chosen_option(policy, without_command) == "a"
 
 
 @pytest.mark.parametrize("filters", [{"tool": "Bash"}, {"kind": "execute"}, {"title": "rm*"}])
 def test_a_missing_text_does_not_bypass_a_rule_about_it(load_policy: Any, filters: dict[str, str]) -> None:
-    """Also if the rule is `ask`. A rule with another filter that does not match is no obstacle."""
+    """This holds for `ask` too. A rule with another filter that does not match is skipped."""
     for action in ("deny", "ask"):
-        assert chosen(load_policy(rule(action, **filters) + rule()), request({"toolCallId": "c1"})) == ""
-        other = load_policy(rule(action, **filters, input__x="y") + rule())
-        assert chosen(other, request({"toolCallId": "c1", "rawInput": {}})) == "a"
+        assert (
+            chosen_option(load_policy(rule_toml(action, **filters) + rule_toml()), request_line({"toolCallId": "c1"}))
+            == ""
+        )
+        other = load_policy(rule_toml(action, **filters, input__x="y") + rule_toml())
+        assert chosen_option(other, request_line({"toolCallId": "c1", "rawInput": {}})) == "a"
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        update(rawInput={"command": "rm"}).replace(b"tool_call", b"tool\\u005fcall"),
-        update(rawInput={"command": "rm"})[:-2] + b"\n",
-        update(rawInput={"command": "rm", "x": "y" * 5000}),
+        update_line(rawInput={"command": "rm"}).replace(b"tool_call", b"tool\\u005fcall"),
+        update_line(rawInput={"command": "rm"})[:-2] + b"\n",
+        update_line(rawInput={"command": "rm", "x": "y" * 5000}),
     ],
 )
 def test_a_line_that_is_not_read_clears_the_tracked_calls(
@@ -295,19 +310,19 @@ def test_a_line_that_is_not_read_clears_the_tracked_calls(
 ) -> None:
     """It is too long, not JSON, or hides a word in an escape, and may be an update of any call."""
     monkeypatch.setattr(permission_filter, "MAX_LINE_BYTES", 2000)
-    filter_, bare = PermissionFilter(load_policy(rule(input__command="ls"))), request({"toolCallId": "c1"})
-    split(filter_, update(rawInput={"command": "ls"}))
+    filter_, request = PermissionFilter(load_policy(rule_toml(input__command="ls"))), request_line({"toolCallId": "c1"})
+    split_output(filter_, update_line(rawInput={"command": "ls"}))
     for cut in (line[:2500], line[2500:]):
-        split(filter_, cut)
-    assert split(filter_, bare) == (bare, [])
+        split_output(filter_, cut)
+    assert split_output(filter_, request) == (request, [])
 
 
 def test_the_end_of_a_line_that_is_too_long_is_no_request(load_policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It passes like the rest of its line."""
     monkeypatch.setattr(permission_filter, "MAX_LINE_BYTES", 1000)
-    filter_ = PermissionFilter(load_policy(rule()))
-    split(filter_, b"x" * 2000)
-    assert split(filter_, request()) == (request(), [])
+    filter_ = PermissionFilter(load_policy(rule_toml()))
+    split_output(filter_, b"x" * 2000)
+    assert split_output(filter_, request_line()) == (request_line(), [])
 
 
 # Options
@@ -332,34 +347,34 @@ def test_an_answer_is_an_option_of_the_agent_for_one_call(
 ) -> None:
     """An option that the agent remembers is chosen only with `always`. Without an option the client decides."""
     options = [item for item in OPTIONS if item["optionId"] in offered]
-    assert chosen(load_policy(rule(action, always=always)), request(options=options)) == option
+    assert chosen_option(load_policy(rule_toml(action, always=always)), request_line(options=options)) == option
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        request(call="c1"),
-        request(call=None),
-        request(options=None),
-        request(options=[None, 1, {"kind": ["allow_once"]}, {"kind": "allow_once", "optionId": 5}]),
-        request(request_id=None),
-        request(request_id={"x": 1}),
-        request(request_id=True),
-        request()[:-3] + b"\n",
-        b"[" + request().strip() + b"]\n",
+        request_line(call="c1"),
+        request_line(call=None),
+        request_line(options=None),
+        request_line(options=[None, 1, {"kind": ["allow_once"]}, {"kind": "allow_once", "optionId": 5}]),
+        request_line(request_id=None),
+        request_line(request_id={"x": 1}),
+        request_line(request_id=True),
+        request_line()[:-3] + b"\n",
+        b"[" + request_line().strip() + b"]\n",
         b'{"method": "session/request_permission", "params": []}\n',
         b'{"x": "session/request_permission \xff"}\n',
     ],
 )
 def test_a_malformed_request_passes(load_policy: Any, line: bytes) -> None:
     """The client decides what to do with it."""
-    assert split(PermissionFilter(load_policy(rule())), line) == (line, [])
+    assert split_output(PermissionFilter(load_policy(rule_toml())), line) == (line, [])
 
 
 @pytest.mark.parametrize("request_id", ["7", "", 0, -1, 10**200, "\ud800"])
 def test_the_answer_has_the_id_of_the_request(load_policy: Any, request_id: Any) -> None:
-    """Of any type."""
-    (answer,) = split(PermissionFilter(load_policy(rule())), request(request_id=request_id))[1]
+    """The id may be any number or text."""
+    (answer,) = split_output(PermissionFilter(load_policy(rule_toml())), request_line(request_id=request_id))[1]
     expected = "\ufffd" if request_id == "\ud800" else request_id
     assert json.loads(answer.line)["id"] == expected
 
@@ -369,12 +384,12 @@ def test_the_answer_has_the_id_of_the_request(load_policy: Any, request_id: Any)
 
 @given(st.data())
 def test_output_without_answered_requests_passes_unchanged(data: st.DataObject) -> None:
-    """Lines of real agents, damaged lines and random bytes, in chunks of any size."""
+    """Lines of real agents, damaged lines and random bytes pass in chunks of any size."""
     lines = data.draw(
         st.lists(
             st.one_of(
-                st.just(request()),
-                st.just(update(kind="read")),
+                st.just(request_line()),
+                st.just(update_line(kind="read")),
                 damaged("acp").map(lambda row: json.dumps(row).encode() + b"\n"),
                 garbage.map(lambda value: json.dumps(value).encode() + b"\r\n"),
                 st.binary(max_size=30),
@@ -393,27 +408,27 @@ def test_output_without_answered_requests_passes_unchanged(data: st.DataObject) 
 def test_only_requests_are_taken_out(load_policy: Any) -> None:
     """The lines around an answered request pass in order, in chunks of any size."""
     rand = random.Random(1)
-    lines = [b'{"a":1}\n', request(), b"\n", request(), update(kind="x"), b"rest without end"]
+    lines = [b'{"a":1}\n', request_line(), b"\n", request_line(), update_line(kind="x"), b"rest without end"]
     output = b"".join(lines)
     for _ in range(50):
-        filter_ = PermissionFilter(load_policy(rule()))
+        filter_ = PermissionFilter(load_policy(rule_toml()))
         cuts = sorted(rand.sample(range(len(output)), 5))
         pieces = [output[a:b] for a, b in zip([0, *cuts], [*cuts, len(output)], strict=True)]
-        found = [item for piece in pieces for item in filter_.split(piece)]
-        passed = b"".join(piece for piece, answer in found if answer is None) + b"".join(filter_.flush())
-        assert passed == b"".join(line for line in lines if line != request())
-        assert [piece for piece, answer in found if answer is not None] == [request()] * 2
+        parts = [item for piece in pieces for item in filter_.split(piece)]
+        passed = b"".join(piece for piece, answer in parts if answer is None) + b"".join(filter_.flush())
+        assert passed == b"".join(line for line in lines if line != request_line())
+        assert [piece for piece, answer in parts if answer is not None] == [request_line()] * 2
 
 
 def test_a_line_beyond_the_limit_passes_in_parts(load_policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not buffered, read or answered; the next line is."""
     monkeypatch.setattr(permission_filter, "MAX_LINE_BYTES", 1000)
-    filter_ = PermissionFilter(load_policy(rule()))
-    long = request({**CALL, "title": "x" * 3000})
-    assert split(filter_, long[:900]) == (b"", [])
-    assert split(filter_, long[900:2000]) == (long[:2000], [])
-    assert split(filter_, long[2000:2500]) == (long[2000:2500], [])
-    passed, answers = split(filter_, long[2500:] + request())
+    filter_ = PermissionFilter(load_policy(rule_toml()))
+    long = request_line({**CALL, "title": "x" * 3000})
+    assert split_output(filter_, long[:900]) == (b"", [])
+    assert split_output(filter_, long[900:2000]) == (long[:2000], [])
+    assert split_output(filter_, long[2000:2500]) == (long[2000:2500], [])
+    passed, answers = split_output(filter_, long[2500:] + request_line())
     assert passed == long[2500:] and len(answers) == 1
 
 
@@ -424,7 +439,7 @@ def test_requests_of_real_agents_are_answered(load_policy: Any, path: Path) -> N
     messages = [row["msg"] for row in rows if row["dir"] == "a2c"]
     requests = [message for message in messages if message.get("method") == "session/request_permission"]
     lines = b"".join(json.dumps(message).encode() + b"\n" for message in messages)
-    answers = split(PermissionFilter(load_policy(rule())), lines)[1]
+    answers = split_output(PermissionFilter(load_policy(rule_toml())), lines)[1]
     assert [json.loads(answer.line)["id"] for answer in answers] == [message["id"] for message in requests]
     kinds = {option["optionId"]: option["kind"] for message in requests for option in message["params"]["options"]}
     assert {kinds[json.loads(answer.line)["result"]["outcome"]["optionId"]] for answer in answers} <= {"allow_once"}
@@ -442,15 +457,18 @@ def test_requests_of_real_agents_are_answered(load_policy: Any, path: Path) -> N
         ("rule = [1]\n", "policy.toml: write each rule under"),
         ("[[rule]]\n", "policy.toml, line 1, rule 1: action must be one of allow, ask, deny$"),
         ("\n\n[[rule]]\naction = 'alow'\n", "line 3, rule 1: action must be one of allow, ask, deny, got 'alow'"),
-        (rule() + rule(tols="x"), "line 3, rule 2: unknown key 'tols'; the keys are action, reason, always, tool"),
-        (rule(title="regex:("), "rule 1: title is not a regular expression: "),
-        (rule(path=[]), "rule 1: path must be a string or a list of strings"),
-        (rule(tool=5), "rule 1: tool must be a string"),
-        (rule(kind=["read", ""]), "rule 1: kind must be a string or a list of strings, none of them empty"),
-        (rule(input__command=1), "rule 1: input must be a string"),
-        (rule(input__a__b=[1]), "rule 1: input must be a string"),
-        (rule(reason=1), "rule 1: reason must be a string"),
-        (rule(always="yes"), "rule 1: reason must be a string and always must be true or false"),
+        (
+            rule_toml() + rule_toml(tols="x"),
+            "line 3, rule 2: unknown key 'tols'; the keys are action, reason, always, tool",
+        ),
+        (rule_toml(title="regex:("), "rule 1: title is not a regular expression: "),
+        (rule_toml(path=[]), "rule 1: path must be a string or a list of strings"),
+        (rule_toml(tool=5), "rule 1: tool must be a string"),
+        (rule_toml(kind=["read", ""]), "rule 1: kind must be a string or a list of strings, none of them empty"),
+        (rule_toml(input__command=1), "rule 1: input must be a string"),
+        (rule_toml(input__a__b=[1]), "rule 1: input must be a string"),
+        (rule_toml(reason=1), "rule 1: reason must be a string"),
+        (rule_toml(always="yes"), "rule 1: reason must be a string and always must be true or false"),
         ("rule = [{action = 'no'}]\n", "policy.toml, rule 1: action"),
     ],
 )

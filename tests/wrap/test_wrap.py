@@ -29,7 +29,7 @@ from callslip.ledger.event_log import EventLog
 from callslip.model import events as ev
 from callslip.model.entries import Message, PermissionRequest
 from callslip.store import sqlite_open
-from callslip.wrap import recorder as recording
+from callslip.wrap import recorder as recorder_module
 from callslip.wrap.frames import (
     Frame,
     FrameDecoder,
@@ -70,7 +70,7 @@ MB = 2**20
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """Return where the ledger will be."""
+    """Return the path of a ledger that does not exist yet."""
     return str(tmp_path / "ledger.db")
 
 
@@ -82,7 +82,7 @@ def run_with_input(command: list[str], data: bytes, **options: Any) -> subproces
 # Bytes
 
 
-def tee(folder: Path, *command: str) -> list[str]:
+def tee_command(folder: Path, *command: str) -> list[str]:
     """Return a command that records the bytes of another one in a folder."""
     return [sys.executable, str(PROGRAMS / "tee.py"), str(folder), *command]
 
@@ -93,17 +93,17 @@ def run_example_client(command: list[str], cwd: Path) -> subprocess.CompletedPro
     return run_with_input(client, "hello\nhow are you? ünï \U0001f600\n".encode(), cwd=cwd)
 
 
-def traffic(folder: Path) -> tuple[bytes, bytes]:
+def read_traffic(folder: Path) -> tuple[bytes, bytes]:
     return (folder / "in").read_bytes(), (folder / "out").read_bytes()
 
 
 def test_the_example_client_and_agent_exchange_unchanged_bytes(tmp_path: Path, path: str) -> None:
     """Both sides of wrap see the same bytes, and these are the bytes of a conversation without it."""
     agent = [sys.executable, str(EXAMPLES / "agent.py")]
-    plain = run_example_client(tee(tmp_path / "plain", *agent), tmp_path)
-    inner = tee(tmp_path / "agent", *agent)
-    wrapped = run_example_client(tee(tmp_path / "client", *wrap_command(path), *inner), tmp_path)
-    assert traffic(tmp_path / "client") == traffic(tmp_path / "agent") == traffic(tmp_path / "plain")
+    plain = run_example_client(tee_command(tmp_path / "plain", *agent), tmp_path)
+    inner = tee_command(tmp_path / "agent", *agent)
+    wrapped = run_example_client(tee_command(tmp_path / "client", *wrap_command(path), *inner), tmp_path)
+    assert read_traffic(tmp_path / "client") == read_traffic(tmp_path / "agent") == read_traffic(tmp_path / "plain")
     assert wrapped.stdout == plain.stdout and b"| Agent: how are you?" in plain.stdout
     assert wrapped.returncode == plain.returncode == 0
     assert wrapped.stderr == plain.stderr, "wrap prints nothing without a problem"
@@ -114,12 +114,12 @@ def test_the_example_client_and_agent_exchange_unchanged_bytes(tmp_path: Path, p
 
 def test_the_bytes_of_the_example_echo_agent_pass_unchanged(tmp_path: Path, path: str) -> None:
     """Its session ids are random, so only the two sides of wrap are compared. The session is named after the id."""
-    inner = tee(tmp_path / "agent", sys.executable, str(EXAMPLES / "echo_agent.py"))
-    assert run_example_client(tee(tmp_path / "client", *wrap_command(path), *inner), tmp_path).returncode == 0
-    assert traffic(tmp_path / "client") == traffic(tmp_path / "agent")
-    sent, answered = (part.splitlines() for part in traffic(tmp_path / "agent"))
-    identity = json.loads(answered[1])["result"]["sessionId"]
-    assert read_sessions(path) == [f"tee-{identity}"] and len(sent) == 4
+    inner = tee_command(tmp_path / "agent", sys.executable, str(EXAMPLES / "echo_agent.py"))
+    assert run_example_client(tee_command(tmp_path / "client", *wrap_command(path), *inner), tmp_path).returncode == 0
+    assert read_traffic(tmp_path / "client") == read_traffic(tmp_path / "agent")
+    sent, received = (part.splitlines() for part in read_traffic(tmp_path / "agent"))
+    session_id = json.loads(received[1])["result"]["sessionId"]
+    assert read_sessions(path) == [f"tee-{session_id}"] and len(sent) == 4
 
 
 @settings(max_examples=40 if LONG else 6)
@@ -137,7 +137,7 @@ def test_the_bytes_of_the_example_echo_agent_pass_unchanged(tmp_path: Path, path
     )
 )
 def test_any_bytes_pass_unchanged(tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]) -> None:
-    """Partial lines, bytes that are not JSON or not UTF-8, and no bytes. They are recorded too."""
+    """Partial lines, bytes that are not JSON or not UTF-8, and no bytes pass, and are recorded."""
     path = str(tmp_path_factory.mktemp("wrap") / "ledger.db")
     data = b"".join(pieces)
     run = run_with_input([*wrap_command(path), "cat"], data)
@@ -147,7 +147,7 @@ def test_any_bytes_pass_unchanged(tmp_path_factory: pytest.TempPathFactory, piec
 
 
 def test_a_line_of_a_hundred_megabytes_passes(path: str) -> None:
-    """It is not buffered until it ends, and it is stored completely, as a blob."""
+    """Its bytes are passed on as they arrive, and it is stored completely, as a blob."""
     size = (100 if LONG else 20) * MB
     line = b'{"jsonrpc":"2.0","method":"x","params":"' + b"y" * size + b'"}\n'
     run = run_with_input([*wrap_command(path), "cat"], line)
@@ -166,7 +166,7 @@ def test_a_partial_line_is_passed_on_at_once(path: str) -> None:
         assert client.end()[0] == 0
 
 
-UNTIL_BLOCKED = f"""
+WRITE_UNTIL_BLOCKED = f"""
 import os, select, sys
 os.set_blocking(1, False)
 writable = select.poll()
@@ -185,7 +185,7 @@ sys.stdin.read()
 def test_a_client_that_does_not_read_blocks_the_agent_and_costs_no_memory(path: str, tmp_path: Path) -> None:
     """The agent blocks, and the buffer for the recorder has a limit."""
     report = tmp_path / "written"
-    with Client([*wrap_command(path), sys.executable, "-c", UNTIL_BLOCKED, str(report)]) as client:
+    with Client([*wrap_command(path), sys.executable, "-c", WRITE_UNTIL_BLOCKED, str(report)]) as client:
         assert client.process.stdout is not None
         wait_until(report.exists)
         assert int(report.read_text()) < 4 * MB
@@ -217,10 +217,13 @@ def test_the_exit_status_is_that_of_the_agent(path: str, command: list[str], sta
 def test_a_command_that_cannot_be_run_is_reported_as_by_a_shell(tmp_path: Path, path: str) -> None:
     """Exit 127 if it does not exist, 126 if it is not executable; no ledger is created."""
     (tmp_path / "text").write_text("no program")
-    absent = run_with_input([*wrap_command(path), "no-such-agent"], b"")
-    assert (absent.returncode, absent.stderr) == (127, b"callslip: no-such-agent: No such file or directory\n")
-    text = run_with_input([*wrap_command(path), str(tmp_path / "text")], b"")
-    assert text.returncode == 126 and text.stderr.endswith(b": Permission denied\n")
+    missing_result = run_with_input([*wrap_command(path), "no-such-agent"], b"")
+    assert (missing_result.returncode, missing_result.stderr) == (
+        127,
+        b"callslip: no-such-agent: No such file or directory\n",
+    )
+    text_result = run_with_input([*wrap_command(path), str(tmp_path / "text")], b"")
+    assert text_result.returncode == 126 and text_result.stderr.endswith(b": Permission denied\n")
     assert not Path(path).exists()
 
 
@@ -243,7 +246,7 @@ def test_signals_are_forwarded_to_the_agent(path: str, number: signal.Signals) -
         assert client.end() == (0, b"")
 
 
-def has_pending(process: int, number: signal.Signals) -> bool:
+def has_pending_signal(process: int, number: signal.Signals) -> bool:
     """Return whether a process has not handled a signal yet."""
     status = Path(f"/proc/{process}/status").read_text()
     masks = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd:", "ShdPnd:"))]
@@ -253,19 +256,19 @@ def has_pending(process: int, number: signal.Signals) -> bool:
 
 def test_an_interrupt_from_the_terminal_reaches_the_agent_once(path: str) -> None:
     """The terminal sends it to both processes, so wrap must not forward it."""
-    ours, theirs = pty.openpty()
-    own = "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(int(sys.argv[1]), termios.TIOCSCTTY, 0)"
-    terminal = [sys.executable, "-c", f"{own}; os.execvp(sys.argv[2], sys.argv[2:])", str(theirs)]
-    with Client([*terminal, *wrap_command(path), *AGENT, "one"], pass_fds=[theirs]) as client:
+    master_fd, slave_fd = pty.openpty()
+    take_terminal = "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(int(sys.argv[1]), termios.TIOCSCTTY, 0)"
+    terminal = [sys.executable, "-c", f"{take_terminal}; os.execvp(sys.argv[2], sys.argv[2:])", str(slave_fd)]
+    with Client([*terminal, *wrap_command(path), *AGENT, "one"], pass_fds=[slave_fd]) as client:
         session = client.open_session()
         client.prompt(session, "signals")
-        os.write(ours, b"\x03")
+        os.write(master_fd, b"\x03")
         client.until(lambda message: "SIGINT" in json.dumps(message))
-        wait_until(lambda: not has_pending(client.process.pid, signal.SIGINT))
+        wait_until(lambda: not has_pending_signal(client.process.pid, signal.SIGINT))
         assert "SIGINT" not in client.reply_to(session, "say done")
         assert client.end() == (0, b"")
-    os.close(ours)
-    os.close(theirs)
+    os.close(master_fd)
+    os.close(slave_fd)
 
 
 def test_a_client_notices_that_the_agent_closed_its_input(path: str, tmp_path: Path) -> None:
@@ -276,14 +279,14 @@ def test_a_client_notices_that_the_agent_closed_its_input(path: str, tmp_path: P
             "session/prompt", sessionId=client.open_session(), prompt=[{"type": "text", "text": f"deaf {done}"}]
         )
 
-        def broken() -> bool:
+        def write_fails() -> bool:
             try:
                 client.send(method="x")
             except BrokenPipeError:
                 return True
             return False
 
-        wait_until(broken)
+        wait_until(write_fails)
         assert client.process.poll() is None, "the agent continues"
         done.touch()
         assert client.wait()[0] == 7
@@ -317,8 +320,8 @@ def test_an_agent_that_is_killed_within_a_call_ends_the_call(path: str) -> None:
         assert client.wait() == (137, b"")
     (call,) = read_calls(path, "acp_agent-one").values()
     assert (call.status, call.reason) == ("lost", "the agent was killed (SIGKILL) before this call ended")
-    ended = [event for event in read_log(path, "acp_agent-one") if isinstance(event, ev.TurnEnded)]
-    assert [event.reason for event in ended] == ["eof"]
+    turn_ends = [event for event in read_log(path, "acp_agent-one") if isinstance(event, ev.TurnEnded)]
+    assert [event.reason for event in turn_ends] == ["eof"]
 
 
 def test_a_partial_line_of_the_client_is_recorded_when_the_agent_ends(path: str) -> None:
@@ -415,7 +418,7 @@ def test_every_message_is_recorded_with_its_time(path: str) -> None:
 
 
 def test_a_session_that_is_loaded_again_continues(path: str) -> None:
-    """Another run records into the same session. What the agent repeats changes nothing."""
+    """Another run records into the same session. Messages that the agent repeats change nothing."""
     with Client([*wrap_command(path), *AGENT, "one"]) as client:
         client.prompt(client.open_session(), "call c1")
         client.end()
@@ -426,9 +429,9 @@ def test_a_session_that_is_loaded_again_continues(path: str) -> None:
         client.prompt("one", "call c2")
         assert client.end() == (0, b"")
     assert read_sessions(path) == ["acp_agent-one"]
-    both = read_calls(path, "acp_agent-one")
-    assert list(both) == ["c1", "c2"]
-    assert (both["c1"].title, both["c1"].output) == (first.title, first.output) == ("List", "a.txt")
+    calls = read_calls(path, "acp_agent-one")
+    assert list(calls) == ["c1", "c2"]
+    assert (calls["c1"].title, calls["c1"].output) == (first.title, first.output) == ("List", "a.txt")
     assert "witness" in {event.verdict for event in read_log(path, "acp_agent-one")}
 
 
@@ -486,7 +489,7 @@ def test_the_user_may_choose_the_name_of_the_session(path: str) -> None:
     ],
 )
 def test_sessions_are_named_after_the_program(command: list[str], name: str) -> None:
-    """Not after its launcher or its folder."""
+    """The name of a launcher or folder is not used."""
     assert program_name(command) == name
 
 
@@ -500,25 +503,25 @@ def test_messages_without_a_session_get_a_session_named_by_time(path: str) -> No
 
 def test_with_a_terminal_on_stdin_it_prints_what_to_run(path: str) -> None:
     """Exit 2, and stderr has the configuration of a client and the commands that show the recording."""
-    ours, theirs = pty.openpty()
-    run = subprocess.run(
-        [*wrap_command(path), "my agent", "--acp"], stdin=theirs, capture_output=True, text=True, timeout=30
+    master_fd, slave_fd = pty.openpty()
+    result = subprocess.run(
+        [*wrap_command(path), "my agent", "--acp"], stdin=slave_fd, capture_output=True, text=True, timeout=30
     )
-    os.close(theirs)
-    os.close(ours)
-    assert (run.returncode, run.stdout) == (2, "")
-    assert "callslip wrap -- 'my agent' --acp" in run.stderr
-    assert '"command": "callslip", "args": ["wrap", "--", "my agent", "--acp"]' in run.stderr
-    assert "callslip ls" in run.stderr and "callslip show @last" in run.stderr
+    os.close(slave_fd)
+    os.close(master_fd)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "callslip wrap -- 'my agent' --acp" in result.stderr
+    assert '"command": "callslip", "args": ["wrap", "--", "my agent", "--acp"]' in result.stderr
+    assert "callslip ls" in result.stderr and "callslip show @last" in result.stderr
     assert not Path(path).exists()
 
 
 def test_options_of_the_agent_are_not_parsed(path: str) -> None:
-    """With or without `--`. Options of wrap come before the agent, and unknown ones are an error."""
-    bare = [sys.executable, "-m", "callslip", "wrap", "--db", path, "echo", "--policy", "-h"]
-    assert run_with_input(bare, b"").stdout == b"--policy -h\n"
-    wrong = run_with_input([sys.executable, "-m", "callslip", "wrap", "--polcy", "x", "--", "echo"], b"")
-    assert wrong.returncode == 2 and b"--polcy" in wrong.stderr
+    """They are not parsed with or without `--`. Unknown options before the agent are an error."""
+    without_separator = [sys.executable, "-m", "callslip", "wrap", "--db", path, "echo", "--policy", "-h"]
+    assert run_with_input(without_separator, b"").stdout == b"--policy -h\n"
+    result = run_with_input([sys.executable, "-m", "callslip", "wrap", "--polcy", "x", "--", "echo"], b"")
+    assert result.returncode == 2 and b"--polcy" in result.stderr
 
 
 # When recording fails
@@ -551,8 +554,8 @@ def test_recording_resumes_and_no_message_is_lost(path: str) -> None:
 
 def test_a_full_disk_stops_the_recording_and_not_the_agent(path: str) -> None:
     """Files cannot grow beyond a few pages: the agent continues, and the lost messages are counted."""
-    small = ["sh", "-c", 'ulimit -f 600 && exec "$@"', "sh"]
-    with Client([*small, *wrap_command(path), *AGENT, "one"]) as client:
+    limit_file_size = ["sh", "-c", 'ulimit -f 600 && exec "$@"', "sh"]
+    with Client([*limit_file_size, *wrap_command(path), *AGENT, "one"]) as client:
         session = client.open_session()
         texts = [f"{number} " + "x" * 20_000 for number in range(30)]
         assert [client.reply_to(session, f"say {text}") for text in texts] == texts
@@ -560,12 +563,12 @@ def test_a_full_disk_stops_the_recording_and_not_the_agent(path: str) -> None:
     lines = stderr.decode().splitlines()
     assert status == 0 and len([line for line in lines if "recording fails" in line]) >= 1
     assert lines[-1].endswith("messages were not recorded")
-    kept = [entry.content for entry in read_entries(path, "acp_agent-one") if isinstance(entry, Message)]
-    assert 0 < len(kept) < 60
+    recorded_texts = [entry.content for entry in read_entries(path, "acp_agent-one") if isinstance(entry, Message)]
+    assert 0 < len(recorded_texts) < 60
 
 
 @contextmanager
-def locked(path: str) -> Generator[None]:
+def holding_write_lock(path: str) -> Generator[None]:
     """Hold the lock that writers of a ledger wait for."""
     with open(path + "-work", "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -575,19 +578,19 @@ def locked(path: str) -> Generator[None]:
 def test_a_locked_ledger_delays_the_recording_and_not_the_agent(path: str) -> None:
     """The agent starts and answers while the ledger is locked. After that everything is recorded."""
     run_with_input([*wrap_command(path), "cat"], b"x\n")
-    with locked(path), Client([*wrap_command(path), *AGENT, "one"]) as client:
+    with holding_write_lock(path), Client([*wrap_command(path), *AGENT, "one"]) as client:
         session = client.open_session()
         assert client.reply_to(session, "say hello") == "hello"
-        assert "acp_agent-one" not in sessions_now(path)
+        assert "acp_agent-one" not in list_sessions_read_only(path)
     with Client([*wrap_command(path), *AGENT, "two"]) as client:
         session = client.open_session()
-        with locked(path):
+        with holding_write_lock(path):
             assert client.reply_to(session, "say hello") == "hello"
         assert client.end() == (0, b"")
     assert [entry.content for entry in read_entries(path, "acp_agent-two")] == ["say hello", "hello"]
 
 
-def sessions_now(path: str) -> list[str]:
+def list_sessions_read_only(path: str) -> list[str]:
     """Return the sessions without opening the ledger for writing."""
     import apsw
 
@@ -600,7 +603,9 @@ def test_a_recorder_that_dies_is_reported_and_the_agent_continues(path: str) -> 
     """The messages after its death are counted."""
     with Client([*wrap_command(path), *AGENT, "one"]) as client:
         session = client.open_session()
-        (recorder,) = [child for child in child_ids(client.process.pid) if b"acp_agent" not in command_of(child)[1]]
+        (recorder,) = [
+            child for child in child_ids(client.process.pid) if b"acp_agent" not in read_command_line(child)[1]
+        ]
         kill(recorder)
         assert client.process.stderr is not None
         problem = b"callslip: recording fails, the agent continues: the recorder died\n"
@@ -616,12 +621,12 @@ def test_a_recorder_that_hangs_does_not_stop_the_agent(path: str) -> None:
     agent = f"import sys; sys.stdin.readline(); sys.stdout.write(('x' * 99999 + '\\n') * {lines})"
     with Client([*wrap_command(path, "--session", "s"), sys.executable, "-c", agent]) as client:
         pids = wait_until(lambda: len(pids := child_ids(client.process.pid)) == 2 and pids)  # The agent, the recorder.
-        (recorder,) = [pid for pid in pids if b"wrap" in command_of(pid)]
+        (recorder,) = [pid for pid in pids if b"wrap" in read_command_line(pid)]
         os.kill(recorder, signal.SIGSTOP)
         client.send(method="go")
-        began = time.monotonic()
+        started_at = time.monotonic()
         assert {len(client.read_line()) for _ in range(lines)} == {99999}
-        assert 1.5 < time.monotonic() - began < 60, "it waited once"
+        assert 1.5 < time.monotonic() - started_at < 60, "it waited once"
         os.kill(recorder, signal.SIGCONT)
         status, stderr = client.end()
     words = stderr.decode().split()
@@ -630,7 +635,7 @@ def test_a_recorder_that_hangs_does_not_stop_the_agent(path: str) -> None:
     assert len(read_log(path, "s")) == total - lost
 
 
-def command_of(process: int) -> list[bytes]:
+def read_command_line(process: int) -> list[bytes]:
     return Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
 
 
@@ -641,7 +646,9 @@ def test_fail_closed_passes_nothing_unrecorded(path: str) -> None:
     """When the agent receives a prompt, the prompt is in the ledger."""
     with Client([*wrap_command(path, "--fail-closed"), *AGENT, "one"]) as client:
         session = client.open_session()
-        assert [name for name in sessions_now(path) if name.startswith("acp_agent-2")], "before the first session too"
+        assert [name for name in list_sessions_read_only(path) if name.startswith("acp_agent-2")], (
+            "before the first session too"
+        )
         for number in range(5):
             assert client.reply_to(session, f"recorded {path} marker-{number}") == "recorded 1"
         assert client.end() == (0, b"")
@@ -650,7 +657,7 @@ def test_fail_closed_passes_nothing_unrecorded(path: str) -> None:
 def test_fail_closed_stops_the_agent_when_recording_fails(tmp_path: Path, path: str) -> None:
     """It receives no byte, it is terminated, and the exit status is 1."""
     Path(path).write_text("something else entirely, and long enough to be sure of it" * 10)
-    agent = tee(tmp_path / "agent", "cat")
+    agent = tee_command(tmp_path / "agent", "cat")
     run = run_with_input([*wrap_command(path, "--fail-closed"), *agent], b'{"jsonrpc":"2.0","method":"x"}\n')
     assert (run.returncode, run.stdout) == (1, b"")
     problem = f"recording fails, so the agent is stopped (--fail-closed): {path} is not a SQLite database"
@@ -662,16 +669,18 @@ def test_fail_closed_stops_the_agent_when_recording_fails(tmp_path: Path, path: 
 def test_fail_closed_kills_an_agent_that_ignores_sigterm(path: str) -> None:
     """SIGKILL follows after a delay."""
     Path(path).mkdir()
-    stubborn = ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]
-    run = run_with_input([*wrap_command(path, "--fail-closed"), *stubborn], b"x\n")
-    assert run.returncode == 1 and b"is a folder" in run.stderr
+    agent = ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]
+    result = run_with_input([*wrap_command(path, "--fail-closed"), *agent], b"x\n")
+    assert result.returncode == 1 and b"is a folder" in result.stderr
 
 
 def test_fail_closed_stops_when_the_recorder_dies(path: str) -> None:
     """Nothing can be recorded any more, so the agent is stopped."""
     with Client([*wrap_command(path, "--fail-closed"), *AGENT, "one"]) as client:
         client.open_session()
-        (recorder,) = [child for child in child_ids(client.process.pid) if b"acp_agent" not in command_of(child)[1]]
+        (recorder,) = [
+            child for child in child_ids(client.process.pid) if b"acp_agent" not in read_command_line(child)[1]
+        ]
         kill(recorder)
         status, stderr = client.wait()
     assert status == 1 and b"the recorder died" in stderr
@@ -707,7 +716,7 @@ def policy(tmp_path: Path) -> str:
     return str(tmp_path / "policy.toml")
 
 
-def about(**call: Any) -> str:
+def permission_fields(**call: Any) -> str:
     """Return the fields of a permission request about a call."""
     return json.dumps({"toolCall": {"toolCallId": "c1", **call}})
 
@@ -725,7 +734,7 @@ def test_a_policy_answers_instead_of_the_client(
 ) -> None:
     """The client does not receive the request. The ledger has it, and the answer by the policy."""
     with Client([*wrap_command(path, "--policy", policy), *AGENT, "one"]) as client:
-        assert client.reply_to(client.open_session(), f"ask c1 {about(**call)}") == f"answer {option}"
+        assert client.reply_to(client.open_session(), f"ask c1 {permission_fields(**call)}") == f"answer {option}"
         assert client.requests == []
         assert client.end() == (0, b"")
     assert read_calls(path, "acp_agent-one")["c1"].status == status
@@ -736,7 +745,7 @@ def test_a_policy_answers_instead_of_the_client(
 @pytest.mark.parametrize(
     "request_",
     [
-        about(rawInput={"command": "git push"}),
+        permission_fields(rawInput={"command": "git push"}),
         json.dumps({"toolCall": {"toolCallId": "c1", "kind": "think"}, "options": [{"optionId": "odd", "kind": "x"}]}),
         json.dumps({"toolCall": {"toolCallId": "c1", "kind": "think"}, "options": []}),
         json.dumps({"toolCall": "c1", "options": None}),
@@ -755,16 +764,16 @@ def test_requests_without_a_policy_decision_go_to_the_client(path: str, policy: 
 
 def test_except_for_the_answered_requests_no_byte_is_changed(tmp_path: Path, path: str, policy: str) -> None:
     """With a policy the client receives what the agent wrote, without the lines that were answered."""
-    inner = tee(tmp_path / "agent", *AGENT, "one")
-    outer = tee(tmp_path / "client", *wrap_command(path, "--policy", policy), *inner)
+    inner = tee_command(tmp_path / "agent", *AGENT, "one")
+    outer = tee_command(tmp_path / "client", *wrap_command(path, "--policy", policy), *inner)
     with Client(outer) as client:
         session = client.open_session()
         for _ in range(3):
-            client.prompt(session, "ask c1 " + about(kind="think"))
+            client.prompt(session, "ask c1 " + permission_fields(kind="think"))
             client.prompt(session, "say x")
         assert client.end() == (0, b"")
-    sent, received = traffic(tmp_path / "client")
-    to_agent, from_agent = traffic(tmp_path / "agent")
+    sent, received = read_traffic(tmp_path / "client")
+    to_agent, from_agent = read_traffic(tmp_path / "agent")
     requests = [line for line in from_agent.splitlines(keepends=True) if b"request_permission" in line]
     answers = [line for line in to_agent.splitlines(keepends=True) if b"outcome" in line]
     assert len(requests) == len(answers) == 3
@@ -775,7 +784,7 @@ def test_except_for_the_answered_requests_no_byte_is_changed(tmp_path: Path, pat
 def test_a_policy_works_with_fail_closed(path: str, policy: str) -> None:
     """Request and answer are recorded before the agent receives the answer."""
     with Client([*wrap_command(path, "--policy", policy, "--fail-closed"), *AGENT, "one"]) as client:
-        assert client.reply_to(client.open_session(), "ask c1 " + about(kind="think")) == "answer always"
+        assert client.reply_to(client.open_session(), "ask c1 " + permission_fields(kind="think")) == "answer always"
         assert client.end() == (0, b"")
     assert read_calls(path, "acp_agent-one")["c1"].status == "completed"
 
@@ -794,7 +803,10 @@ def test_an_answer_waits_for_the_end_of_the_clients_line(path: str, policy: str)
     with Client([*wrap_command(path, "--policy", policy), *AGENT, "one"]) as client:
         session = client.open_session()
         assert client.process.stdin is not None
-        prompt = {"sessionId": session, "prompt": [{"type": "text", "text": "ask c1 " + about(kind="think")}]}
+        prompt = {
+            "sessionId": session,
+            "prompt": [{"type": "text", "text": "ask c1 " + permission_fields(kind="think")}],
+        }
         first = json.dumps({"jsonrpc": "2.0", "id": 90, "method": "session/prompt", "params": prompt}).encode() + b"\n"
         client.process.stdin.write(first + b'{"jsonrpc": "2.0", "id": 91, ')
         client.until(lambda message: "pending" in json.dumps(message))
@@ -807,7 +819,7 @@ def test_an_answer_waits_for_the_end_of_the_clients_line(path: str, policy: str)
 # The pipe to the recorder
 
 
-class PipeEnds:
+class PipeHarness:
     """A RecorderPipe whose other ends are held by the test."""
 
     def __init__(self, **options: Any) -> None:
@@ -842,48 +854,48 @@ class PipeEnds:
 
 def test_a_full_buffer_leaves_out_complete_lines_and_counts_them() -> None:
     """The sender waits for room, then continues. The recording resumes with a complete line after a marker."""
-    ends = PipeEnds(max_bytes=2**20, timeout_s=0.1)
+    harness = PipeHarness(max_bytes=2**20, timeout_s=0.1)
     line = b"x" * 99_999 + b"\n"
-    began = time.monotonic()
+    started_at = time.monotonic()
     for _ in range(30):
-        ends.pipe.send(Kind.AGENT_BYTES, line)
-    ends.pipe.send(Kind.AGENT_BYTES, b"partial")
-    assert time.monotonic() - began >= 0.1, "the first send without room waited"
-    lost, sent = ends.pipe.lost_lines, ends.pipe.sent_lines
+        harness.pipe.send(Kind.AGENT_BYTES, line)
+    harness.pipe.send(Kind.AGENT_BYTES, b"partial")
+    assert time.monotonic() - started_at >= 0.1, "the first send without room waited"
+    lost, sent = harness.pipe.lost_lines, harness.pipe.sent_lines
     assert lost + sent == 30 and lost > 10
-    frames = ends.frames(sent * len(line))
-    wait_until(ends.is_empty)
-    ends.pipe.send(Kind.AGENT_BYTES, b" end\ncomplete\n")
-    frames += ends.frames(len(Kind.AGENT_BYTES + b"complete\n"))
+    frames = harness.frames(sent * len(line))
+    wait_until(harness.is_empty)
+    harness.pipe.send(Kind.AGENT_BYTES, b" end\ncomplete\n")
+    frames += harness.frames(len(Kind.AGENT_BYTES + b"complete\n"))
     assert {frame.payload for frame in frames[:sent]} == {line}
     assert [frame[:2] for frame in frames[sent:]] == [
         (Kind.LINES_MISSING, Kind.AGENT_BYTES),
         (Kind.AGENT_BYTES, b"complete\n"),
     ]
-    ends.reply(Kind.LINES_RECORDED, encode_count(sent + 1))
-    assert ends.close() == lost + 1
+    harness.reply(Kind.LINES_RECORDED, encode_count(sent + 1))
+    assert harness.close() == lost + 1
 
 
 def test_without_a_timeout_a_full_buffer_blocks_the_sender() -> None:
     """Nothing is lost, and a problem of the recorder ends the wait for it."""
-    ends = PipeEnds(max_bytes=2**20, timeout_s=None)
+    harness = PipeHarness(max_bytes=2**20, timeout_s=None)
     sent: list[int] = []
     thread = threading.Thread(
-        target=lambda: [sent.append(ends.pipe.send(Kind.CLIENT_BYTES, b"x" * 99_999 + b"\n")) for _ in range(30)]
+        target=lambda: [sent.append(harness.pipe.send(Kind.CLIENT_BYTES, b"x" * 99_999 + b"\n")) for _ in range(30)]
     )
     thread.start()
     wait_until(lambda: len(sent) >= 10)
     assert len(sent) < 30
-    assert len(ends.frames(30 * 100_000)) == 30
+    assert len(harness.frames(30 * 100_000)) == 30
     thread.join()
-    assert ends.pipe.lost_lines == 0
-    ends.reply(Kind.LINES_RECORDED, encode_count(30))
-    ends.pipe.wait_recorded(30)
-    ends.reply(Kind.PROBLEM, encode_text("no room"))
+    assert harness.pipe.lost_lines == 0
+    harness.reply(Kind.LINES_RECORDED, encode_count(30))
+    harness.pipe.wait_recorded(30)
+    harness.reply(Kind.PROBLEM, encode_text("no room"))
     with pytest.raises(RecordingError):
-        ends.pipe.wait_recorded(31)
-    ends.close()
-    assert ends.problems[0] == "no room"
+        harness.pipe.wait_recorded(31)
+    harness.close()
+    assert harness.problems[0] == "no room"
 
 
 @given(
@@ -891,7 +903,7 @@ def test_without_a_timeout_a_full_buffer_blocks_the_sender() -> None:
     st.randoms(),
 )
 def test_frames_are_decoded_from_chunks_of_any_size(frames: list[Frame], rand: random.Random) -> None:
-    """For every kind of frame."""
+    """Frames of every kind are decoded, wherever the data is split."""
     data = b"".join(encode_frame(*frame) for frame in frames)
     cuts = sorted(rand.randint(0, len(data)) for _ in range(5))
     decoder = FrameDecoder()
@@ -919,25 +931,25 @@ class Replies(list[tuple[Kind, bytes]]):
         self.append((kind, payload))
 
 
-RECORDED_NOW = 1.7e9
+RECORDED_AT_S = 1.7e9
 
 
-def agent_bytes(data: bytes, kind: Kind = Kind.AGENT_BYTES) -> Frame:
-    return Frame(kind, data, RECORDED_NOW)
+def bytes_frame(data: bytes, kind: Kind = Kind.AGENT_BYTES) -> Frame:
+    return Frame(kind, data, RECORDED_AT_S)
 
 
-def chunk(text: str) -> Frame:
+def chunk_frame(text: str) -> Frame:
     """Return the frame of a message chunk of the agent."""
     update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
     message = {"method": "session/update", "params": {"sessionId": "one", "update": update}}
-    return agent_bytes(json.dumps(message).encode() + b"\n")
+    return bytes_frame(json.dumps(message).encode() + b"\n")
 
 
-def recorded(count: int) -> tuple[Kind, bytes]:
+def recorded_reply(count: int) -> tuple[Kind, bytes]:
     return Kind.LINES_RECORDED, encode_count(count)
 
 
-async def record(db: str, frames: list[Frame], names: SessionNames | None = None) -> Replies:
+async def run_recorder(db: str, frames: list[Frame], names: SessionNames | None = None) -> Replies:
     """Run a recorder over some frames and return its replies."""
     reader, writer = os.pipe()
     replies = Replies()
@@ -952,22 +964,22 @@ async def record(db: str, frames: list[Frame], names: SessionNames | None = None
 
 @pytest.mark.anyio
 async def test_a_gap_discards_the_partial_line_before_it(db: str) -> None:
-    """Its beginning is not joined with what follows the gap."""
-    partial = agent_bytes(b'{"method": "session/upd')
-    gap = Frame(Kind.LINES_MISSING, Kind.AGENT_BYTES, RECORDED_NOW)
-    ended = Frame(Kind.AGENT_ENDED, encode_text("why"), RECORDED_NOW)
-    replies = await record(db, [chunk("a"), partial, gap, chunk("b"), ended])
+    """The beginning of a line is not joined with the bytes after the gap."""
+    partial = bytes_frame(b'{"method": "session/upd')
+    gap = Frame(Kind.LINES_MISSING, Kind.AGENT_BYTES, RECORDED_AT_S)
+    ended = Frame(Kind.AGENT_ENDED, encode_text("why"), RECORDED_AT_S)
+    replies = await run_recorder(db, [chunk_frame("a"), partial, gap, chunk_frame("b"), ended])
     async with sound_ledger(db) as ledger:
         assert [entry.content for entry in (await ledger.snapshot("s")).entries] == ["ab"]
-    assert replies[-1] == recorded(2)
+    assert replies[-1] == recorded_reply(2)
 
 
 @pytest.mark.anyio
 async def test_only_the_beginning_of_a_too_long_line_is_recorded(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its size. The lines around it are complete."""
-    monkeypatch.setattr(recording, "MAX_LINE_BYTES", 10_000)
-    chunks = [agent_bytes(b"z" * 4000) for _ in range(5)]
-    await record(db, [chunk("a"), *chunks, agent_bytes(b"\n"), chunk("b")])
+    """Its size is recorded too, and the lines around it are complete."""
+    monkeypatch.setattr(recorder_module, "MAX_LINE_BYTES", 10_000)
+    chunks = [bytes_frame(b"z" * 4000) for _ in range(5)]
+    await run_recorder(db, [chunk_frame("a"), *chunks, bytes_frame(b"\n"), chunk_frame("b")])
     async with sound_ledger(db) as ledger:
         events = [event async for event in ledger.events("s")]
         (raw,) = [event for event in events if isinstance(event, ev.Raw)]
@@ -978,13 +990,13 @@ async def test_only_the_beginning_of_a_too_long_line_is_recorded(db: str, monkey
 @pytest.mark.anyio
 async def test_opening_a_read_only_ledger_is_retried(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The front receives the problem once, and its end."""
-    await record(db, [])
+    await run_recorder(db, [])
     writable = iter([False, False])
     monkeypatch.setattr(sqlite_open, "is_writable", lambda path: next(writable, True))
-    monkeypatch.setattr(recording, "RETRY_DELAY_S", 0.01)
-    replies = await record(db, [chunk("a")])
+    monkeypatch.setattr(recorder_module, "RETRY_DELAY_S", 0.01)
+    replies = await run_recorder(db, [chunk_frame("a")])
     assert replies[0][0] is Kind.PROBLEM and replies[0][1].endswith(b"cannot be written")
-    assert replies[1:] == [(Kind.PROBLEM, b""), recorded(1), recorded(1)]
+    assert replies[1:] == [(Kind.PROBLEM, b""), recorded_reply(1), recorded_reply(1)]
 
 
 @pytest.mark.anyio
@@ -994,18 +1006,18 @@ async def test_a_message_that_breaks_the_decoder_is_recorded_raw(db: str, monkey
 
     feed = AcpDecoder.feed
 
-    def broken(self: Any, message: Any) -> Any:
+    def feed_or_raise(self: Any, message: Any) -> Any:
         if "bad" in json.dumps(message.body):
             raise ZeroDivisionError
         return feed(self, message)
 
-    monkeypatch.setattr(AcpDecoder, "feed", broken)
-    replies = await record(db, [chunk("a"), chunk("bad"), chunk("b")])
+    monkeypatch.setattr(AcpDecoder, "feed", feed_or_raise)
+    replies = await run_recorder(db, [chunk_frame("a"), chunk_frame("bad"), chunk_frame("b")])
     async with sound_ledger(db) as ledger:
         assert [entry.content for entry in (await ledger.snapshot("s")).entries] == ["ab"]
         events = [event async for event in ledger.events("s")]
         assert [type(event) for event in events[:3]] == [ev.MessageDelta, ev.Raw, ev.MessageDelta]
-    assert replies[-1] == recorded(3)
+    assert replies[-1] == recorded_reply(3)
 
 
 @pytest.mark.anyio
@@ -1013,23 +1025,23 @@ async def test_a_message_that_cannot_be_recorded_is_counted(db: str, monkeypatch
     """It is left out, and the others are recorded."""
     append = EventLog.append
 
-    async def broken(self: Any, session: str, drafts: Any, **more: Any) -> Any:
+    async def append_or_raise(self: Any, session: str, drafts: Any, **more: Any) -> Any:
         if any("poison" in repr(draft) for draft in drafts):
             raise ZeroDivisionError("poison")
         return await append(self, session, drafts, **more)
 
-    monkeypatch.setattr(EventLog, "append", broken)
-    replies = await record(db, [chunk("a"), chunk("poison"), chunk("b")])
+    monkeypatch.setattr(EventLog, "append", append_or_raise)
+    replies = await run_recorder(db, [chunk_frame("a"), chunk_frame("poison"), chunk_frame("b")])
     async with sound_ledger(db) as ledger:
         assert [entry.content for entry in (await ledger.snapshot("s")).entries] == ["ab"]
-    assert replies[-1] == recorded(2) and any(b"refused" in payload for _, payload in replies)
+    assert replies[-1] == recorded_reply(2) and any(b"refused" in payload for _, payload in replies)
 
 
 @pytest.mark.anyio
 async def test_messages_before_any_session_are_buffered_up_to_a_limit(db: str) -> None:
     """Beyond it they get a session of their own. The agent's session is still named after its id."""
-    messages = [agent_bytes(b'"' + b"x" * 60_000 + b'"\n') for _ in range(40)]
-    await record(db, [*messages, chunk("a")], SessionNames(["agent"]))
+    messages = [bytes_frame(b'"' + b"x" * 60_000 + b'"\n') for _ in range(40)]
+    await run_recorder(db, [*messages, chunk_frame("a")], SessionNames(["agent"]))
     async with sound_ledger(db) as ledger:
         names = [row.name for row in (await ledger.sessions()).items]
         assert len(names) == 2 and "agent-one" in names
@@ -1040,42 +1052,42 @@ async def test_messages_before_any_session_are_buffered_up_to_a_limit(db: str) -
 @pytest.mark.anyio
 async def test_many_short_lines_before_a_session_wait_for_it(db: str) -> None:
     """The limit is for their total size, not for the size of the chunk they arrive in."""
-    await record(db, [agent_bytes(b'"starting"\n' * 2000), chunk("a")], SessionNames(["agent"]))
+    await run_recorder(db, [bytes_frame(b'"starting"\n' * 2000), chunk_frame("a")], SessionNames(["agent"]))
     async with sound_ledger(db) as ledger:
         assert [row.name for row in (await ledger.sessions()).items] == ["agent-one"]
 
 
 @pytest.mark.anyio
 async def test_a_partial_line_is_recorded_when_the_front_is_killed(db: str) -> None:
-    """As text; it is not one of the counted lines."""
-    replies = await record(db, [chunk("a"), agent_bytes(b'{"method": "session/pro', Kind.CLIENT_BYTES)])
+    """It is recorded as text and is not one of the counted lines."""
+    replies = await run_recorder(db, [chunk_frame("a"), bytes_frame(b'{"method": "session/pro', Kind.CLIENT_BYTES)])
     async with sound_ledger(db) as ledger:
         raws = [event.body["msg"] async for event in ledger.events("s") if isinstance(event, ev.Raw)]
-    assert raws == ['{"method": "session/pro'] and replies[-1] == recorded(1)
+    assert raws == ['{"method": "session/pro'] and replies[-1] == recorded_reply(1)
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("failing", range(1, 9))
+@pytest.mark.parametrize("failing_write", range(1, 9))
 async def test_a_disk_that_fails_at_any_write_duplicates_nothing(
-    db: str, monkeypatch: pytest.MonkeyPatch, failing: int
+    db: str, monkeypatch: pytest.MonkeyPatch, failing_write: int
 ) -> None:
     """When messages are written together, and when one is refused and they are written one by one."""
     append, writes = EventLog.append, 0
 
-    async def broken(self: Any, session: str, drafts: Any, **more: Any) -> Any:
+    async def append_or_raise(self: Any, session: str, drafts: Any, **more: Any) -> Any:
         nonlocal writes
         writes += 1
-        if writes == failing:
+        if writes == failing_write:
             raise StoreError("the disk failed")
         if any(isinstance(draft.event, ev.MessageDelta) and "bad" in draft.event.text for draft in drafts):
             raise InvalidInputError("text", "is bad")
         return await append(self, session, drafts, **more)
 
-    monkeypatch.setattr(EventLog, "append", broken)
-    monkeypatch.setattr(recording, "RETRY_DELAY_S", 0.01)
-    lines = b"".join(chunk(text).payload for text in ("a", "bad", "b", "c"))
-    replies = await record(db, [agent_bytes(lines)])
+    monkeypatch.setattr(EventLog, "append", append_or_raise)
+    monkeypatch.setattr(recorder_module, "RETRY_DELAY_S", 0.01)
+    lines = b"".join(chunk_frame(text).payload for text in ("a", "bad", "b", "c"))
+    replies = await run_recorder(db, [bytes_frame(lines)])
     async with sound_ledger(db) as ledger:
         events = [event async for event in ledger.events("s")]
     assert "".join(event.text for event in events if isinstance(event, ev.MessageDelta)) == "abc"
-    assert len([event for event in events if isinstance(event, ev.Raw)]) == 1 and replies[-1] == recorded(4)
+    assert len([event for event in events if isinstance(event, ev.Raw)]) == 1 and replies[-1] == recorded_reply(4)
