@@ -767,9 +767,9 @@ async def test_much_output_does_not_block_the_loop() -> None:
             ticks += 1
 
     ticking = asyncio.create_task(tick())
-    result = await run_shell("yes", timeout=3)
+    result = await run_shell("yes", timeout=1)
     ticking.cancel()
-    assert result.stdout_size > 10 * 2**20 and ticks > 20
+    assert result.stdout_size > 2**20 and ticks > 10
 
 
 @pytest.mark.chaos

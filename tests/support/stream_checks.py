@@ -27,10 +27,10 @@ from tests.support.paths import TESTS
 
 CAPTURED = TESTS / "captures"
 CAPTURES = sorted(path.stem for path in CAPTURED.glob("*.jsonl"))
-WATCHED = 40
+WATCHED = 40 if LONG else 12
 """How many events a stream that begins in the middle is watched for, and from how many places, at most."""
 
-CHECKED = 200
+CHECKED = 100
 """After how many events of a long log, at most, a client or a history is checked; `make chaos` checks all."""
 
 Job = dict[str, Any]
