@@ -149,9 +149,9 @@ def test_each_call_without_an_id_is_a_new_call() -> None:
     """C2: calls are never matched by content; an update without a call id is stored as raw."""
     calls = [call("in_progress", name=""), call("in_progress", name=""), call("completed", name="", rawOutput=1)]
     harness = AcpHarness().feed(prompt(), *calls, call_update("completed", name=""))
-    assert [one.status for one in harness.calls] == ["running", "running", "completed"]
+    assert [entry.status for entry in harness.calls] == ["running", "running", "completed"]
     assert len(harness.raws) == 1
-    assert {one.status for one in harness.close().calls} == {"lost", "completed"}
+    assert {entry.status for entry in harness.close().calls} == {"lost", "completed"}
 
 
 def test_foreign_ids_reused_in_a_later_turn_are_new_calls() -> None:
@@ -164,14 +164,14 @@ def test_foreign_ids_reused_in_a_later_turn_are_new_calls() -> None:
     for state, openings in later.items():
         for again in openings:
             harness = AcpHarness().feed(*first, prompt(2), *again, prompt_response(2))
-            assert [one.status for one in harness.calls] == ["running", state]
+            assert [entry.status for entry in harness.calls] == ["running", state]
 
 
 def test_an_identical_opening_message_makes_no_second_call() -> None:
     """C2: the same bytes after the end are a repetition, whether the call had started or not."""
     for status in ("pending", "in_progress", "completed"):
         harness = AcpHarness().feed(prompt(), call(status), call_update("completed", rawOutput=1), call(status))
-        assert [one.status for one in harness.calls] == ["completed"]
+        assert [entry.status for entry in harness.calls] == ["completed"]
         assert "duplicate" in harness.verdicts
 
 
@@ -217,7 +217,10 @@ def test_a_call_without_an_id_has_output_and_status_of_its_message() -> None:
     harness = AcpHarness().feed(
         prompt(), call("cancelled", name="", **printed), call("in_progress", name="", **printed)
     )
-    assert [(one.status, one.output_text) for one in harness.calls] == [("cancelled", "half"), ("running", "half")]
+    assert [(entry.status, entry.output_text) for entry in harness.calls] == [
+        ("cancelled", "half"),
+        ("running", "half"),
+    ]
 
 
 # Terminals that the client owns
@@ -280,7 +283,7 @@ def test_terminal_output_after_the_call_ended_is_late() -> None:
     harness.feed(*poll_output("one\ntwo\n"))
     assert (harness.call.output_text, harness.verdicts[-1]) == ("one\n", "late")
     harness.feed(call("in_progress", name="c2", **TERMINAL_CONTENT), *poll_output("one\ntwo\nthree\n"))
-    assert [one.output_text for one in harness.calls] == ["one\n", "three\n"]
+    assert [entry.output_text for entry in harness.calls] == ["one\n", "three\n"]
     assert harness.feed(*poll_output("one\ntwo\nthree\n")).verdicts[-1] == "applied"
 
 
@@ -294,7 +297,7 @@ def test_a_reused_call_id_has_no_terminals_of_the_earlier_call() -> None:
         prompt_response(1),
     ]
     harness = AcpHarness().feed(*first, prompt(2), call("in_progress"), *poll_output("one\ntwo\n"))
-    assert [one.output_text for one in harness.calls] == ["one\n", ""]
+    assert [entry.output_text for entry in harness.calls] == ["one\n", ""]
 
 
 def test_terminal_output_waits_for_a_call_until_the_release() -> None:
@@ -420,7 +423,7 @@ def test_request_ids_of_both_directions_are_distinct() -> None:
     ]
     for lines in (messages, [message["msg"] for message in messages]):
         harness = AcpHarness().feed(*lines)
-        assert [one.status for one in harness.calls] == ["queued", "denied"]
+        assert [entry.status for entry in harness.calls] == ["queued", "denied"]
         assert [event.reason for event in harness.log(ev.TurnEnded)] == ["end_turn"]
 
 
@@ -485,7 +488,7 @@ def test_the_end_of_the_stream_ends_the_turn() -> None:
     for end in (a2c({"_eof": True}), {"_eof": True}):
         harness = AcpHarness().feed(prompt(), call("in_progress"), request_permission(0, "c2"), end).close()
         assert [event.reason for event in harness.log(ev.TurnEnded)] == ["eof"]
-        assert [one.status for one in harness.calls] == ["lost", "lost"]
+        assert [entry.status for entry in harness.calls] == ["lost", "lost"]
         assert harness.request.state == "moot"
     assert not AcpDecoder().close("eof")
 

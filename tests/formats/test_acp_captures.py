@@ -113,11 +113,11 @@ def test_an_answered_request_has_its_option_and_time(name: str) -> None:
     """S2.13: the id of the chosen option and the time of the answer; nothing stays pending."""
     answers = [row for row in rows(name) if row["dir"] == "c2a" and "outcome" in row["msg"].get("result", {})]
     harness = AcpHarness(started=10**12).feed(*rows(name))
-    shown = [(one.response_option, one.response_time, one.by) for one in harness.entries(PermissionRequest)]
+    shown = [(entry.response_option, entry.response_time, entry.by) for entry in harness.entries(PermissionRequest)]
     assert shown == [
         (row["msg"]["result"]["outcome"]["optionId"], 10**12 + int(row["t"] * 1000), "client") for row in answers
     ]
-    assert not {one.state for one in harness.entries(PermissionRequest)} & {"pending", "moot"}
+    assert not {entry.state for entry in harness.entries(PermissionRequest)} & {"pending", "moot"}
 
 
 def test_a_call_first_seen_in_its_permission_request_is_one_call() -> None:
@@ -148,7 +148,7 @@ async def test_a_truncated_capture_has_no_open_call_and_verifies(name: str, db: 
             await import_lines(ledger.log, f"cut-{cut}", "acp", lines[:cut])
         assert not await ledger.log.store.open_calls() and not await ledger.approvals()
         for row in (await ledger.sessions(limit=1000)).items:
-            calls = [one for one in (await ledger.snapshot(row.name)).entries if isinstance(one, ToolCall)]
+            calls = [entry for entry in (await ledger.snapshot(row.name)).entries if isinstance(entry, ToolCall)]
             assert not row.turn and {call.status for call in calls} <= TERMINAL_STATES
             assert all(call.reason for call in calls if call.status == "lost")
 

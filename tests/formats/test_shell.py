@@ -106,12 +106,12 @@ def test_any_split_of_a_text_gives_the_same_commands(text: str, offsets: list[in
 @given(texts)
 def test_text_outside_of_commands_is_unchanged(text: str) -> None:
     """Text and commands are the full input, without the tags and the white space around commands."""
-    shown, found = parse_pieces(list(text))
+    shown, commands = parse_pieces(list(text))
     parser = ShellParser()
     pieces = [*parser.feed(text), *parser.close()]
     joined = "".join(part.text if isinstance(part, Text) else f"<shell>{part.command}</shell>" for part in pieces)
     assert "".join(joined.split()) == "".join(text.split())
-    if not found:
+    if not commands:
         assert shown == text
 
 
@@ -167,10 +167,10 @@ def count_searched(pieces: list[str]) -> int:
     def counting_search(text: str, tag: str, start: int) -> tuple[bool, int]:
         nonlocal count
         count += len(text) - start
-        found = search(text, tag, start)
-        if found[0]:
-            count -= len(text) - found[1] - len(tag)
-        return found
+        match = search(text, tag, start)
+        if match[0]:
+            count -= len(text) - match[1] - len(tag)
+        return match
 
     with patch.object(parse, "find_tag", counting_search):
         parse_pieces(pieces)
@@ -700,5 +700,5 @@ async def test_an_imported_call_is_found_by_its_command_id(db: str) -> None:
         first = await import_lines(ledger.log, "s", "shell", lines)
         again = await import_lines(ledger.log, "s", "shell", lines)
         assert first.events and not again.events
-        found = [row for row in (await ledger.calls(session="s")).items if row.client_call_id == "cmd-0-0"]
-        assert [(row.tool, row.state) for row in found] == [("shell", "completed")]
+        rows = [row for row in (await ledger.calls(session="s")).items if row.client_call_id == "cmd-0-0"]
+        assert [(row.tool, row.state) for row in rows] == [("shell", "completed")]

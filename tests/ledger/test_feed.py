@@ -85,9 +85,9 @@ async def test_a_reader_catches_up_and_then_follows_live(db: str) -> None:
         await until_in(READER_WAITS, reading)
         for number in range(35, 60):
             await ledger.log.append("a", user_messages(number))
-        seen = await reading
-        assert list_seqs(seen) == list(range(1, 61))
-        assert [(one.event.seq, one.body) for one in seen] == await ledger.log.store.events("a", 0, 100)
+        received = await reading
+        assert list_seqs(received) == list(range(1, 61))
+        assert [(item.event.seq, item.body) for item in received] == await ledger.log.store.events("a", 0, 100)
 
 
 async def test_a_reader_can_follow_a_session_before_it_exists(ledger: LocalLedger) -> None:
@@ -140,9 +140,9 @@ async def test_readers_of_a_session_share_one_channel(ledger: LocalLedger) -> No
     await until_in(READER_WAITS, *readers)
     for number in range(50):
         await ledger.log.append("a", user_messages(number))
-    seen = await asyncio.gather(*readers)
-    assert all(list_seqs(one) == list(range(1, 51)) for one in seen)
-    assert all(first is second for first, second in zip(seen[0], seen[49], strict=True))
+    received = await asyncio.gather(*readers)
+    assert all(list_seqs(item) == list(range(1, 51)) for item in received)
+    assert all(first is second for first, second in zip(received[0], received[49], strict=True))
     assert not ledger.log.feed._channels and ledger.log.feed._poller is None
 
 
@@ -257,18 +257,18 @@ async def test_a_slow_reader_is_dropped_and_resumes_without_loss(db: str) -> Non
     async with await open_with_settings(db, feed_length=10) as ledger:
         await ledger.log.append("a", user_messages(0))
         batches = ledger.log.batches("a")
-        seen = list_seqs(await anext(batches))
+        received = list_seqs(await anext(batches))
         waiting = asyncio.create_task(anext(batches))
         await asyncio.sleep(0)
         await ledger.log.append("a", user_messages(1))
-        seen += list_seqs(await waiting)
+        received += list_seqs(await waiting)
         for number in range(2, 40):
             await ledger.log.append("a", user_messages(number))
         with pytest.raises(SlowReaderError) as slow:
             await anext(batches)
-        assert slow.value.cursor == seen[-1] == 2
-        seen += list_seqs(await follow_events(ledger, "a", 38, slow.value.cursor))
-        assert seen == list(range(1, 41))
+        assert slow.value.cursor == received[-1] == 2
+        received += list_seqs(await follow_events(ledger, "a", 38, slow.value.cursor))
+        assert received == list(range(1, 41))
 
 
 async def test_a_burst_over_the_channel_size_drops_no_waiting_reader(db: str) -> None:
