@@ -1,20 +1,20 @@
-// A chat page without a page: the real HttpAgent of AG-UI, talking to a server over a real socket.
+// Run the real HttpAgent of AG-UI without a browser, against a server on a socket.
 //
-// JSON lines in, JSON lines out, in order. A job is {"do", "chat", ...}; `chat` names one client's chat, which lives
-// until it is made anew. What there is to do:
-//   new      {"api", "id", "messages"?, "headers"?}  a page is opened
-//   send     {"text"?, "message"?, "run"?, "cut"?, "wait"?}  a person says something; without both the agent is run as
-//            it is. `cut` breaks the connection after that many chunks, as a lost network does. Without `wait` it is not
-//            read to its end before the next job
-//   resume   {"messages"?, "turn"?, "cut"?}  the client connects again, with these messages in place of its own, to that turn
-//   answer   {"answers": [{"interruptId", "status", "payload"?}]}  a person answers what the run was interrupted for
-//   output   {"call", "output"?, "error"?}  a tool of the page came to this
-//   leave    {}  the page closes its connection and goes on
-//   settle   {}  wait until nothing is under way
-//   look     {}  nothing
-// An answer always has: messages, status, error (a text, or null), outcome (of the last run that ended), runs (the names
-// of the runs that began), interrupts (what is waited for), requests (method, path and status of each since the last
-// answer), chunks (how many the last connection brought).
+// JSON lines in, JSON lines out, in order. A job is {"do", "chat", ...}; `chat` names the chat of one client, until
+// another `new` replaces it. Actions:
+//   new      {"api", "id", "messages"?, "headers"?}  open a page
+//   send     {"text"?, "message"?, "run"?, "cut"?, "wait"?}  send a user message; without text and message, only run
+//            the agent. `cut` breaks the connection after that many chunks, like a lost network. With `wait: false` the
+//            next job starts before the response has ended
+//   resume   {"messages"?, "turn"?, "cut"?}  connect again to a turn, with these messages instead of the client's own
+//   answer   {"answers": [{"interruptId", "status", "payload"?}]}  answer the interrupts of the run
+//   output   {"call", "output"?, "error"?}  add the result of a tool of the page
+//   leave    {}  close the connection; the chat continues
+//   settle   {}  wait until no request is in progress
+//   look     {}  do nothing, to read the state
+// An answer always has: messages, status, error (a text, or null), outcome (of the last run that ended), runs (the ids
+// of the started runs), interrupts (the pending ones), requests (method, path and status of each since the last
+// answer), chunks (their number on the last connection).
 //
 // Packages come from the node_modules directory in CALLSLIP_NODE_MODULES or the first argument.
 
@@ -32,30 +32,28 @@ const { HttpAgent, randomUUID, runHttpRequest, transformHttpEventStream } = awai
   pathToFileURL(resolve(nodeModules, "@ag-ui/client/dist/index.mjs"))
 );
 
-// The client mends some mistakes of a server and only warns about them: to us they are mistakes.
-let complaints = [];
-console.warn = (...words) => complaints.push(words.map(String).join(" "));
+// The client corrects some mistakes of a server and only warns about them; here a warning is an error.
+let warnings = [];
+console.warn = (...words) => warnings.push(words.map(String).join(" "));
 console.error = () => {};
 
-// A body that breaks while the client has let go of it is nobody's to hear of.
-process.on("unhandledRejection", (thrown) => {
-  if (thrown?.message !== "network error") throw thrown;
+// A body that fails after the client has released it has no handler for its error.
+process.on("unhandledRejection", (error) => {
+  if (error?.message !== "network error") throw error;
 });
 
-/** An agent that can come back: the client has the place for it, and leaves the way to the application. */
+/** An agent that can reconnect: the client calls `connect`, which the application must implement. */
 class Agent extends HttpAgent {
-  asked = "";
+  query = "";
   connect() {
     const url = `${this.url.replace(/\/$/, "")}/${encodeURIComponent(this.threadId)}/stream`;
-    const { headers } = this;
-    return transformHttpEventStream(
-      runHttpRequest(() => this.fetch(url + this.asked, { method: "GET", headers, signal: this.abortController.signal })),
-    );
+    const init = { method: "GET", headers: this.headers, signal: this.abortController.signal };
+    return transformHttpEventStream(runHttpRequest(() => this.fetch(url + this.query, init)));
   }
 }
 
-/** A response whose body breaks after so many server-sent events, as it does in a browser that lost its network. */
-function broken(response, page) {
+/** Return a response whose body fails after `page.cut` server-sent events, as after a lost network connection. */
+function limitBody(response, page) {
   let rest = "";
   const decoder = new TextDecoder();
   const encoder = new TextEncoder();
@@ -78,13 +76,13 @@ function broken(response, page) {
 
 function open({ api, id, messages = [], headers = {} }) {
   const page = { cut: null, chunks: 0, requests: [], runs: [], busy: 0, status: "ready", error: null, outcome: null };
-  const ask = async (url, init) => {
+  const countedFetch = async (url, init) => {
     page.chunks = 0;
     const response = await fetch(url, init);
     page.requests.push([init.method, new URL(url).pathname, response.status]);
-    return response.ok && response.body ? broken(response, page) : response;
+    return response.ok && response.body ? limitBody(response, page) : response;
   };
-  page.agent = new Agent({ url: api, threadId: id, initialMessages: messages, headers, fetch: ask });
+  page.agent = new Agent({ url: api, threadId: id, initialMessages: messages, headers, fetch: countedFetch });
   return page;
 }
 
@@ -103,47 +101,47 @@ function listener(page) {
   };
 }
 
-async function under(page, work, wait = true) {
+async function track(page, work, wait = true) {
   page.busy++;
   Object.assign(page, { status: "running", error: null, outcome: null });
-  complaints = [];
+  warnings = [];
   const done = work()
-    .catch((thrown) => {
-      page.error ??= String(thrown?.message ?? thrown).slice(0, 600);
+    .catch((error) => {
+      page.error ??= String(error?.message ?? error).slice(0, 600);
     })
     .finally(() => {
       page.busy--;
-      page.error ??= complaints[0]?.slice(0, 600) ?? null;
+      page.error ??= warnings[0]?.slice(0, 600) ?? null;
       page.status = page.error === null ? "ready" : "error";
     });
   if (wait) await done;
 }
 
-async function settled(page) {
+async function waitUntilIdle(page) {
   while (page.busy) await sleep(5);
 }
 
-const DO = {
+const ACTIONS = {
   send: (page, { text, message, run, wait }) => {
     if (message ?? text) page.agent.addMessage({ id: randomUUID(), role: "user", content: text, ...message });
-    return under(page, () => page.agent.runAgent(run ? { runId: run } : {}, listener(page)), wait);
+    return track(page, () => page.agent.runAgent(run ? { runId: run } : {}, listener(page)), wait);
   },
   resume: (page, { messages, turn, wait }) => {
-    page.agent.asked = turn ? `?turn=${encodeURIComponent(turn)}` : "";
+    page.agent.query = turn ? `?turn=${encodeURIComponent(turn)}` : "";
     if (messages) page.agent.setMessages(messages);
-    return under(page, () => page.agent.connectAgent({}, listener(page)), wait);
+    return track(page, () => page.agent.connectAgent({}, listener(page)), wait);
   },
   answer: (page, { answers, wait }) =>
-    under(page, () => page.agent.runAgent({ resume: answers }, listener(page)), wait),
+    track(page, () => page.agent.runAgent({ resume: answers }, listener(page)), wait),
   output: (page, { call, output, error, wait }) => {
     page.agent.addMessage({ id: randomUUID(), role: "tool", toolCallId: call, content: output ?? "", error });
-    return under(page, () => page.agent.runAgent({}, listener(page)), wait);
+    return track(page, () => page.agent.runAgent({}, listener(page)), wait);
   },
   leave: async (page) => {
     page.agent.abortRun();
-    await settled(page);
+    await waitUntilIdle(page);
   },
-  settle: settled,
+  settle: waitUntilIdle,
   look: () => {},
 };
 
@@ -153,7 +151,7 @@ async function answer(job) {
   if (job.do === "new") pages.set(job.chat, open(job));
   const page = pages.get(job.chat);
   page.cut = job.cut ?? null;
-  if (job.do !== "new") await DO[job.do](page, job);
+  if (job.do !== "new") await ACTIONS[job.do](page, job);
   const { status, error, outcome, runs, chunks } = page;
   const { messages, pendingInterrupts: interrupts } = page.agent;
   const requests = page.requests.splice(0);

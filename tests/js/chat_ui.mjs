@@ -1,22 +1,22 @@
-// A chat page without a page: the real client of one AI SDK major, talking to a server over a real socket.
+// Run the real chat client of one AI SDK major version without a browser, against a server on a socket.
 //
-// JSON lines in, JSON lines out, in order. A job is {"do", "chat", ...}; `chat` names one client's chat, which lives
-// until it is made anew. What there is to do:
-//   new      {"api", "id", "messages"?, "headers"?, "auto"?, "comes"?, "tools"?}  a page is opened. `auto` posts by
-//            itself when all requests of the last step were answered; `comes` comes back when the server says that it
-//            has to begin again; `tools` are run here: {name: output}
-//   send     {"text"?, "message"?, "cut"?, "wait"?}  a person says something; without both, what was answered is posted.
-//            `cut` breaks the connection after that many chunks, as a lost network does. Without `wait` it is not read
-//            to its end before the next job
-//   again    {}  another answer is asked for
-//   resume   {"cut"?}  the client comes back
-//   approve  {"id", "approved", "reason"?}  a person answers a request
-//   output   {"call", "tool", "output"?, "error"?}  a tool of the page came to this
-//   leave    {}  the page closes its connection and goes on
-//   settle   {}  wait until nothing is under way
-//   look     {}  nothing
-// An answer always has: messages, status, error (a text, or null), restarts (how often the server said so), requests
-// (method, path and status of each since the last answer), chunks (how many the last connection brought).
+// JSON lines in, JSON lines out, in order. A job is {"do", "chat", ...}; `chat` names the chat of one client, until
+// another `new` replaces it. Actions:
+//   new      {"api", "id", "messages"?, "headers"?, "auto"?, "comes"?, "tools"?}  open a page. With `auto` the client
+//            posts by itself once all requests of the last step are answered; with `comes` it resumes when the server
+//            sends data-restart; `tools` are run by the page: {name: output}
+//   send     {"text"?, "message"?, "cut"?, "wait"?}  send a user message; without text and message, post the answers.
+//            `cut` breaks the connection after that many chunks, like a lost network. With `wait: false` the next job
+//            starts before the response has ended
+//   again    {}  request another answer
+//   resume   {"cut"?}  resume the stream
+//   approve  {"id", "approved", "reason"?}  answer an approval request
+//   output   {"call", "tool", "output"?, "error"?}  add the result of a tool of the page
+//   leave    {}  close the connection; the chat continues
+//   settle   {}  wait until no request is in progress
+//   look     {}  do nothing, to read the state
+// An answer always has: messages, status, error (a text, or null), restarts (number of data-restart parts), requests
+// (method, path and status of each since the last answer), chunks (their number on the last connection).
 //
 // The first argument is the major: v5, v6 or v7. Packages come from the node_modules directory in the second one or in
 // CALLSLIP_NODE_MODULES.
@@ -36,7 +36,7 @@ if (!nodeModules || !ENTRIES[major]) {
 const client = await import(pathToFileURL(resolve(nodeModules, ENTRIES[major])));
 const { AbstractChat, DefaultChatTransport } = client;
 
-/** What React keeps for `useChat`. */
+/** The state that React keeps for `useChat`. */
 class State {
   status = "ready";
   error = undefined;
@@ -52,7 +52,7 @@ class State {
   replaceMessage = (index, message) => {
     this.messages = [...this.messages.slice(0, index), structuredClone(message), ...this.messages.slice(index + 1)];
   };
-  snapshot = (thing) => structuredClone(thing);
+  snapshot = (value) => structuredClone(value);
 }
 
 class Chat extends AbstractChat {
@@ -61,8 +61,8 @@ class Chat extends AbstractChat {
   }
 }
 
-/** A response whose body breaks after so many server-sent events, as it does in a browser that lost its network. */
-function broken(response, page) {
+/** Return a response whose body fails after `page.cut` server-sent events, as after a lost network connection. */
+function limitBody(response, page) {
   let rest = "";
   const decoder = new TextDecoder();
   const encoder = new TextEncoder();
@@ -85,67 +85,67 @@ function broken(response, page) {
 
 function open({ api, id, messages, headers = {}, auto = false, comes = false, tools = {} }) {
   const page = { cut: null, chunks: 0, requests: [], restarts: 0, busy: 0, leaving: null };
-  const ask = async (url, init) => {
+  const countedFetch = async (url, init) => {
     page.chunks = 0;
     const response = await fetch(url, init);
     page.requests.push([init.method, new URL(url).pathname, response.status]);
-    return response.ok && response.body ? broken(response, page) : response;
+    return response.ok && response.body ? limitBody(response, page) : response;
   };
   page.chat = new Chat({
     id,
     messages,
-    transport: new DefaultChatTransport({ api, headers, fetch: ask }),
+    transport: new DefaultChatTransport({ api, headers, fetch: countedFetch }),
     onError: () => {},
     onData: ({ type }) => {
       if (type !== "data-restart") return;
       page.restarts++;
-      if (comes) void under(page, () => page.chat.resumeStream(), false);
+      if (comes) void track(page, () => page.chat.resumeStream(), false);
     },
     onToolCall: ({ toolCall }) => {
-      const known = tools[toolCall.toolName];
-      const give = page.chat.addToolOutput ?? page.chat.addToolResult;
-      if (known !== undefined) void give({ tool: toolCall.toolName, toolCallId: toolCall.toolCallId, output: known });
+      const output = tools[toolCall.toolName];
+      const addOutput = page.chat.addToolOutput ?? page.chat.addToolResult;
+      if (output !== undefined) void addOutput({ tool: toolCall.toolName, toolCallId: toolCall.toolCallId, output });
     },
     sendAutomaticallyWhen: auto
-      ? (given) =>
-          client.lastAssistantMessageIsCompleteWithToolCalls(given) ||
-          (client.lastAssistantMessageIsCompleteWithApprovalResponses?.(given) ?? false)
+      ? (options) =>
+          client.lastAssistantMessageIsCompleteWithToolCalls(options) ||
+          (client.lastAssistantMessageIsCompleteWithApprovalResponses?.(options) ?? false)
       : undefined,
   });
   return page;
 }
 
-async function settled(page) {
+async function waitUntilIdle(page) {
   for (let quiet = 0; quiet < 3; quiet++) {
     if (page.busy || ["submitted", "streaming"].includes(page.chat.status)) quiet = -1;
     await sleep(5);
   }
 }
 
-async function under(page, work, wait) {
+async function track(page, work, wait) {
   page.busy++;
   const done = work().finally(() => page.busy--);
   if (wait) await done;
   else done.catch(() => {});
 }
 
-const DO = {
+const ACTIONS = {
   send: (page, { text, message, wait = true }) =>
-    under(page, () => page.chat.sendMessage(message ?? (text === undefined ? undefined : { text })), wait),
-  again: (page, { wait = true }) => under(page, () => page.chat.regenerate(), wait),
-  resume: (page, { wait = true }) => under(page, () => page.chat.resumeStream(), wait),
+    track(page, () => page.chat.sendMessage(message ?? (text === undefined ? undefined : { text })), wait),
+  again: (page, { wait = true }) => track(page, () => page.chat.regenerate(), wait),
+  resume: (page, { wait = true }) => track(page, () => page.chat.resumeStream(), wait),
   approve: async (page, { id, approved, reason, wait = true }) => {
     await page.chat.addToolApprovalResponse({ id, approved, reason });
-    if (wait) await settled(page);
+    if (wait) await waitUntilIdle(page);
   },
   output: async (page, { call, tool, output, error }) => {
-    const give = page.chat.addToolOutput ?? page.chat.addToolResult;
-    const told = error === undefined ? { output } : { state: "output-error", errorText: error };
-    await give({ tool, toolCallId: call, ...told });
-    await settled(page);
+    const addOutput = page.chat.addToolOutput ?? page.chat.addToolResult;
+    const result = error === undefined ? { output } : { state: "output-error", errorText: error };
+    await addOutput({ tool, toolCallId: call, ...result });
+    await waitUntilIdle(page);
   },
   leave: (page) => page.chat.stop(),
-  settle: settled,
+  settle: waitUntilIdle,
   look: () => {},
 };
 
@@ -155,7 +155,7 @@ async function answer(job) {
   if (job.do === "new") pages.set(job.chat, open(job));
   const page = pages.get(job.chat);
   page.cut = job.cut ?? null;
-  if (job.do !== "new") await DO[job.do](page, job);
+  if (job.do !== "new") await ACTIONS[job.do](page, job);
   const { chat, chunks, restarts } = page;
   const requests = page.requests.splice(0);
   const { messages, status } = chat;

@@ -1,20 +1,20 @@
-// A chat page without a page: what `useChat` of the AI SDK 4 does with the library's own functions, over a real socket.
+// Run the chat client of the AI SDK 4 without a browser: do what its `useChat` does, with the library's functions.
 //
-// JSON lines in, JSON lines out, in order. A job is {"do", "chat", ...}; `chat` names one client's chat, which lives
-// until it is made anew. What there is to do:
-//   new      {"api", "id", "messages"?, "headers"?, "auto"?, "ids"?, "tools"?}  a page is opened. `auto` is several
-//            steps, `ids` sends the ids of messages, `tools` are run here: {name: output}
-//   send     {"text"?, "message"?, "cut"?, "wait"?}  a person says something. `cut` breaks the connection after that many
-//            chunks, as a lost network does. Without `wait` it is not read to its end before the next job
-//   again    {}  another answer is asked for
-//   resume   {"cut"?}  the client comes back
-//   output   {"call", "output"}  a tool of the page came to this
-//   leave    {}  the page closes its connection and goes on
-//   settle   {}  wait until nothing is under way
-//   look     {}  nothing
-// An answer always has: messages, status, error (a text, or null), restarts (how often the server said so), requests
-// (method, path and status of each since the last answer), chunks (how many the last connection brought). Messages are
-// told as in reduce_v4.mjs: without what the client adds by itself.
+// JSON lines in, JSON lines out, in order. A job is {"do", "chat", ...}; `chat` names the chat of one client, until
+// another `new` replaces it. Actions:
+//   new      {"api", "id", "messages"?, "headers"?, "auto"?, "ids"?, "tools"?}  open a page. `auto` allows several
+//            steps, `ids` sends the ids of messages, `tools` are run by the page: {name: output}
+//   send     {"text"?, "message"?, "cut"?, "wait"?}  send a user message. `cut` breaks the connection after that many
+//            chunks, like a lost network. With `wait: false` the next job starts before the response has ended
+//   again    {}  request another answer
+//   resume   {"cut"?}  resume the stream
+//   output   {"call", "output"}  add the result of a tool of the page
+//   leave    {}  close the connection; the chat continues
+//   settle   {}  wait until no request is in progress
+//   look     {}  do nothing, to read the state
+// An answer always has: messages, status, error (a text, or null), restarts (number of restart parts), requests
+// (method, path and status of each since the last answer), chunks (their number on the last connection). Messages
+// are without the fields that the client adds by itself, as in reduce_v4.mjs.
 //
 // Packages come from the node_modules directory in CALLSLIP_NODE_MODULES or the first argument.
 
@@ -38,8 +38,8 @@ const {
   updateToolCallResult,
 } = await import(pathToFileURL(resolve(nodeModules, "@ai-sdk/ui-utils/dist/index.mjs")));
 
-/** A response whose body breaks after so many lines, as it does in a browser that lost its network. */
-function broken(response, page) {
+/** Return a response whose body fails after `page.cut` lines, as after a lost network connection. */
+function limitBody(response, page) {
   let rest = "";
   const decoder = new TextDecoder();
   const encoder = new TextEncoder();
@@ -68,11 +68,11 @@ function open({ api, id, messages = [], headers = {}, auto = false, ids = false,
 async function request(page, messages, requestType = "generate") {
   page.status = "submitted";
   page.error = null;
-  const told = fillMessageParts(messages);
-  const steps = extractMaxToolInvocationStep(told.at(-1)?.toolInvocations);
+  const filled = fillMessageParts(messages);
+  const steps = extractMaxToolInvocationStep(filled.at(-1)?.toolInvocations);
   page.abort = new AbortController();
-  page.messages = told;
-  const sent = page.ids ? told : told.map(({ id, createdAt, revisionId, reasoning, ...kept }) => kept);
+  page.messages = filled;
+  const sent = page.ids ? filled : filled.map(({ id, createdAt, revisionId, reasoning, ...fields }) => fields);
   try {
     await callChatApi({
       api: page.api,
@@ -84,65 +84,66 @@ async function request(page, messages, requestType = "generate") {
         page.chunks = 0;
         const response = await fetch(url, init);
         page.requests.push([init.method, new URL(url).pathname, response.status]);
-        return response.ok && response.body ? broken(response, page) : response;
+        return response.ok && response.body ? limitBody(response, page) : response;
       },
       onUpdate: ({ message, data, replaceLastMessage }) => {
         page.status = "streaming";
-        page.messages = [...(replaceLastMessage ? told.slice(0, -1) : told), message];
-        page.restarts = (data ?? []).filter((one) => one?.type === "restart").length;
+        page.messages = [...(replaceLastMessage ? filled.slice(0, -1) : filled), message];
+        page.restarts = (data ?? []).filter((part) => part?.type === "restart").length;
       },
       onToolCall: ({ toolCall }) => page.tools[toolCall.toolName],
       onFinish: () => {},
       generateId,
-      lastMessage: told.at(-1),
+      lastMessage: filled.at(-1),
       requestType,
     });
     page.status = "ready";
-  } catch (thrown) {
-    page.status = thrown.name === "AbortError" ? "ready" : "error";
-    page.error = thrown.name === "AbortError" ? null : String(thrown.message).slice(0, 600);
+  } catch (error) {
+    page.status = error.name === "AbortError" ? "ready" : "error";
+    page.error = error.name === "AbortError" ? null : String(error.message).slice(0, 600);
   }
-  const before = { originalMaxToolInvocationStep: steps, originalMessageCount: told.length };
+  const before = { originalMaxToolInvocationStep: steps, originalMessageCount: filled.length };
   if (shouldResubmitMessages({ ...before, maxSteps: page.auto ? 20 : 1, messages: page.messages }))
     await request(page, page.messages);
 }
 
-async function settled(page) {
+async function waitUntilIdle(page) {
   for (let quiet = 0; quiet < 3; quiet++) {
     if (page.busy || ["submitted", "streaming"].includes(page.status)) quiet = -1;
     await sleep(5);
   }
 }
 
-async function under(page, work, wait = true) {
+async function track(page, work, wait = true) {
   page.busy++;
   const done = work().finally(() => page.busy--);
   if (wait) await done;
 }
 
-const said = ({ text, message }) => ({ role: "user", content: text, id: generateId(), createdAt: new Date(), ...message });
+const userMessage = ({ text, message }) =>
+  ({ role: "user", content: text, id: generateId(), createdAt: new Date(), ...message });
 
-const DO = {
-  send: (page, job) => under(page, () => request(page, [...page.messages, said(job)]), job.wait),
+const ACTIONS = {
+  send: (page, job) => track(page, () => request(page, [...page.messages, userMessage(job)]), job.wait),
   again: (page, { wait }) => {
     const { messages } = page;
-    return under(page, () => request(page, messages.at(-1).role === "user" ? messages : messages.slice(0, -1)), wait);
+    return track(page, () => request(page, messages.at(-1).role === "user" ? messages : messages.slice(0, -1)), wait);
   },
-  resume: (page, { wait }) => under(page, () => request(page, page.messages, "resume"), wait),
+  resume: (page, { wait }) => track(page, () => request(page, page.messages, "resume"), wait),
   output: (page, { call, output }) => {
     updateToolCallResult({ messages: page.messages, toolCallId: call, toolResult: output });
-    const whole = isAssistantMessageWithCompletedToolCalls(page.messages.at(-1));
-    if (whole) return under(page, () => request(page, page.messages));
+    const isComplete = isAssistantMessageWithCompletedToolCalls(page.messages.at(-1));
+    if (isComplete) return track(page, () => request(page, page.messages));
   },
   leave: async (page) => {
     page.abort.abort();
-    await settled(page);
+    await waitUntilIdle(page);
   },
-  settle: settled,
+  settle: waitUntilIdle,
   look: () => {},
 };
 
-const seen = ({ createdAt, revisionId, toolInvocations, reasoning, ...message }) => ({
+const visibleFields = ({ createdAt, revisionId, toolInvocations, reasoning, ...message }) => ({
   ...message,
   annotations: message.annotations ?? [],
 });
@@ -153,10 +154,10 @@ async function answer(job) {
   if (job.do === "new") pages.set(job.chat, open(job));
   const page = pages.get(job.chat);
   page.cut = job.cut ?? null;
-  if (job.do !== "new") await DO[job.do](page, job);
+  if (job.do !== "new") await ACTIONS[job.do](page, job);
   const { status, error, restarts, chunks } = page;
   const requests = page.requests.splice(0);
-  return { messages: page.messages.map(seen), status, error, restarts, requests, chunks };
+  return { messages: page.messages.map(visibleFields), status, error, restarts, requests, chunks };
 }
 
 await answerEach(answer);

@@ -13,7 +13,7 @@ const { Callslip } = await import(pathToFileURL(process.argv[2]));
 
 function follow(job) {
   return new Promise((resolve) => {
-    let left = job.cut ?? Infinity;
+    let remaining = job.cut ?? Infinity;
     let cuts = 0;
     const statuses = [];
     const gone = [];
@@ -46,9 +46,9 @@ function follow(job) {
       onChange(event, update) {
         if (event === "gone") gone.push(update.session);
         if (isDone(client)) return answer(client);
-        left -= 1;
-        if (left > 0) return;
-        left = job.cut;
+        remaining -= 1;
+        if (remaining > 0) return;
+        remaining = job.cut;
         cuts += 1;
         client.controller.abort();
       },

@@ -7,24 +7,24 @@ import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { answerEach } from "./lines.mjs";
 
-const file = (name) => import(pathToFileURL(join(process.argv[2], name)));
-const { filterEntries, parseFilter } = await file("filters.js");
-const { groupEntries } = await file("filter_terms.js");
-const { countFacets, toggleValue } = await file("facets.js");
-const { buildAxis, buildBands, buildBars, timeToX, describeBar, buildTicks, xToTime } = await file("axis.js");
-const { visibleWindow, zoomRange } = await file("zoom.js");
-const { formatDuration } = await file("time.js");
+const load = (name) => import(pathToFileURL(join(process.argv[2], name)));
+const { filterEntries, parseFilter } = await load("filters.js");
+const { groupEntries } = await load("filter_terms.js");
+const { countFacets, toggleValue } = await load("facets.js");
+const { buildAxis, buildBands, buildBars, timeToX, describeBar, buildTicks, xToTime } = await load("axis.js");
+const { visibleWindow, zoomRange } = await load("zoom.js");
+const { formatDuration } = await load("time.js");
 
-const finite = (number) => (number === Infinity ? "open" : number);
+const orOpen = (number) => (number === Infinity ? "open" : number);
 
-const DO = {
+const ACTIONS = {
   terms: ({ typed }) =>
     parseFilter(typed).terms.map(({ field, values, negated, start, end }) =>
       ({ field, values, negated, word: typed.slice(start, end) })),
   /** The IDs that match a filter: each entry alone, and with calls and their requests together. */
   filter: ({ entries, typed, now }) => {
     const filter = parseFilter(typed, () => now);
-    const ids = (left) => left.map(({ id }) => id);
+    const ids = (selected) => selected.map(({ id }) => id);
     const alone = entries.filter((entry) => filter(entry));
     return { alone: ids(alone), together: ids(entries.filter(filter)), left: ids(filterEntries(entries, filter)) };
   },
@@ -36,8 +36,8 @@ const DO = {
   toggle: ({ typed, field, value }) => toggleValue(typed, parseFilter(typed).terms, field, value),
   bars: ({ entries, now }) =>
     buildBars(entries).map((bar) => ({
-      id: bar.id, from: bar.from, to: finite(bar.to), text: describeBar(bar, now, formatDuration),
-      segments: bar.segments.map(({ phase, from, to }) => [phase, from, finite(to)]),
+      id: bar.id, from: bar.from, to: orOpen(bar.to), text: describeBar(bar, now, formatDuration),
+      segments: bar.segments.map(({ phase, from, to }) => [phase, from, orOpen(to)]),
     })),
   /** The axis; each of `times` converted to a position and back; ticks, and the range after zooming in by two. */
   axis: ({ entries, now, fold, times = [] }) => {
@@ -47,7 +47,7 @@ const DO = {
       length: axis.length, gaps: axis.gaps, places,
       folded: axis.pieces.filter((piece) => piece.folded).map(({ from, to }) => [from, to]),
       back: places.map((place) => Math.round(xToTime(axis, place))),
-      bands: buildBands(entries).map((band) => ({ ...band, to: finite(band.to) })),
+      bands: buildBands(entries).map((band) => ({ ...band, to: orOpen(band.to) })),
       ticks: buildTicks(axis, 0, axis.length, 8).map(({ x }) => x),
       whole: visibleWindow(axis, null), half: zoomRange(axis, null, 0.5),
     };
@@ -68,4 +68,4 @@ const DO = {
   },
 };
 
-await answerEach((job) => DO[job.do](job));
+await answerEach((job) => ACTIONS[job.do](job));

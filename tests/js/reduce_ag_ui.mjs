@@ -1,26 +1,26 @@
-// Answers what the real AG-UI client makes of the events of a run, and of a history.
+// Read the events of a run, or a history, with the real AG-UI client, and answer with its state.
 //
 // JSON lines in, JSON lines out, in order. A job is one of
-//   {"id", "chunks", "at"?}      events, as if a server had sent them
-//   {"id", "url", "headers"?}    a stream to be read over a real socket by the client's own HttpAgent
-//   {"id", "history"}            messages that an application starts with
+//   {"id", "chunks", "at"?}      events, as a server sends them
+//   {"id", "url", "headers"?}    a stream that the client's own HttpAgent reads
+//   {"id", "history"}            messages with which an application starts
 // An answer always has every key:
 //   id          as given
-//   message     the messages that the client holds in the end, or null for a history
-//   messages    those that it held after each number of chunks listed in `at` (0 is before the first)
-//   error       why the run died, or what the client complained about; null for neither. A cut stream is no error
-//   outcome     how the run finished in the client's words ("success", "interrupt", "cancelled", "error"), or null
-//   interrupts  what the client waits for
-//   pending     the calls that the client believes it has to answer
-//   customs     the application's own events, [name, value] each
+//   message     the messages of the client at the end, or null for a history
+//   messages    its messages after each number of chunks listed in `at` (0 is before the first)
+//   error       why the run failed, or the first warning of the client, or null. A stream that ends early has no error
+//   outcome     the client's outcome of the run ("success", "interrupt", "cancelled", "error"), or null
+//   interrupts  the pending interrupts of the client
+//   pending     the calls that the client has to answer
+//   customs     the custom events, [name, value] each
 //   headers     of the response, for a URL; else null
-//   sent        what the client would send of a history with its next run; else null
+//   sent        the messages of a history that the client sends with its next run; else null
 //
 // Packages come from the node_modules directory in CALLSLIP_NODE_MODULES or the first argument.
 
 import { createRequire } from "node:module";
 import { resolve } from "node:path";
-import { setImmediate as settled } from "node:timers/promises";
+import { setImmediate as nextIteration } from "node:timers/promises";
 import { pathToFileURL } from "node:url";
 import { answerEach } from "./lines.mjs";
 
@@ -33,86 +33,86 @@ const client = resolve(nodeModules, "@ag-ui/client/dist/index.mjs");
 const { AbstractAgent, HttpAgent } = await import(pathToFileURL(client));
 const { Subject } = createRequire(client)("rxjs");
 
-const brief = (thrown) => String(thrown?.message ?? thrown).slice(0, 600);
+const errorText = (thrown) => String(thrown?.message ?? thrown).slice(0, 600);
 
-// The client mends some mistakes of a server and only warns about them: to us they are mistakes.
-let complaints = [];
-console.warn = (...words) => complaints.push(words.map(String).join(" "));
+// The client corrects some mistakes of a server and only warns about them; here a warning is an error.
+let warnings = [];
+console.warn = (...words) => warnings.push(words.map(String).join(" "));
 console.error = () => {};
 
-/** An agent whose events come from here; everything behind them is the client's. */
-class Told extends AbstractAgent {
+/** An agent that emits the events of the test. */
+class ScriptedAgent extends AbstractAgent {
   events = new Subject();
   run() {
     return this.events;
   }
 }
 
-/** What an application hears of a run. */
-function listener(heard) {
+/** Return callbacks that store the events of a run in `result`. */
+function listener(result) {
   return {
     onRunFinishedEvent: ({ outcome, pendingToolCallIds }) => {
-      heard.outcome = outcome;
-      heard.pending = pendingToolCallIds ?? [];
+      result.outcome = outcome;
+      result.pending = pendingToolCallIds ?? [];
     },
     onRunErrorEvent: () => {
-      heard.outcome = "error";
+      result.outcome = "error";
     },
     onCustomEvent: ({ event }) => {
-      heard.customs.push([event.name, event.value]);
+      result.customs.push([event.name, event.value]);
     },
   };
 }
 
-async function run(agent, feed) {
-  const heard = { outcome: null, pending: [], customs: [] };
-  complaints = [];
+async function run(agent, sendEvents) {
+  const result = { outcome: null, pending: [], customs: [] };
+  warnings = [];
   let error = null;
-  const running = agent.runAgent({}, listener(heard)).catch((thrown) => {
-    error = brief(thrown);
+  const running = agent.runAgent({}, listener(result)).catch((thrown) => {
+    error = errorText(thrown);
   });
-  await feed();
+  await sendEvents();
   await running;
-  error ??= complaints.length ? brief(complaints[0]) : null;
-  return { message: agent.messages, error, ...heard, interrupts: agent.pendingInterrupts };
+  error ??= warnings.length ? errorText(warnings[0]) : null;
+  return { message: agent.messages, error, ...result, interrupts: agent.pendingInterrupts };
 }
 
 /**
- * One pass gives every prefix. The client works in microtasks only, so a turn of the event loop is enough for it to be
- * done with all that it was handed.
+ * Return the messages after each prefix, in one pass. The client works in microtasks only, so it has processed all
+ * events after one iteration of the event loop.
  */
 async function reduce(chunks, at) {
-  const agent = new Told({ threadId: "t" });
+  const agent = new ScriptedAgent({ threadId: "t" });
   const wanted = new Set(at);
-  const seen = new Map();
-  const feed = async () => {
-    await settled();
-    for (let taken = 0; ; taken++) {
-      if (wanted.has(taken)) {
-        await settled();
-        seen.set(taken, structuredClone(agent.messages));
+  const messagesAt = new Map();
+  const sendEvents = async () => {
+    await nextIteration();
+    for (let sentCount = 0; ; sentCount++) {
+      if (wanted.has(sentCount)) {
+        await nextIteration();
+        messagesAt.set(sentCount, structuredClone(agent.messages));
       }
-      if (taken === chunks.length) break;
-      agent.events.next(chunks[taken]);
+      if (sentCount === chunks.length) break;
+      agent.events.next(chunks[sentCount]);
     }
     agent.events.complete();
   };
-  const answer = await run(agent, feed);
-  return { ...answer, messages: at.map((count) => seen.get(count) ?? null) };
+  const answer = await run(agent, sendEvents);
+  return { ...answer, messages: at.map((count) => messagesAt.get(count) ?? null) };
 }
 
 async function read(url, headers) {
-  let given = null;
+  let responseHeaders = null;
   const get = async () => {
     const response = await fetch(url, { headers: { accept: "text/event-stream", ...headers } });
-    given = Object.fromEntries(response.headers);
+    responseHeaders = Object.fromEntries(response.headers);
     return response;
   };
   const answer = await run(new HttpAgent({ url, fetch: get }), async () => {});
-  return { ...answer, headers: given };
+  return { ...answer, headers: responseHeaders };
 }
 
-/** The messages that leave with a run that begins with a history; its stream is one that only begins and ends. */
+/** Return the messages that a run with this history sends. The stream of the run only starts and ends. */
 async function send(history) {
   let body = null;
   const post = async (_, { body: text }) => {
@@ -126,7 +126,7 @@ async function send(history) {
   return { error, sent: body?.messages ?? null };
 }
 
-const UNTOLD = {
+const EMPTY_RESULT = {
   message: null,
   messages: [],
   error: null,
@@ -139,8 +139,8 @@ const UNTOLD = {
 };
 
 async function answer({ id, chunks, at, url, headers, history }) {
-  const told = url ? await read(url, headers) : history ? await send(history) : await reduce(chunks, at ?? []);
-  return { id, ...UNTOLD, ...told };
+  const result = url ? await read(url, headers) : history ? await send(history) : await reduce(chunks, at ?? []);
+  return { id, ...EMPTY_RESULT, ...result };
 }
 
 await answerEach(answer);

@@ -1,22 +1,23 @@
-// Answers what the real AI SDK client of one major makes of a UI message stream and of a UI message history.
+// Read a UI message stream and a UI message history with the real AI SDK client of one major version, and answer with
+// its state.
 //
 // JSON lines in, JSON lines out, in order. A job: {"id", "chunks"?, "at"?, "url"?, "headers"?, "history"?}. An answer
 // always has every key:
 //   id          as given
-//   message     the message as the client last saw it while it read the chunks, or null if it saw none
-//   messages    the message after each number of chunks listed in `at` (0 is before the first); null where none was
-//               seen or the stream died earlier
-//   error       why the stream died, or null; a stream that is merely cut is no error
-//   headers     those of the response to a GET of `url`, whose body is then read in place of `chunks`; null without one
-//   valid       safeValidateUIMessages accepts the history (null without one); validError says why not
-//   model       what convertToModelMessages makes of the history: {results: {callId: has a result},
+//   message     the last message of the client, or null if it has none
+//   messages    the message after each number of chunks listed in `at` (0 is before the first); null if there was
+//               none or the stream failed earlier
+//   error       why the stream failed, or null; a stream that only ends early has no error
+//   headers     of the response to a GET of `url`, whose body is read instead of `chunks`; null without a URL
+//   valid       safeValidateUIMessages accepts the history (null without one); validError has the reason if not
+//   model       the result of convertToModelMessages for the history: {results: {callId: has a result},
 //               missing: [callId], repeated: [callId]}; null without a history, or when it cannot be sent (modelError)
 //
 // The first argument is the major: v5, v6 or v7. Packages come from the node_modules directory in the second one or in
 // CALLSLIP_NODE_MODULES.
 
 import { resolve } from "node:path";
-import { setImmediate as settled } from "node:timers/promises";
+import { setImmediate as nextIteration } from "node:timers/promises";
 import { pathToFileURL } from "node:url";
 import { answerEach } from "./lines.mjs";
 
@@ -38,17 +39,17 @@ const {
 
 const encoder = new TextEncoder();
 
-const brief = (thrown) => String(thrown?.message ?? thrown).slice(0, 600);
+const errorText = (thrown) => String(thrown?.message ?? thrown).slice(0, 600);
 
-/** A byte stream as the client parses it: [{success, value | error}]. */
+/** Parse a byte stream with the client: [{success, value | error}]. */
 async function parse(stream) {
   const parsed = [];
   for await (const result of parseJsonEventStream({ stream, schema: uiMessageChunkSchema })) parsed.push(result);
   return parsed;
 }
 
-/** Chunks, framed as the server would. */
-function framed(chunks) {
+/** Return chunks as the server sends them. */
+function encodeChunks(chunks) {
   const frames = chunks.map((chunk) => `data: ${JSON.stringify(chunk)}\n\n`).join("");
   return new ReadableStream({
     start(controller) {
@@ -59,22 +60,22 @@ function framed(chunks) {
 }
 
 /**
- * One pass gives every prefix. The library yields a snapshot per visible change, not per chunk, and does not say which
- * chunk made it. So the source hands out a chunk only when asked: the reducer asks again when it is done with the last
- * one, and a turn of the event loop lets our reader take that one's snapshot.
+ * Return the message after each prefix, in one pass. The library yields a snapshot per visible change, not per chunk,
+ * and not with its chunk. So the stream has a chunk only on demand: the reducer reads the next one when it has
+ * processed the last, and one iteration of the event loop lets the loop below receive the snapshot of the last.
  */
 async function reduce(parsed, at = []) {
   const wanted = new Set(at);
-  const seen = new Map();
-  let taken = 0;
+  const messagesAt = new Map();
+  let sentCount = 0;
   let message = null;
   const stream = new ReadableStream(
     {
       async pull(controller) {
-        await settled();
-        if (wanted.has(taken)) seen.set(taken, message);
-        if (taken === parsed.length) return controller.close();
-        const { success, value, error } = parsed[taken++];
+        await nextIteration();
+        if (wanted.has(sentCount)) messagesAt.set(sentCount, message);
+        if (sentCount === parsed.length) return controller.close();
+        const { success, value, error } = parsed[sentCount++];
         if (success) controller.enqueue(value);
         else controller.error(error);
       },
@@ -85,17 +86,17 @@ async function reduce(parsed, at = []) {
   try {
     for await (const snapshot of readUIMessageStream({ stream, terminateOnError: true })) message = snapshot;
   } catch (thrown) {
-    error = brief(thrown);
+    error = errorText(thrown);
   }
-  return { message, messages: at.map((count) => seen.get(count) ?? null), error };
+  return { message, messages: at.map((count) => messagesAt.get(count) ?? null), error };
 }
 
 async function validate(history) {
   const { success, error } = await safeValidateUIMessages({ messages: history });
-  return { valid: success, validError: success ? null : ((await firstInvalidPart(history)) ?? brief(error)) };
+  return { valid: success, validError: success ? null : ((await firstInvalidPart(history)) ?? errorText(error)) };
 }
 
-/** The library's own message lists every branch of a union of twenty; the part it refused is what one needs. */
+/** Return the first invalid part, since the library's message only lists the twenty types that a part may have. */
 async function firstInvalidPart(history) {
   for (const [m, message] of history.entries()) {
     for (const [p, part] of (message?.parts ?? []).entries()) {
@@ -112,7 +113,7 @@ async function continueFrom(history) {
     for (const message of messages) modelMessageSchema.parse(message);
     return { model: summary(messages), modelError: null };
   } catch (thrown) {
-    return { model: null, modelError: brief(thrown) };
+    return { model: null, modelError: errorText(thrown) };
   }
 }
 
@@ -128,30 +129,31 @@ function summary(modelMessages) {
   };
 }
 
-/** A stream over a real socket, read to its end. */
+/** Read the stream at a URL to its end. */
 async function get(url, headers, at) {
   try {
     const response = await fetch(url, { headers });
-    const told = Object.fromEntries(response.headers);
-    if (!response.ok) return { ...UNREAD, error: `${response.status} ${await response.text()}`, headers: told };
-    return { ...(await reduce(await parse(response.body), at)), headers: told };
+    const received = Object.fromEntries(response.headers);
+    const error = response.ok ? null : `${response.status} ${await response.text()}`;
+    if (error) return { ...NOTHING_READ, error, headers: received };
+    return { ...(await reduce(await parse(response.body), at)), headers: received };
   } catch (thrown) {
-    return { ...UNREAD, error: brief(thrown) };
+    return { ...NOTHING_READ, error: errorText(thrown) };
   }
 }
 
-const UNREAD = { message: null, messages: [], error: null, headers: null };
-const UNTOLD = { valid: null, validError: null, model: null, modelError: null };
+const NOTHING_READ = { message: null, messages: [], error: null, headers: null };
+const NO_HISTORY = { valid: null, validError: null, model: null, modelError: null };
 
 async function read({ chunks, at, url, headers }) {
   if (url) return get(url, headers, at);
-  return chunks ? { ...UNREAD, ...(await reduce(await parse(framed(chunks)), at)) } : UNREAD;
+  return chunks ? { ...NOTHING_READ, ...(await reduce(await parse(encodeChunks(chunks)), at)) } : NOTHING_READ;
 }
 
 async function answer(job) {
   const { id, history } = job;
-  const told = history ? { ...(await validate(history)), ...(await continueFrom(history)) } : UNTOLD;
-  return { id, ...(await read(job)), ...told };
+  const historyResult = history ? { ...(await validate(history)), ...(await continueFrom(history)) } : NO_HISTORY;
+  return { id, ...(await read(job)), ...historyResult };
 }
 
 await answerEach(answer);

@@ -1,21 +1,21 @@
-// Answers what the real AI SDK 4 client makes of a data stream and of a message history.
+// Read a data stream and a message history with the real AI SDK 4 client, and answer with its state.
 //
 // JSON lines in, JSON lines out, in order. A job: {"id", "chunks"?, "at"?, "url"?, "headers"?, "history"?}. A chunk is
 // [code, value]; a `url` is fetched and read to its end instead. `history` is oldest first. An answer has every key:
 //   id          as given
-//   message     the message as the client last saw it, or null if it saw none
-//   messages    the message after each number of chunks listed in `at` (0 is before the first); null where there was none
-//   error       why the stream died, or null; a stream that is merely cut is no error
-//   finish      the reason that the client was given for the end, if the stream was read to it
-//   data        what the client was sent beside the message
-//   again       whether the client, if it may take several steps, would now ask the server to go on
+//   message     the last message of the client, or null if it has none
+//   messages    the message after each number of chunks listed in `at` (0 is before the first); null if there was none
+//   error       why the stream failed, or null; a stream that only ends early has no error
+//   finish      the finish reason of the client, if the stream was read to its end
+//   data        the data parts, which are not in the message
+//   again       whether a client with several steps would now send the next request
 //   headers     those of the response to a `url`, else null
-//   model       what convertToCoreMessages makes of the history: {calls: [callId], missing: [callId], empty: how many
-//               messages say nothing}; null without a history, or when it cannot be sent (modelError)
+//   model       the result of convertToCoreMessages for the history: {calls: [callId], missing: [callId], empty: number
+//               of messages without content}; null without a history, or when it cannot be sent (modelError)
 //
-// Of a message there is everything but what the client adds by itself: its clock (`createdAt`), `revisionId`, and the
-// deprecated doubles of the parts, `toolInvocations` and `reasoning`, which must agree with the parts. Without
-// annotations the client's message has no list of them; here it has an empty one.
+// A message is returned without the fields that the client adds by itself: `createdAt`, `revisionId`, and the
+// deprecated copies of the parts, `toolInvocations` and `reasoning`, which must equal the parts. Without annotations
+// the client's message has no list of them; here it has an empty one.
 //
 // Packages come from the node_modules directory in CALLSLIP_NODE_MODULES or the first argument.
 
@@ -35,59 +35,59 @@ const { convertToCoreMessages, coreMessageSchema } = await load("ai-v4/dist/inde
 
 const encoder = new TextEncoder();
 
-const brief = (thrown) => String(thrown?.message ?? thrown).slice(0, 600);
+const errorText = (error) => String(error?.message ?? error).slice(0, 600);
 
-/** The message as an application sees it, once its doubles are found to agree. */
-function seen({ createdAt, revisionId, toolInvocations = [], reasoning = "", ...message }) {
+/** Return the message without the client's own fields, after checking that the copies equal the parts. */
+function checkedMessage({ createdAt, revisionId, toolInvocations = [], reasoning = "", ...message }) {
   const of = (type) => message.parts.filter((part) => part.type === type);
   if (!isDeepStrictEqual(toolInvocations, of("tool-invocation").map((part) => part.toolInvocation)))
     throw new Error(`toolInvocations and parts differ: ${JSON.stringify(toolInvocations)}`);
   if (reasoning !== of("reasoning").map((part) => part.reasoning).join(""))
     throw new Error(`reasoning and parts differ: ${reasoning}`);
-  if (!(createdAt instanceof Date) || !revisionId) throw new Error("the client has no clock of its own any more");
+  if (!(createdAt instanceof Date) || !revisionId) throw new Error("the client sets no createdAt or revisionId");
   return { ...message, annotations: message.annotations ?? [] };
 }
 
-/** The client's own request, with a response of ours or one from a server. */
+/** Run the client's request with the response that `respond` returns. */
 async function read(respond) {
-  const told = { message: null, error: null, finish: null, data: [], headers: null };
+  const state = { message: null, error: null, finish: null, data: [], headers: null };
   try {
     await callChatApi({
       api: "",
       body: { id: "" },
       requestType: "resume",
       fetch: async () => {
-        const response = await respond(told);
-        told.headers = Object.fromEntries(response.headers);
+        const response = await respond(state);
+        state.headers = Object.fromEntries(response.headers);
         return response;
       },
       restoreMessagesOnFailure: () => {},
-      onUpdate: ({ message, data }) => Object.assign(told, { message, data }),
-      onFinish: (_, { finishReason }) => (told.finish = finishReason),
+      onUpdate: ({ message, data }) => Object.assign(state, { message, data }),
+      onFinish: (_, { finishReason }) => (state.finish = finishReason),
     });
-  } catch (thrown) {
-    told.error = brief(thrown);
+  } catch (error) {
+    state.error = errorText(error);
   }
-  return told;
+  return state;
 }
 
 /**
- * One pass gives every prefix: the source hands out a line only when asked, and the client asks for the next when it is
- * done with the last.
+ * Return the message after each prefix, in one pass: the stream has a line only on demand, and the client reads the
+ * next one when it has processed the last.
  */
 async function reduce(chunks, at = []) {
   const wanted = new Set(at);
-  const reached = new Map();
-  let taken = 0;
-  const told = await read(
-    (told) =>
+  const messagesAt = new Map();
+  let sentCount = 0;
+  const state = await read(
+    (state) =>
       new Response(
         new ReadableStream(
           {
             pull(controller) {
-              if (wanted.has(taken)) reached.set(taken, told.message);
-              if (taken === chunks.length) return controller.close();
-              const [code, value] = chunks[taken++];
+              if (wanted.has(sentCount)) messagesAt.set(sentCount, state.message);
+              if (sentCount === chunks.length) return controller.close();
+              const [code, value] = chunks[sentCount++];
               controller.enqueue(encoder.encode(`${code}:${JSON.stringify(value)}\n`));
             },
           },
@@ -95,20 +95,20 @@ async function reduce(chunks, at = []) {
         ),
       ),
   );
-  return { told: { ...told, headers: null }, messages: at.map((count) => reached.get(count) ?? null) };
+  return { state: { ...state, headers: null }, messages: at.map((count) => messagesAt.get(count) ?? null) };
 }
 
-async function overSocket(url, headers) {
-  return { told: await read(() => fetch(url, { headers })), messages: [] };
+async function readUrl(url, headers) {
+  return { state: await read(() => fetch(url, { headers })), messages: [] };
 }
 
-function shown({ told, messages }) {
+function describe({ state, messages }) {
   try {
-    const again = told.message !== null && isAssistantMessageWithCompletedToolCalls(told.message);
-    const last = told.message && seen(told.message);
-    return { ...told, again, message: last, messages: messages.map((message) => message && seen(message)) };
-  } catch (thrown) {
-    return { ...told, again: null, message: null, messages: [], error: brief(thrown) };
+    const again = state.message !== null && isAssistantMessageWithCompletedToolCalls(state.message);
+    const last = state.message && checkedMessage(state.message);
+    return { ...state, again, message: last, messages: messages.map((message) => message && checkedMessage(message)) };
+  } catch (error) {
+    return { ...state, again: null, message: null, messages: [], error: errorText(error) };
   }
 }
 
@@ -117,12 +117,12 @@ function continueFrom(history) {
     const messages = convertToCoreMessages(history);
     for (const message of messages) coreMessageSchema.parse(message);
     return { model: summary(messages), modelError: null };
-  } catch (thrown) {
-    return { model: null, modelError: brief(thrown) };
+  } catch (error) {
+    return { model: null, modelError: errorText(error) };
   }
 }
 
-/** Every call, and those without a result in the message right after theirs. */
+/** Return every call, and those without a result in the message directly after theirs. */
 function summary(messages) {
   const ids = (message, type) =>
     Array.isArray(message?.content) ? message.content.filter((p) => p.type === type).map((p) => p.toolCallId) : [];
@@ -134,12 +134,12 @@ function summary(messages) {
   return { calls: messages.flatMap((message) => ids(message, "tool-call")), missing, empty };
 }
 
-const UNREAD = { told: { message: null, error: null, finish: null, data: [], headers: null }, messages: [] };
-const UNTOLD = { model: null, modelError: null };
+const NOTHING_READ = { state: { message: null, error: null, finish: null, data: [], headers: null }, messages: [] };
+const NO_HISTORY = { model: null, modelError: null };
 
 async function answer({ id, chunks, at, url, headers, history }) {
-  const reading = url ? await overSocket(url, headers) : chunks ? await reduce(chunks, at) : UNREAD;
-  return { id, ...shown(reading), ...(history ? continueFrom(history) : UNTOLD) };
+  const reading = url ? await readUrl(url, headers) : chunks ? await reduce(chunks, at) : NOTHING_READ;
+  return { id, ...describe(reading), ...(history ? continueFrom(history) : NO_HISTORY) };
 }
 
 await answerEach(answer);
