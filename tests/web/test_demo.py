@@ -139,6 +139,17 @@ def test_typed_text_is_not_lost_while_a_response_is_pending(tmp_path: Path) -> N
 
 
 @in_browser
+def test_the_prompt_box_stays_at_the_bottom_of_the_window(tmp_path: Path) -> None:
+    """Also while a short session grows, because a button that moves between press and release gets no click."""
+    with demo(tmp_path) as (server, path):
+        tab = server.window(height=8000).tab(path)
+        for button in ("Stop", "Approve"):
+            tab.page.get_by_role("button", name=button, exact=True).wait_for()
+            box = tab.page.locator(".session-prompt").bounding_box()
+            assert box and box["y"] + box["height"] == 8000
+
+
+@in_browser
 def test_sending_a_prompt_scrolls_to_the_answer(tmp_path: Path) -> None:
     """Also after following a link, when the view does not follow the end."""
     with demo(tmp_path) as (server, path):
