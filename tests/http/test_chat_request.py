@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -223,6 +224,35 @@ async def test_a_chat_is_hidden_from_other_users(ledger: LocalLedger, format: st
             assert (await fetch(f"{url}/", "POST", value=value, headers=user)).status == status
         log = [event async for event in ledger.events("c1")]
         assert sum(isinstance(event, ev.MessageUser) for event in log) == (2 if format == "vercel-v4" else 1)
+
+
+@pytest.mark.parametrize("delayed_check", [1, 2, 3])
+async def test_a_session_created_during_a_check_of_access_stays_private(
+    ledger: LocalLedger, delayed_check: int
+) -> None:
+    """Ann creates the session while the host decides for the n-th time about Bob's request, which is then refused."""
+    is_created, is_waiting, checks = asyncio.Event(), asyncio.Event(), itertools.count(1)
+
+    async def admit_bob_late(request: HTTPConnection, session: SessionRecord | None, verb: str) -> str | None:
+        decision = admit_by_header(request, session, verb)
+        if request.headers["x-user"] == "bob" and next(checks) == delayed_check:
+            is_waiting.set()
+            await is_created.wait()
+        return decision
+
+    async with running(callslip.asgi(ledger, authorize=admit_bob_late)) as url:
+
+        async def post(user: str) -> int:
+            value = [{"type": "message.user", "text": f"I am {user}"}]
+            return (await fetch(f"{url}/v1/sessions/c1/events", "POST", value=value, headers={"x-user": user})).status
+
+        bob = asyncio.create_task(post("bob"))
+        await is_waiting.wait()
+        assert await post("ann") == 201
+        is_created.set()
+        assert await bob == 404
+    texts = [event.text async for event in ledger.events("c1") if isinstance(event, ev.MessageUser)]
+    assert texts == ["I am ann"]
 
 
 @pytest.mark.parametrize("path", ["chat", "events"])

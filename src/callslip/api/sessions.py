@@ -40,8 +40,10 @@ async def write_or_create(
     `write` must append the drafts that it receives before its own. If another caller creates the session meanwhile,
     the write is repeated without them, provided that this caller may write to the other's session.
     """
-    name = await access.require_write(check_session_name(session))
-    if not name or not is_owned or await log.get_session(session) is not None:
+    # Read before the check of access: if another caller creates the session after the check, the write conflicts.
+    exists = await log.get_session(check_session_name(session)) is not None
+    name = await access.require_write(session)
+    if not name or not is_owned or exists:
         return await write(())
     try:
         return await write((Draft(SessionInfo(owner=name), key=OWNER_KEY),))
