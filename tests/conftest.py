@@ -49,7 +49,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Run few examples with `--quick`."""
+    """Run fewer examples with `--quick`."""
     quick.pytest_configure(config)
     if config.getoption("quick"):
         settings.load_profile("quick")

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from tests.support import browser, cli_process, live_server, scenarios, stream_checks
 from tests.support.paths import ROOT
-from tests.support.quick import starting_code
+from tests.support.quick import find_starting_code
 
 CONFTEST = """
 from tests.support import quick
 from tests.support.quick import *
 
-quick.FOLLOWED += ("sample",)
+quick.READ_PACKAGES += ("sample",)
 """
 TESTS = """
 import asyncio
@@ -118,10 +118,10 @@ def test_the_helpers_of_the_tests_are_known() -> None:
     other_helpers = [
         cli_process.run_in_process,
         live_server.serving_ledger,
-        stream_checks.folded,
+        stream_checks.fold_log,
         scenarios.load_events,
     ]
-    starting_ids = starting_code([*starting_helpers, *other_helpers])
+    starting_ids = find_starting_code([*starting_helpers, *other_helpers])
     assert all(id(code) in starting_ids for code in starting_helpers)
     assert not any(id(code) in starting_ids for code in other_helpers)
 

@@ -109,10 +109,10 @@ def test_scenario_updates_are_valid_after_every_event(name: str) -> None:
         assert not invalid_updates(history(state)), state.seq
 
 
-@pytest.mark.parametrize("name", stream_checks.CAPTURES)
+@pytest.mark.parametrize("name", stream_checks.CAPTURE_NAMES)
 def test_capture_updates_are_valid_after_every_event(name: str) -> None:
     """Every session of every capture."""
-    logs = stream_checks.captured(name)
+    logs = stream_checks.load_capture(name)
     assert any(logs)
     for log in logs:
         for state in fold_states(log):
@@ -149,10 +149,10 @@ def test_decoding_scenario_updates_gives_the_same_updates(name: str) -> None:
     assert standard_updates(decode_messages("acp", history(state)).state) == standard_updates(state)
 
 
-@pytest.mark.parametrize("name", stream_checks.CAPTURES)
+@pytest.mark.parametrize("name", stream_checks.CAPTURE_NAMES)
 def test_decoding_capture_updates_gives_the_same_updates(name: str) -> None:
     """The updates of a capture are decoded as a session load."""
-    for log in stream_checks.captured(name):
+    for log in stream_checks.load_capture(name):
         *_, state = fold_states(log)
         decoded = decode_messages("acp", history(state))
         assert standard_updates(decoded.state) == standard_updates(state)

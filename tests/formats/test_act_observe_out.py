@@ -111,7 +111,7 @@ def read_timelines(chunks: list[Any], counts: list[int]) -> list[list[Item]]:
     reader, timelines, read_count = TimelineReader(), [], 0
     for count in counts:
         for chunk in chunks[read_count:count]:
-            reader.read(json.loads(frame(chunk).removeprefix(b"data: "), parse_int=stream_checks.number))
+            reader.read(json.loads(frame(chunk).removeprefix(b"data: "), parse_int=stream_checks.parse_js_number))
         read_count = count
         timelines.append(reader.timeline())
     return timelines
@@ -119,7 +119,7 @@ def read_timelines(chunks: list[Any], counts: list[int]) -> list[list[Item]]:
 
 def law_of(log: Sequence[Event]) -> stream_checks.Law:
     """Return the law for a log, whose entries give the turn of each item."""
-    turns = {entry.id: entry.turn for entry in stream_checks.folded(log).entries.values()}
+    turns = {entry.id: entry.turn for entry in stream_checks.fold_log(log).entries.values()}
 
     def items_of_turn(items: list[Item], turn: str) -> list[Item]:
         return [item for item in items if turns[item["seq"]] == turn]
@@ -253,8 +253,8 @@ def test_a_detached_call_shows_streamed_arguments_after_its_end() -> None:
         call_event(ev.CallProgress),
     ]
     log = write_script([ev.TurnStarted(), detached, *pieces, call_event(ev.CallCompleted), ev.TurnEnded()]).log
-    law_of(log).prove(log, stream_checks.places(log))
-    assert [timeline(stream_checks.folded(log[:seq]))[0]["toolInput"] for seq in (4, 6)] == [None, {"a": 1}]
+    law_of(log).check_log(log, stream_checks.resume_points(log))
+    assert [timeline(stream_checks.fold_log(log[:seq]))[0]["toolInput"] for seq in (4, 6)] == [None, {"a": 1}]
 
 
 def test_a_truncated_output_has_its_full_size() -> None:

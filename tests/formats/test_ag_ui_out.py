@@ -27,7 +27,7 @@ from callslip.model.state_names import STATE_NAMES
 from callslip.rules.fold import SessionFold
 from tests.support import scenarios, stream_checks
 from tests.support.strategies import scripts, write_script
-from tests.support.stream_checks import Client, Job, Law, folded, places
+from tests.support.stream_checks import Client, Job, Law, fold_log, resume_points
 
 AgUiMessage = dict[str, Any]
 Chunk = dict[str, Any]
@@ -79,27 +79,27 @@ class ArgumentParsingClient:
         ]
 
 
-def prove(client: Client, log: Sequence[Event], resumed: Iterable[int]) -> None:
+def check_log(client: Client, log: Sequence[Event], resume_after: Iterable[int]) -> None:
     """Check the law for one log: a replay equals the history exactly, a live stream after parsing the arguments."""
     live = Law(ArgumentParsingClient(client), "ag-ui", lambda messages, turn: parse_calls(of_turn(messages, turn)))  # pyright: ignore
-    histories, turns = live.histories(log), stream_checks.turns_of(log)
+    histories, turns = live.histories(log), stream_checks.list_turns(log)
     segments = [segment for turn in turns for segment in live.connections(log, turn)]
-    live.check(segments, histories)
+    live.check_segments(segments, histories)
     replays = live.replays(log, turns)
-    Law(client, "ag-ui", of_turn).check(replays, histories)
-    for after in resumed:
-        part = log[: after + stream_checks.WATCHED]
-        live.check([s for turn in turns for s in live.connections(part, turn, after, resume=False)], histories)
-    joined = [segment for turn in turns for segment in live.joined(log, turn)]
-    live.check(joined, histories)
-    for segment in (*segments, *replays, *joined):
+    Law(client, "ag-ui", of_turn).check_segments(replays, histories)
+    for after in resume_after:
+        part = log[: after + stream_checks.RESUME_LIMIT]
+        live.check_segments([s for turn in turns for s in live.connections(part, turn, after, resume=False)], histories)
+    late = [segment for turn in turns for segment in live.late_connections(log, turn)]
+    live.check_segments(late, histories)
+    for segment in (*segments, *replays, *late):
         check_order(segment.chunks)
     check_sendable(client, histories)
 
 
 def check_sendable(client: Client, histories: list[list[AgUiMessage]]) -> None:
     """Check that the client accepts every history unchanged, and sends all of it except activities."""
-    nonempty = stream_checks.checked(messages for messages in histories if messages)
+    nonempty = stream_checks.sample_items(messages for messages in histories if messages)
     for messages, answer in zip(nonempty, client.ask([{"id": 0, "history": one} for one in nonempty]), strict=True):
         assert answer["error"] is None
         assert answer["sent"] == [message for message in messages if message["role"] != "activity"]
@@ -189,13 +189,13 @@ RESTARTS = {
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_a_stream_restarts_only_if_the_protocol_requires_it(name: str) -> None:
     """Other changes are sent on the open connection, since an application notices a restart."""
-    assert stream_checks.restarts("ag-ui", scenarios.load_events(name)) == RESTARTS.get(name, [])
+    assert stream_checks.list_restarts("ag-ui", scenarios.load_events(name)) == RESTARTS.get(name, [])
 
 
 def test_every_event_requests_the_restart_until_a_replay() -> None:
     """Also with an encoder that starts in the middle of the turn."""
     log = scenarios.load_events("approval_granted")
-    encoder, joined = open_stream(), open_stream(folded(log[:5]))
+    encoder, joined = open_stream(), open_stream(fold_log(log[:5]))
     restarts = [isinstance(encoder.feed(event), Restart) for event in log]
     assert restarts == [False] * 5 + [True] * 5
     assert all(isinstance(joined.feed(event), Restart) for event in log[5:])
@@ -206,7 +206,7 @@ def test_every_event_requests_the_restart_until_a_replay() -> None:
 def test_a_restart_ends_the_run_with_an_error_code(client: Client) -> None:
     """The code tells the application to reconnect, and the messages do not show it."""
     log = write_script([ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="a"), ev.MessageDelta(text="Hi.")]).log
-    encoder = open_stream(folded(log))
+    encoder = open_stream(fold_log(log))
     chunks = encoder.opening()
     restart = encoder.feed(ev.CallProgress(call=log[1].call, seq=9, tool_name="b"))  # pyright: ignore
     assert isinstance(restart, Restart)
@@ -237,8 +237,8 @@ def test_streamed_arguments_with_equal_json_need_no_restart(
     drafts: list[Event] = [ev.TurnStarted(), ev.CallProposed(aliases=ONE, tool_name="t")]
     drafts += [ev.CallInputDelta(aliases=ONE, text=piece) for piece in pieces]
     log = write_script([*drafts, ev.CallInput(aliases=ONE, input=final), ev.CallCompleted(aliases=ONE)]).log
-    assert stream_checks.restarts("ag-ui", log) == restarts
-    prove(client, log, places(log))
+    assert stream_checks.list_restarts("ag-ui", log) == restarts
+    check_log(client, log, resume_points(log))
 
 
 def test_arguments_are_sent_when_they_are_complete() -> None:
@@ -252,7 +252,7 @@ def test_arguments_are_sent_when_they_are_complete() -> None:
             ev.CallCompleted(aliases=TWO, output="a"),
         ]
     ).log
-    assert stream_checks.restarts("ag-ui", log) == []
+    assert stream_checks.list_restarts("ag-ui", log) == []
     chunks = stream_of(log)
     arguments = {chunk["toolCallId"]: chunk["delta"] for chunk in chunks if chunk["type"] == "TOOL_CALL_ARGS"}
     assert arguments == {"one": '{"path":"a"}', "two": "{}"}
@@ -267,16 +267,16 @@ def test_repeated_arguments_in_another_key_order_send_nothing(client: Client) ->
             ev.CallStarted(aliases=ONE, input={"b": {"d": 3, "c": 2}, "a": 1}),
         ]
     ).log
-    assert stream_checks.restarts("ag-ui", log) == []
-    prove(client, log, places(log))
+    assert stream_checks.list_restarts("ag-ui", log) == []
+    check_log(client, log, resume_points(log))
 
 
 def test_argument_chunks_after_complete_arguments_need_a_restart(client: Client) -> None:
     """A client that has received an empty object cannot replace it."""
     drafts = [ev.CallInputDelta(aliases=ONE, text="{}"), ev.CallInput(aliases=ONE, input={})]
     log = write_script([ev.TurnStarted(), *drafts, ev.CallInputDelta(aliases=ONE, text='{"a": 1}')]).log
-    assert stream_checks.restarts("ag-ui", log) == [REPLACED]
-    prove(client, log, places(log))
+    assert stream_checks.list_restarts("ag-ui", log) == [REPLACED]
+    check_log(client, log, resume_points(log))
 
 
 def test_a_reader_that_joins_during_a_request_reads_the_same(client: Client) -> None:
@@ -293,14 +293,14 @@ def test_a_reader_that_joins_during_a_request_reads_the_same(client: Client) -> 
             ev.TurnEnded(),
         ]
     ).log
-    assert stream_checks.restarts("ag-ui", log) == []
-    prove(client, log, places(log))
+    assert stream_checks.list_restarts("ag-ui", log) == []
+    check_log(client, log, resume_points(log))
 
 
 def test_a_replay_has_results_in_their_original_order() -> None:
     """A reader of a replayed turn receives events in the order in which they happened."""
     log = scenarios.load_events("parallel_calls")
-    live, again = stream_of(log), open_stream(folded(log)).opening()
+    live, again = stream_of(log), open_stream(fold_log(log)).opening()
     types = ("TEXT_MESSAGE_START", "TOOL_CALL_START", "TOOL_CALL_RESULT")
     order = [
         [chunk.get("messageId", chunk.get("toolCallId")) for chunk in one if chunk["type"] in types]
@@ -326,9 +326,9 @@ def stream_of(log: Sequence[Event], turn: str = "t1") -> list[Chunk]:
 def test_a_stream_without_a_turn_id_takes_the_open_or_last_turn() -> None:
     """Or the first turn, if the session has none yet."""
     log = scenarios.load_events("two_turns")
-    assert open_stream(folded(log[:10])).turn.name == "second"
-    assert open_stream(folded(log[:7])).turn.name == "first"
-    encoder = open_stream(folded(scenarios.load_events("no_turns")))
+    assert open_stream(fold_log(log[:10])).turn.name == "second"
+    assert open_stream(fold_log(log[:7])).turn.name == "first"
+    encoder = open_stream(fold_log(scenarios.load_events("no_turns")))
     assert encoder.opening() == []
     assert encoder.feed(log[0]) == [{"type": "RUN_STARTED", "threadId": "", "runId": "first"}]
 
@@ -379,12 +379,12 @@ def test_an_empty_turn_gives_no_message(client: Client) -> None:
     log = write_script([ev.TurnStarted(), ev.TurnEnded()]).log
     (answer,) = client.ask([{"id": 0, "chunks": stream_of(log)}])
     assert (answer["message"], answer["outcome"], answer["error"]) == ([], "success", None)
-    assert history(folded(log)) == []
+    assert history(fold_log(log)) == []
 
 
 def test_a_stream_closed_by_the_server_has_the_reason(client: Client) -> None:
     """Messages that the client has received stay unchanged."""
-    encoder = open_stream(folded(scenarios.load_events("parallel_calls")[:8]))
+    encoder = open_stream(fold_log(scenarios.load_events("parallel_calls")[:8]))
     chunks = encoder.opening()
     last = encoder.close("the server stops")
     before, after = client.ask([{"id": 0, "chunks": chunks}, {"id": 0, "chunks": [*chunks, *last]}])
@@ -439,7 +439,7 @@ def test_an_approval_request_ends_the_run_with_an_interrupt(client: Client) -> N
 def test_after_the_answer_the_turn_continues_on_a_new_connection() -> None:
     """The connection that ended with the request is closed."""
     memory = write_script([*APPROVAL_REQUEST, ev.ApprovalGranted(aliases=ONE)])
-    before, after = open_stream(folded(memory.log[:3])), open_stream(folded(memory.log))
+    before, after = open_stream(fold_log(memory.log[:3])), open_stream(fold_log(memory.log))
     assert before.opening()[-1]["type"] == "RUN_FINISHED" and before.finished
     assert after.opening()[-1]["type"] == "CUSTOM" and not after.finished
     assert before.feed(memory.log[3]) == Restart(CONTINUED)
@@ -481,10 +481,10 @@ def test_a_request_is_sent_although_a_text_is_still_open(client: Client) -> None
     assert isinstance(ending, list)
     assert [chunk["type"] for chunk in ending][-2:] == ["TEXT_MESSAGE_END", "RUN_FINISHED"]
     assert after == Restart(CONTINUED)
-    (answer,) = client.ask([{"id": 0, "chunks": open_stream(folded(log)).opening()}])
+    (answer,) = client.ask([{"id": 0, "chunks": open_stream(fold_log(log)).opening()}])
     assert (answer["error"], answer["outcome"]) == (None, "interrupt")
     assert answer["message"][-1]["content"] == "One moment, please"
-    prove(client, log, places(log))
+    check_log(client, log, resume_points(log))
 
 
 @pytest.mark.parametrize("at", [-1, 0, 10**15 + 1, 10**300])
@@ -529,7 +529,7 @@ def serving(body: bytes, chunk_size: int = 7) -> Generator[str]:
 @pytest.mark.parametrize("name", ["parallel_calls", "hostile_strings", "thoughts_and_text", "approval_pending"])
 def test_the_official_http_client_reads_the_stream(client: Client, name: str) -> None:
     """S4.7: over a socket, with comments between the frames, the result equals the history."""
-    state = folded(scenarios.load_events(name))
+    state = fold_log(scenarios.load_events(name))
     frames = [STREAM.frame(chunk) for chunk in open_stream(state).opening()]
     with serving(b": still here\n\n".join(frames) + STREAM.done) as url:
         (answer,) = client.ask([{"id": 0, "url": url}])
@@ -558,12 +558,12 @@ def test_no_frame_exceeds_the_clients_limit(client: Client) -> None:
     call, result = answer["message"]
     assert call["content"] == call["toolCalls"][0]["function"]["arguments"] == long
     assert result["content"].endswith(f"\n(cut: {len(long) - 2**20} more characters)")
-    assert max(len(STREAM.frame(chunk)) for chunk in (*chunks, *open_stream(folded(log)).opening())) < 10 * 2**20
+    assert max(len(STREAM.frame(chunk)) for chunk in (*chunks, *open_stream(fold_log(log)).opening())) < 10 * 2**20
 
 
 def test_every_frame_is_one_line_ended_by_lf() -> None:
     """One frame for each chunk, for any text, and no end marker."""
-    chunks = open_stream(folded(scenarios.load_events("hostile_strings"))).opening()
+    chunks = open_stream(fold_log(scenarios.load_events("hostile_strings"))).opening()
     frames = b"".join(map(STREAM.frame, chunks)).split(b"\n\n")
     assert frames.pop() == b"" and STREAM.done == b""
     assert [json.loads(frame.removeprefix(b"data: ")) for frame in frames] == chunks
@@ -626,9 +626,9 @@ def test_incomplete_arguments_of_an_ended_call_are_a_json_string(client: Client)
     log = write_script(
         [ev.TurnStarted(), ev.CallInputDelta(aliases=ONE, text='{"path": "a'), ev.CallLost(aliases=ONE)]
     ).log
-    assert json.loads(history(folded(log))[0]["toolCalls"][0]["function"]["arguments"]) == '{"path": "a'
-    assert stream_checks.restarts("ag-ui", log) == []
-    prove(client, log, places(log))
+    assert json.loads(history(fold_log(log))[0]["toolCalls"][0]["function"]["arguments"]) == '{"path": "a'
+    assert stream_checks.list_restarts("ag-ui", log) == []
+    check_log(client, log, resume_points(log))
 
 
 def test_numbers_beyond_javascript_precision_are_sent_as_text(client: Client) -> None:
@@ -680,21 +680,21 @@ def test_a_user_message_within_a_turn_ends_the_round(client: Client) -> None:
     """A later call is in a new message, in the stream and in the history."""
     prompt = ev.MessageUser(text="And?")
     log = write_script([ev.TurnStarted(), ev.CallStarted(aliases=ONE), prompt, ev.CallStarted(aliases=TWO)]).log
-    assert [message["id"] for message in history(folded(log))] == ["turn-t1-2", "msg-3", "turn-t1-4"]
-    prove(client, log, places(log))
+    assert [message["id"] for message in history(fold_log(log))] == ["turn-t1-2", "msg-3", "turn-t1-4"]
+    check_log(client, log, resume_points(log))
 
 
 def test_a_detached_call_is_answered_immediately() -> None:
     """S3.1: it can outlive the turn, so the turn does not wait for it."""
     log = scenarios.load_events("detached_call")
-    call = next(entry for entry in folded(log).entries.values() if isinstance(entry, ToolCall))
-    (result,) = [m for m in history(folded(log)) if m["role"] == "tool" and m["toolCallId"] == call.tool_call_id]
+    call = next(entry for entry in fold_log(log).entries.values() if isinstance(entry, ToolCall))
+    (result,) = [m for m in history(fold_log(log)) if m["role"] == "tool" and m["toolCallId"] == call.tool_call_id]
     assert json.loads(result["content"]) == {"status": "queued", "correlation_id": call.call_id}
 
 
 def test_plans_and_modes_are_shown_but_not_sent_to_the_model(client: Client) -> None:
     """S2.10: they keep their position."""
-    state = folded(scenarios.load_events("plan_mode_commands"))
+    state = fold_log(scenarios.load_events("plan_mode_commands"))
     shown = [message["activityType"] for message in history(state) if message["role"] == "activity"]
     assert {"plan", "mode"} <= set(shown)
     (answer,) = client.ask([{"id": 0, "history": history(state)}])
@@ -738,7 +738,7 @@ def test_decoding_our_stream_gives_the_same_calls() -> None:
         [event for name in ("failed", "denied", "lost") for event in rename_call(STATES[name], name)]
     ).log
     log = write_script([ev.TurnStarted(), *(structs.replace(event, seq=0, verdict="applied") for event in log)]).log
-    for chunk in open_stream(folded(log)).opening():
+    for chunk in open_stream(fold_log(log)).opening():
         drafts += [draft.event for draft in decoder.feed(chunk)]
     calls = [entry for entry in write_script(drafts).state.entries.values() if isinstance(entry, ToolCall)]
     assert [entry.status for entry in calls] == ["failed", "denied", "lost"]

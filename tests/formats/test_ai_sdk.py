@@ -24,7 +24,7 @@ from callslip.rules.lifecycle import APPROVAL_OPTIONS
 from callslip.settings import Settings
 from tests.support import format_cases, scenarios
 from tests.support.strategies import MemoryLedger, scripts, write_script
-from tests.support.stream_checks import Client, folded, turns_of
+from tests.support.stream_checks import Client, fold_log, list_turns
 
 MAJORS = ("ui-v5", "ui-v6", "ui-v7")
 
@@ -82,15 +82,15 @@ def comparable_parts(messages: Iterable[dict[str, Any]]) -> list[Any]:
 
 def replay_chunks(log: Sequence[Event]) -> list[Any]:
     """Return the chunks of each turn for a client that connects after the last event."""
-    state = folded(log)
+    state = fold_log(log)
     encoder = registry.streaming("ui-v6").encoder
-    return [chunk for turn in turns_of(log) for chunk in encoder(state, turn).opening()]
+    return [chunk for turn in list_turns(log) for chunk in encoder(state, turn).opening()]
 
 
 def live_chunks(log: Sequence[Event]) -> list[Any]:
     """Return the chunks of each turn for a client that is always connected, and reconnects after a restart."""
     chunks: list[Any] = []
-    for turn in turns_of(log):
+    for turn in list_turns(log):
         encoder = registry.streaming("ui-v6").encoder(None, turn)
         for output in map(encoder.feed, log):
             chunks += encoder.opening() if isinstance(output, Restart) else output
@@ -99,7 +99,7 @@ def live_chunks(log: Sequence[Event]) -> list[Any]:
 
 def stored_messages(log: Sequence[Event]) -> list[Any]:
     """Return all messages of the history."""
-    return history(folded(log))
+    return history(fold_log(log))
 
 
 SOURCES = {"replayed": replay_chunks, "watched": live_chunks, "stored": stored_messages}
@@ -121,7 +121,7 @@ def test_decoding_our_streams_gives_the_same_calls_and_texts(name: str, source: 
     steps begin. A replay has results next to their calls, so a text written in between follows them.
     """
     log = scenarios.load_events(name)
-    expected = history(folded(log))
+    expected = history(fold_log(log))
     if source != "stored":
         expected = [message for message in expected if message["id"].startswith("turn-")]
     is_restored = comparable_parts(history(decode_to_state(SOURCES[source](log)))) == comparable_parts(
@@ -144,7 +144,9 @@ def test_decoding_the_stream_of_any_log_gives_the_same_calls(source: str, script
     """C4, C11: for any events in any order, from streams and from messages."""
     log = write_script([ev.TurnStarted(), *script], redact=False).log
     assume(can_restore(log))
-    expected = [message for message in history(folded(log)) if source == "stored" or message["id"].startswith("turn-")]
+    expected = [
+        message for message in history(fold_log(log)) if source == "stored" or message["id"].startswith("turn-")
+    ]
     assert comparable_parts(history(decode_to_state(SOURCES[source](log)))) == comparable_parts(
         json.loads(codec.encode(expected))
     )

@@ -1,4 +1,4 @@
-"""`ui-v5`, `ui-v6`, `ui-v7` out: a stream, reduced by the real client after any event, is the history's message."""
+"""Encode `ui-v5`, `ui-v6` and `ui-v7`: after any event the real client shows the message of the history."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from callslip.rules.fold import SessionFold
 from tests.conftest import LONG
 from tests.support import scenarios, stream_checks
 from tests.support.strategies import MemoryLedger, scripts, write_script
-from tests.support.stream_checks import Client, Job, Law, folded
+from tests.support.stream_checks import Client, Job, Law, fold_log
 
 MAJORS = ("v5", "v6", "v7")
 Message = dict[str, Any]
@@ -38,13 +38,13 @@ Message = dict[str, Any]
 
 @pytest.fixture(scope="module", params=MAJORS)
 def major(request: pytest.FixtureRequest) -> str:
-    """Each major of the SDK."""
+    """Return each major version of the SDK."""
     return request.param
 
 
 @pytest.fixture(scope="module")
 def client(node: str, major: str) -> Iterator[Client]:
-    """The real client of a major: one Node process for all tests here."""
+    """Yield the real client of a major version: one Node process for all tests of this module."""
     process = Client(node, "reduce_ui.mjs", major)
     yield process
     process.close()
@@ -52,7 +52,7 @@ def client(node: str, major: str) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def law(client: Client, major: str) -> Law:
-    return Law(client, f"ui-{major}", message_of)
+    return Law(client, f"ui-{major}", find_message)
 
 
 @pytest.fixture(scope="module")
@@ -65,49 +65,50 @@ def history(major: str) -> Any:
     return registry.encoder(f"ui-{major}")
 
 
-# What the client must agree with
+# What the client must show
 
 
-def message_of(messages: list[Message], turn: str) -> Message | None:
-    """The assistant message of a turn, if it has begun."""
+def find_message(messages: list[Message], turn: str) -> Message | None:
+    """Return the assistant message of a turn, or None before it begins."""
     return next((message for message in messages if message["id"] == f"turn-{turn}"), None)
 
 
 def check_histories(client: Client, log: Sequence[Event], histories: list[list[Message]]) -> None:
-    """Every history is valid, and where no call is open a model can continue it."""
+    """Check that every history is valid, and that a model can continue it if no call is open."""
     state = SessionFold()
     jobs: list[Job] = []
-    still: list[bool] = []
-    seqs = set(stream_checks.checked(range(len(log))))
+    is_settled: list[bool] = []
+    seqs = set(stream_checks.sample_items(range(len(log))))
     for seq, (event, messages) in enumerate(zip(log, histories[1:], strict=True)):
         state.apply(event)
-        if messages and seq in seqs:  # the client's own check refuses an empty list
+        if messages and seq in seqs:  # The client refuses an empty list.
             jobs.append({"id": 0, "history": messages})
-            still.append(not any(isinstance(e, ToolCall) and is_open(e) for e in state.entries.values()))
-    for quiet, answer in zip(still, client.ask(jobs), strict=True):
+            is_settled.append(not any(isinstance(e, ToolCall) and is_open(e) for e in state.entries.values()))
+    for settled, answer in zip(is_settled, client.ask(jobs), strict=True):
         assert answer["valid"], answer["validError"]
         assert answer["modelError"] is None
         assert not answer["model"]["repeated"]
-        assert not (quiet and answer["model"]["missing"])
+        assert not (settled and answer["model"]["missing"])
 
 
-def prove(law: Law, log: Sequence[Event], resumed: Iterable[int]) -> None:
-    """The whole law for one log, for its streams and for its histories."""
+def check_log(law: Law, log: Sequence[Event], resume_after: Iterable[int]) -> None:
+    """Check the streams and the histories of one log."""
     check_histories(law.client, log, law.histories(log))
-    law.prove(log, resumed)
+    law.check_log(log, resume_after)
 
 
 # Pages
 
 
 def check_pages(history: Any, state: SessionFold) -> None:
+    """Check that the messages of all entries are those of each block, one after the other."""
     entries = state.snapshot().entries
     assert history(entries) == [message for block in split_blocks(entries) for message in history(block)]
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_a_history_is_the_concatenation_of_its_turns(history: Any, name: str) -> None:
-    """S4.7: a page of messages can be made from its own turns alone, after every event of every scenario."""
+    """S4.7: a page of messages needs only its own turns, after every event of every scenario."""
     state = SessionFold()
     for event in scenarios.load_events(name):
         state.apply(event)
@@ -131,40 +132,47 @@ def test_a_request_in_a_later_turn_only_marks_the_call_as_waiting(law: Law, majo
         ev.ApprovalRequested(aliases=ONE, description="may I?"),
         ev.ApprovalGranted(aliases=ONE, by="ann"),
     ]
-    waiting, answered = (part_of_call(law.history, *drafts[:count]) for count in (3, 4))
+    waiting, answered = (call_part(law.history, *drafts[:count]) for count in (3, 4))
     assert waiting.get("approval", {}).get("descriptor") == ({} if major != "v5" else None)
     assert "approval" not in answered
     memory = write_script([ev.TurnStarted(), *drafts])
     check_pages(law.history, memory.state)
-    prove(law, memory.log, range(1, len(memory.log)))
+    check_log(law, memory.log, range(1, len(memory.log)))
 
 
-# When a stream has to begin again
+# When a stream restarts
 
-CLOSED = "a request for approval was closed"
-TEXTS = {"cumulative_text": ["a text was repaired"] * 2, "cumulative_text_ends_early": ["a text was repaired"] * 2}
-SINCE_V6 = {
-    **TEXTS,
-    "approval_superseded": [CLOSED],
-    "approval_withdrawn": [CLOSED],
-    "told_piece_by_piece": [CLOSED],
-    "turn_cancelled": [CLOSED],
-    "streamed_arguments": [CLOSED],
+REQUEST_CLOSED = "a request for approval was closed"
+TEXT_RESTARTS = {
+    "cumulative_text": ["a text was repaired"] * 2,
+    "cumulative_text_ends_early": ["a text was repaired"] * 2,
+}
+RESTARTS_SINCE_V6 = {
+    **TEXT_RESTARTS,
+    "approval_superseded": [REQUEST_CLOSED],
+    "approval_withdrawn": [REQUEST_CLOSED],
+    "told_piece_by_piece": [REQUEST_CLOSED],
+    "turn_cancelled": [REQUEST_CLOSED],
+    "streamed_arguments": [REQUEST_CLOSED],
     "progress_output": ["a title was taken away"],
     "detached_call_changes": ["a call of an earlier step was changed"],
 }
-ANSWERED = ("approval_expired", "approval_granted", "approval_granted_with_other_input", "approval_refused")
-LATER = {"commands": ["the turn continued after its end"]}
-RESTARTS = {"v5": TEXTS | LATER, "v6": SINCE_V6 | {name: [CLOSED] for name in ANSWERED}, "v7": SINCE_V6}
+ANSWERED_REQUESTS = ("approval_expired", "approval_granted", "approval_granted_with_other_input", "approval_refused")
+RESTARTS_AFTER_THE_END = {"commands": ["the turn continued after its end"]}
+RESTARTS = {
+    "v5": TEXT_RESTARTS | RESTARTS_AFTER_THE_END,
+    "v6": RESTARTS_SINCE_V6 | {name: [REQUEST_CLOSED] for name in ANSWERED_REQUESTS},
+    "v7": RESTARTS_SINCE_V6,
+}
 
 
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_a_stream_restarts_only_if_the_protocol_requires_it(major: str, name: str) -> None:
-    """What a major can say is said on the open connection; a restart is seen by the application, and costs it."""
-    assert stream_checks.restarts(f"ui-{major}", scenarios.load_events(name)) == RESTARTS[major].get(name, [])
+    """Changes that the version supports are sent on the open connection; a restart makes the application reconnect."""
+    assert stream_checks.list_restarts(f"ui-{major}", scenarios.load_events(name)) == RESTARTS[major].get(name, [])
 
 
-CALLED, ASKED_FOR, TOLD = "tool-input-available", "tool-approval-request", "tool-approval-response"
+INPUT, REQUEST, RESPONSE = "tool-input-available", "tool-approval-request", "tool-approval-response"
 
 
 @pytest.mark.parametrize(
@@ -172,12 +180,12 @@ CALLED, ASKED_FOR, TOLD = "tool-input-available", "tool-approval-request", "tool
     [
         (
             "approval_granted",
-            [[CALLED, ASKED_FOR], [CALLED, TOLD], [CALLED, TOLD], ["tool-output-available"]],
+            [[INPUT, REQUEST], [INPUT, RESPONSE], [INPUT, RESPONSE], ["tool-output-available"]],
             {"approved": True},
         ),
         (
             "approval_refused",
-            [[CALLED, ASKED_FOR], [CALLED, TOLD, "tool-output-denied"]],
+            [[INPUT, REQUEST], [INPUT, RESPONSE, "tool-output-denied"]],
             {"approved": False, "reason": "not on a Friday"},
         ),
     ],
@@ -188,26 +196,26 @@ def test_version_7_sends_the_answer_on_the_open_stream(
     """One stream has request, answer and end; the part keeps the request, the answer and its author."""
     log = scenarios.load_events(name)
     encoder = registry.streaming("ui-v7").encoder(None, "")
-    all_types = [[chunk["type"] for chunk in fed(encoder, event)] for event in log]
+    all_types = [[chunk["type"] for chunk in feed_chunks(encoder, event)] for event in log]
     chunk_types = [[name for name in types if name.startswith("tool-")] for types in all_types]
     assert [types for types in chunk_types if types][1:] == chunks
-    (part,) = [part for part in registry.encoder("ui-v7")(folded(log))[-1]["parts"] if part["type"] == "dynamic-tool"]
+    (part,) = [part for part in registry.encoder("ui-v7")(fold_log(log))[-1]["parts"] if part["type"] == "dynamic-tool"]
     assert approval.items() <= part["approval"].items()
     assert part["approval"]["descriptor"]["options"]
     assert part["toolMetadata"]["callslip"]["by"] == "ann"
 
 
-def fed(encoder: Any, event: Event) -> list[Any]:
-    """Return what an event adds to a stream that does not restart."""
-    answer = encoder.feed(event)
-    assert not isinstance(answer, Restart)
-    return answer
+def feed_chunks(encoder: Any, event: Event) -> list[Any]:
+    """Return the chunks of an event in a stream that does not restart."""
+    chunks = encoder.feed(event)
+    assert not isinstance(chunks, Restart)
+    return chunks
 
 
 def test_every_event_requests_the_restart_until_a_replay(stream: Streaming) -> None:
-    """Until the turn was replayed every event asks for it, also of an encoder that begins in the middle."""
+    """Every event requests it until the turn was replayed, also in an encoder that begins in the middle."""
     log = scenarios.load_events("cumulative_text")
-    encoder, late = stream.encoder(None, ""), stream.encoder(folded(log[:4]), "")
+    encoder, late = stream.encoder(None, ""), stream.encoder(fold_log(log[:4]), "")
     restarts = [isinstance(encoder.feed(event), Restart) for event in log]
     assert restarts.index(True) < len(log) - 1 and all(restarts[restarts.index(True) :])
     assert all(isinstance(late.feed(event), Restart) for event in log[4:])
@@ -219,13 +227,13 @@ def test_the_last_chunk_before_a_restart_changes_no_message(client: Client, stre
     """The chunk asks the application to reconnect."""
     log = scenarios.load_events("cumulative_text")
     encoder = stream.encoder(None, "")
-    answers = [encoder.feed(event) for event in log]
-    chunks = [chunk for one in answers if isinstance(one, list) for chunk in one]
-    (farewell,) = next(one for one in answers if isinstance(one, Restart)).chunks
-    bare, after = client.ask([{"id": 0, "chunks": chunks}, {"id": 0, "chunks": [*chunks, farewell]}])
-    assert farewell["transient"]
+    results = [encoder.feed(event) for event in log]
+    chunks = [chunk for result in results if isinstance(result, list) for chunk in result]
+    (last,) = next(result for result in results if isinstance(result, Restart)).chunks
+    before, after = client.ask([{"id": 0, "chunks": chunks}, {"id": 0, "chunks": [*chunks, last]}])
+    assert last["transient"]
     assert after["error"] is None
-    assert bare["message"] and after["message"] == bare["message"]
+    assert before["message"] and after["message"] == before["message"]
 
 
 # How a stream begins and ends
@@ -235,20 +243,20 @@ def test_a_stream_without_a_turn_id_takes_the_open_or_last_turn(stream: Streamin
     """Without a turn name the stream covers the open turn, or else the last one."""
     log = scenarios.load_events("two_turns")
     first = {"type": "start", "messageId": "turn-first"}
-    assert stream.encoder(folded(log[:11]), "").opening()[0] == {"type": "start", "messageId": "turn-second"}
-    assert stream.encoder(folded(log[:7]), "").opening()[0] == first
-    waiting = stream.encoder(folded(scenarios.load_events("no_turns")), "")
+    assert stream.encoder(fold_log(log[:11]), "").opening()[0] == {"type": "start", "messageId": "turn-second"}
+    assert stream.encoder(fold_log(log[:7]), "").opening()[0] == first
+    waiting = stream.encoder(fold_log(scenarios.load_events("no_turns")), "")
     assert waiting.opening() == []
-    assert next(chunk for event in log[:4] for chunk in fed(waiting, event)) == first
+    assert next(chunk for event in log[:4] for chunk in feed_chunks(waiting, event)) == first
 
 
 def test_a_stream_finishes_after_the_last_call_of_its_turn(stream: Streaming) -> None:
-    """C5: a call that outlives the end of its turn for a moment is still shown; then the stream says how it went."""
+    """C5: a call that ends shortly after its turn is still sent, and then the stream finishes."""
     log = scenarios.load_events("two_turns")
     encoder = stream.encoder(None, "")
-    answers = [fed(encoder, event) for event in log[:6]]
-    assert answers[4] == [] and isinstance(log[4], ev.TurnEnded)
-    assert [chunk["type"] for chunk in answers[5]] == ["tool-output-available", "finish-step", "finish"]
+    chunks = [feed_chunks(encoder, event) for event in log[:6]]
+    assert chunks[4] == [] and isinstance(log[4], ev.TurnEnded)
+    assert [chunk["type"] for chunk in chunks[5]] == ["tool-output-available", "finish-step", "finish"]
     assert encoder.finished and encoder.close("bye") == []
 
 
@@ -263,7 +271,7 @@ def test_a_stream_finishes_after_the_last_call_of_its_turn(stream: Streaming) ->
     ],
 )
 def test_the_client_reads_the_end_of_the_turn(law: Law, major: str, reason: str, word: str) -> None:
-    """Every way a turn ends has a word that the client knows; early releases of version 5 know none."""
+    """Each reason of a turn has a finish reason of the client; early releases of version 5 have none."""
     log = write_script([ev.TurnStarted(), ev.MessageDelta(text="Hi."), ev.TurnEnded(reason=reason)]).log
     chunks = law.connections(log, "t1")[0].chunks
     assert chunks[-1] == {"type": "finish", **({"finishReason": word} if major != "v5" else {})}
@@ -271,33 +279,33 @@ def test_the_client_reads_the_end_of_the_turn(law: Law, major: str, reason: str,
 
 
 def test_an_empty_turn_gives_no_message(law: Law) -> None:
-    """Nothing was said, so nothing is shown, streamed or stored."""
+    """Without content, no message is streamed, shown or stored."""
     log = write_script([ev.TurnStarted(), ev.TurnEnded()]).log
     chunks = law.connections(log, "t1")[0].chunks
     assert [chunk["type"] for chunk in chunks] == ["finish"]
     assert law.client.ask([{"id": 0, "chunks": chunks}])[0]["message"] is None
-    assert law.history(folded(log)) == []
+    assert law.history(fold_log(log)) == []
 
 
 def test_a_stream_closed_by_the_server_ends_with_an_abort(client: Client, stream: Streaming, major: str) -> None:
     """Messages that the client has received stay unchanged."""
-    encoder = stream.encoder(folded(scenarios.load_events("parallel_calls")[:8]), "")
-    seen = encoder.opening()
+    encoder = stream.encoder(fold_log(scenarios.load_events("parallel_calls")[:8]), "")
+    first = encoder.opening()
     last = encoder.close("the server stops")
-    bare, after = client.ask([{"id": 0, "chunks": seen}, {"id": 0, "chunks": [*seen, *last]}])
+    before, after = client.ask([{"id": 0, "chunks": first}, {"id": 0, "chunks": [*first, *last]}])
     assert last == [{"type": "abort", **({"reason": "the server stops"} if major != "v5" else {})}]
-    assert after["error"] is None and after["message"] == bare["message"]
+    assert after["error"] is None and after["message"] == before["message"]
 
 
-def body_of(stream: Streaming, name: str) -> tuple[list[Any], bytes]:
-    """A scenario's stream: its chunks, and the bytes that are sent."""
-    chunks = stream.encoder(folded(scenarios.load_events(name)), "").opening()
+def encode_scenario(stream: Streaming, name: str) -> tuple[list[Any], bytes]:
+    """Return the chunks of the stream of a scenario, and its bytes."""
+    chunks = stream.encoder(fold_log(scenarios.load_events(name)), "").opening()
     return chunks, b"".join(map(stream.frame, chunks)) + stream.done
 
 
 def test_a_stream_is_server_sent_events(stream: Streaming) -> None:
-    """One frame for each chunk, each one line for any text, and the end marker of the client."""
-    chunks, body = body_of(stream, "hostile_strings")
+    """One frame of one line for each chunk, for any text, and the end marker of the client."""
+    chunks, body = encode_scenario(stream, "hostile_strings")
     frames = body.split(b"\n\n")
     assert frames[-2:] == [b"data: [DONE]", b""]
     assert [json.loads(frame.removeprefix(b"data: ")) for frame in frames[:-2]] == chunks
@@ -306,10 +314,10 @@ def test_a_stream_is_server_sent_events(stream: Streaming) -> None:
 
 def test_a_stream_can_be_read_from_a_socket(client: Client, stream: Streaming, history: Any) -> None:
     """The client's own parser, on a real connection, with ids and keep-alive comments between the frames."""
-    body = b": still here\n\nid: 1\n" + body_of(stream, "hostile_strings")[1]
+    body = b": still here\n\nid: 1\n" + encode_scenario(stream, "hostile_strings")[1]
     headers = {name: value for name, value in stream.headers.items() if name != "connection"}
 
-    class Answers(BaseHTTPRequestHandler):
+    class StreamHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200 if self.headers["authorization"] == "Bearer t" else 401)
             for name, value in headers.items():
@@ -319,7 +327,7 @@ def test_a_stream_can_be_read_from_a_socket(client: Client, stream: Streaming, h
 
         def log_message(self, format: str, *args: Any) -> None: ...
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), StreamHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/"
         good, bad = client.ask(
@@ -328,14 +336,14 @@ def test_a_stream_can_be_read_from_a_socket(client: Client, stream: Streaming, h
         server.shutdown()
     assert good["error"] is None
     assert headers.items() <= good["headers"].items()
-    assert good["message"] == json.loads(codec.encode(history(folded(scenarios.load_events("hostile_strings")))[-1]))
+    assert good["message"] == json.loads(codec.encode(history(fold_log(scenarios.load_events("hostile_strings")))[-1]))
     assert bad["message"] is None and bad["error"].startswith("401")
 
 
 def test_the_stream_grows_linearly_with_its_chunks(law: Law, stream: Streaming, scale: int) -> None:
-    """C12: twice the chunks make twice the stream; output still being written is not sent over and over."""
+    """C12: twice the chunks give twice the bytes; incomplete output is not sent again with every chunk."""
 
-    def size(count: int) -> int:
+    def measure(count: int) -> int:
         log = write_script(
             [
                 ev.TurnStarted(),
@@ -348,7 +356,7 @@ def test_the_stream_grows_linearly_with_its_chunks(law: Law, stream: Streaming, 
         ).log
         return sum(len(stream.frame(chunk)) for chunk in law.connections(log, "t1")[0].chunks)
 
-    few, many = size(200), size(400 * scale)
+    few, many = measure(200), measure(400 * scale)
     assert many < 2.1 * scale * few
 
 
@@ -366,7 +374,7 @@ def test_arguments_after_the_request_are_sent_once(law: Law, before: list[Event]
     log = write_script(
         [ev.TurnStarted(), *before, *(ev.CallInputDelta(aliases=ONE, text=piece) for piece in pieces)]
     ).log
-    law.prove(log, [3, len(log) - 4])
+    law.check_log(log, [3, len(log) - 4])
     chunks = [chunk for segment in law.connections(log, "t1") for chunk in segment.chunks]
     assert sum(len(codec.encode(chunk)) for chunk in chunks if chunk["type"] == "tool-input-available") < 5_000
 
@@ -385,56 +393,60 @@ def test_ten_thousand_chunks_stream_as_their_history(law: Law) -> None:
     assert len(memory.log) > 10_000
     (segment,) = law.connections(memory.log, "t1")
     step = 450 if LONG else 2250
-    segment.reached = {seq: at for seq, at in segment.reached.items() if seq % step == 7 or seq == len(memory.log)}
-    histories = {seq: json.loads(codec.encode(law.history(folded(memory.log[:seq])))) for seq in segment.reached}
-    law.check([segment], histories)
+    segment.chunk_counts = {
+        seq: at for seq, at in segment.chunk_counts.items() if seq % step == 7 or seq == len(memory.log)
+    }
+    histories = {seq: json.loads(codec.encode(law.history(fold_log(memory.log[:seq])))) for seq in segment.chunk_counts}
+    law.check_segments([segment], histories)
 
 
 @pytest.mark.parametrize(
-    "went", [[ev.ApprovalRequested(), ev.ApprovalGranted()], [ev.CallStarted(), ev.CallRequeued()]]
+    "changes", [[ev.ApprovalRequested(), ev.ApprovalGranted()], [ev.CallStarted(), ev.CallRequeued()]]
 )
-def test_a_call_started_without_arguments_does_not_become_streaming(history: Any, went: list[Event]) -> None:
+def test_a_call_started_without_arguments_does_not_become_streaming(history: Any, changes: list[Event]) -> None:
     """An approved or started call without arguments has the state of a queued call."""
-    part = part_of_call(history, ev.CallProposed(aliases=ONE), *(structs.replace(one, aliases=ONE) for one in went))
+    part = call_part(
+        history, ev.CallProposed(aliases=ONE), *(structs.replace(change, aliases=ONE) for change in changes)
+    )
     assert (part["state"], part["input"]) in [("input-available", {}), ("approval-responded", {})]
 
 
-# What the messages say
+# Contents of messages
 
 
-def parts_of(history: Any, *drafts: Event) -> list[dict[str, Any]]:
-    """The parts of the one turn that these events make, without its first step."""
+def turn_parts(history: Any, *drafts: Event) -> list[dict[str, Any]]:
+    """Return the parts of the only turn of these events, without its first step."""
     (message,) = history(write_script([ev.TurnStarted(), *drafts]).state)
     assert message["parts"][0] == {"type": "step-start"}
     return message["parts"][1:]
 
 
-def part_of_call(history: Any, *drafts: Event) -> dict[str, Any]:
-    """The part of the one call that these events make."""
+def call_part(history: Any, *drafts: Event) -> dict[str, Any]:
+    """Return the part of the only call of these events."""
     messages = history(write_script([ev.TurnStarted(), *drafts]).state)
     (part,) = [part for message in messages for part in message["parts"] if part["type"] == "dynamic-tool"]
     return part
 
 
 ONE = (Alias("t", "one"),)
-ASKED = [ev.CallProposed(aliases=ONE, tool_name="bash", input={"a": 1}), ev.ApprovalRequested(aliases=ONE)]
+REQUESTED = [ev.CallProposed(aliases=ONE, tool_name="bash", input={"a": 1}), ev.ApprovalRequested(aliases=ONE)]
 STATES: dict[str, list[Event]] = {
-    "queued": ASKED[:1],
-    "awaiting_approval": ASKED,
-    "running": [*ASKED[:1], ev.CallStarted(aliases=ONE)],
-    "completed": [*ASKED[:1], ev.CallCompleted(aliases=ONE, output="out")],
-    "failed": [*ASKED[:1], ev.CallFailed(aliases=ONE, error="no")],
-    "denied": [*ASKED, ev.ApprovalRefused(aliases=ONE, reason="no")],
-    "cancelled": [*ASKED, ev.ApprovalWithdrawn(aliases=ONE, reason="no")],
-    "expired": [*ASKED[:1], ev.CallExpired(aliases=ONE, reason="no")],
-    "lost": [*ASKED[:1], ev.CallLost(aliases=ONE, reason="no")],
+    "queued": REQUESTED[:1],
+    "awaiting_approval": REQUESTED,
+    "running": [*REQUESTED[:1], ev.CallStarted(aliases=ONE)],
+    "completed": [*REQUESTED[:1], ev.CallCompleted(aliases=ONE, output="out")],
+    "failed": [*REQUESTED[:1], ev.CallFailed(aliases=ONE, error="no")],
+    "denied": [*REQUESTED, ev.ApprovalRefused(aliases=ONE, reason="no")],
+    "cancelled": [*REQUESTED, ev.ApprovalWithdrawn(aliases=ONE, reason="no")],
+    "expired": [*REQUESTED[:1], ev.CallExpired(aliases=ONE, reason="no")],
+    "lost": [*REQUESTED[:1], ev.CallLost(aliases=ONE, reason="no")],
 }
 
 
 @pytest.mark.parametrize("state", STATE_NAMES)
 def test_every_state_has_its_name_and_the_original_in_metadata(history: Any, major: str, state: str) -> None:
-    """The state comes from one table; what a major has no state for is in the metadata of the part."""
-    part = part_of_call(history, *STATES[state])
+    """The state comes from the state table; a state that the version does not have is in the metadata of the part."""
+    part = call_part(history, *STATES[state])
     assert part["state"] == getattr(STATE_NAMES[state], major)
     assert ("errorText" in part) == (STATE_NAMES[state].error and part["state"] != "output-denied")
     assert ("approval" in part) == (part["state"] in ("approval-requested", "output-denied"))
@@ -442,28 +454,28 @@ def test_every_state_has_its_name_and_the_original_in_metadata(history: Any, maj
         assert part["toolMetadata"]["callslip"]["state"] == state
 
 
-ANSWER = ev.ApprovalGranted(aliases=ONE, reason="once")
-GRANTED = [*ASKED, ANSWER]
+GRANT = ev.ApprovalGranted(aliases=ONE, reason="once")
+GRANTED = [*REQUESTED, GRANT]
 
 
 @pytest.mark.parametrize(
-    ("drafts", "words"),
+    ("drafts", "states"),
     [
         (GRANTED, ["input-available", "input-available", "approval-responded"]),
         ([*GRANTED, ev.CallStarted(aliases=ONE)], ["input-available", "input-available", "approval-responded"]),
-        ([ev.ApprovalRequested(aliases=ONE), ANSWER], ["input-available", "input-available", "approval-responded"]),
+        ([ev.ApprovalRequested(aliases=ONE), GRANT], ["input-available", "input-available", "approval-responded"]),
         ([*GRANTED, ev.CallCompleted(aliases=ONE)], ["output-available"] * 3),
         ([*GRANTED, ev.CallDenied(aliases=ONE)], ["output-error"] * 3),
-        ([*ASKED, ev.CallDenied(aliases=ONE)], ["output-error"] * 3),
+        ([*REQUESTED, ev.CallDenied(aliases=ONE)], ["output-error"] * 3),
     ],
 )
 def test_version_7_keeps_the_granted_approval_on_the_part(
-    client: Client, history: Any, major: str, drafts: list[Event], words: list[str]
+    client: Client, history: Any, major: str, drafts: list[Event], states: list[str]
 ) -> None:
-    """Version 7 keeps the answer on the part, in states that it accepts together with it; the others show none."""
-    part = part_of_call(history, *drafts)
-    assert part["state"] == words[MAJORS.index(major)]
-    assert part.get("approval", {}).get("approved") is (True if major == "v7" and ANSWER in drafts else None)
+    """Version 7 keeps the answer on the part, in states that allow it; the other versions show none."""
+    part = call_part(history, *drafts)
+    assert part["state"] == states[MAJORS.index(major)]
+    assert part.get("approval", {}).get("approved") is (True if major == "v7" and GRANT in drafts else None)
     (answer,) = client.ask([{"id": 0, "history": history(write_script([ev.TurnStarted(), *drafts]).state)}])
     assert answer["valid"], answer["validError"]
 
@@ -485,8 +497,8 @@ def test_version_7_keeps_the_granted_approval_on_the_part(
     ],
 )
 def test_a_call_without_output_has_a_reason_for_the_model(history: Any, end: ev.CallEnd, text: str) -> None:
-    """C5: a sentence that a model can act on, with the output so far."""
-    (part,) = parts_of(history, ev.CallStarted(aliases=ONE, input={}), structs.replace(end, aliases=ONE))
+    """C5: a sentence for the model, with the output so far."""
+    (part,) = turn_parts(history, ev.CallStarted(aliases=ONE, input={}), structs.replace(end, aliases=ONE))
     assert part["errorText"] == text
 
 
@@ -504,28 +516,28 @@ def test_a_call_without_output_has_a_reason_for_the_model(history: Any, end: ev.
 def test_the_output_is_the_result_or_content_or_printed_text(history: Any, end: ev.CallEnd, output: Any) -> None:
     """The first of them that exists."""
     printed = ev.CallProgress(aliases=ONE, text="printed\n")
-    (part,) = parts_of(history, ev.CallStarted(aliases=ONE), printed, structs.replace(end, aliases=ONE))
+    (part,) = turn_parts(history, ev.CallStarted(aliases=ONE), printed, structs.replace(end, aliases=ONE))
     assert part["output"] == output
 
 
 def test_streamed_output_of_a_running_call_is_not_its_output(history: Any) -> None:
-    """C13: the call has the state of a running call, so no model takes partial output for the result."""
-    half = ev.CallProgress(aliases=ONE, text="one\n", content=[{"type": "text", "text": "one"}])
-    (part,) = parts_of(history, ev.CallStarted(aliases=ONE, input={}), half)
+    """C13: the call has the state of a running call, so that a model does not take partial output for the result."""
+    progress = ev.CallProgress(aliases=ONE, text="one\n", content=[{"type": "text", "text": "one"}])
+    (part,) = turn_parts(history, ev.CallStarted(aliases=ONE, input={}), progress)
     assert part["state"] == "input-available" and "output" not in part
 
 
 def test_streamed_arguments_are_text_until_they_are_complete(history: Any, major: str) -> None:
-    """The client does not guess: version 5, which would, receives them when they are complete."""
-    piece = ev.CallInputDelta(aliases=ONE, text="[1, ")
-    (part,) = parts_of(history, ev.CallProposed(aliases=ONE, tool_name="bash"), piece)
+    """Version 5 would guess the rest of incomplete arguments, so it receives only complete ones."""
+    delta = ev.CallInputDelta(aliases=ONE, text="[1, ")
+    (part,) = turn_parts(history, ev.CallProposed(aliases=ONE, tool_name="bash"), delta)
     assert part["state"] == "input-streaming"
     assert part.get("input") == ("[1, " if major != "v5" else None)
-    (part,) = parts_of(history, piece, ev.CallInput(aliases=ONE, input={"a": 1}), ev.CallStarted(aliases=ONE))
+    (part,) = turn_parts(history, delta, ev.CallInput(aliases=ONE, input={"a": 1}), ev.CallStarted(aliases=ONE))
     assert part["input"] == {"a": 1}
 
 
-QUESTION = {
+REQUEST_FIELDS = {
     "description": "Remove a folder",
     "options": [
         {"optionId": "yes", "name": "Allow", "kind": "allow_once"},
@@ -536,29 +548,29 @@ QUESTION = {
 
 def test_a_request_shows_the_options_of_the_agent(history: Any, major: str) -> None:
     """S2.7: the client can offer the same options; version 5 finds them in a data part."""
-    last = history(folded(scenarios.load_events("approval_pending")))[-1]["parts"][-1]
+    last = history(fold_log(scenarios.load_events("approval_pending")))[-1]["parts"][-1]
     identity = "appr_000000000001"
     if major == "v5":
-        data = {"approvalId": identity, "toolCallId": "call_1", "state": "pending", **QUESTION}
+        data = {"approvalId": identity, "toolCallId": "call_1", "state": "pending", **REQUEST_FIELDS}
         assert (last["type"], last["data"]) == ("data-approval", data)
     else:
-        assert last["approval"] == {"id": identity, "descriptor": QUESTION}
+        assert last["approval"] == {"id": identity, "descriptor": REQUEST_FIELDS}
 
 
 def test_version_5_replaces_the_request_by_its_answer() -> None:
     """A data part with the id of an existing one replaces it."""
-    drafts = [*ASKED, ev.ApprovalRefused(aliases=ONE, option="no", by="ann", reason="not today")]
-    call, request = parts_of(registry.encoder("ui-v5"), *drafts)
+    drafts = [*REQUESTED, ev.ApprovalRefused(aliases=ONE, option="no", by="ann", reason="not today")]
+    call, request = turn_parts(registry.encoder("ui-v5"), *drafts)
     assert call["errorText"] == "The tool call was denied: not today"
     data = {"state": "refused", "option": "no", "by": "ann", "reason": "not today"}
     assert data.items() <= request["data"].items()
 
 
 def test_a_detached_call_stays_queued_in_its_message(history: Any) -> None:
-    """S3.1: its answer to the model is its correlation id; its result is queried separately."""
+    """S3.1: its output for the model is its correlation id; the result is queried separately."""
     log = scenarios.load_events("detached_call")
-    (call,) = [entry for entry in folded(log).entries.values() if isinstance(entry, ToolCall)]
-    part = history(folded(log))[1]["parts"][1]
+    (call,) = [entry for entry in fold_log(log).entries.values() if isinstance(entry, ToolCall)]
+    part = history(fold_log(log))[1]["parts"][1]
     assert call.status == "completed"
     assert part["output"] == {"status": "queued", "correlation_id": call.call_id}
 
@@ -566,15 +578,15 @@ def test_a_detached_call_stays_queued_in_its_message(history: Any) -> None:
 def test_late_events_do_not_change_the_message_of_an_ended_call(history: Any) -> None:
     """C4: the message that was sent when the call ended is final."""
     log = scenarios.load_events("late_result")
-    at_end, now = history(folded(log[:4])), history(folded(log))
-    assert now[1]["parts"][1] == at_end[1]["parts"][1]
+    at_end, later = history(fold_log(log[:4])), history(fold_log(log))
+    assert later[1]["parts"][1] == at_end[1]["parts"][1]
 
 
 def test_output_stored_as_a_blob_has_a_preview_and_its_size(history: Any, major: str) -> None:
-    """S2.8: a preview, how large the whole is, and where it is kept."""
+    """S2.8: the part has a preview, the size of the full output and the hash of its blob."""
     small = structs.replace(scenarios.NO_REAPER, inline_limit=100, preview=10)
     drafts = [ev.TurnStarted(), ev.CallStarted(aliases=ONE), ev.CallCompleted(aliases=ONE, output="x" * 1000)]
-    (message,) = history(folded(asyncio.run(scenarios.record_events(drafts, settings=small))))
+    (message,) = history(fold_log(asyncio.run(scenarios.record_events(drafts, settings=small))))
     part = message["parts"][-1]
     assert part["output"] == "x" * 10
     if major != "v5":
@@ -584,17 +596,16 @@ def test_output_stored_as_a_blob_has_a_preview_and_its_size(history: Any, major:
 
 
 def test_text_after_results_begins_a_step(history: Any) -> None:
-    """A text written after results follows them for the model; one written before stays next to the call."""
-    kinds = [part["type"] for part in history(folded(scenarios.load_events("parallel_calls")))[-1]["parts"]]
+    """Text before the results stays in the step of the call, so that the model reads text after them as later."""
+    kinds = [part["type"] for part in history(fold_log(scenarios.load_events("parallel_calls")))[-1]["parts"]]
     step, text, tool, thought = "step-start", "text", "dynamic-tool", "reasoning"
     assert kinds == [step, text, tool, tool, tool, thought, text, tool, step, text]
 
 
 def test_messages_are_one_per_turn_and_one_between_turns(history: Any) -> None:
     """S2.9: ids are those of entries and turns, so they are the same on every read."""
-    messages = history(folded(scenarios.load_events("two_turns")))
-    shown = [(message["id"], message["role"]) for message in messages]
-    assert shown == [
+    messages = history(fold_log(scenarios.load_events("two_turns")))
+    assert [(message["id"], message["role"]) for message in messages] == [
         ("msg-2", "user"),
         ("turn-first", "assistant"),
         ("msg-7", "assistant"),
@@ -606,8 +617,8 @@ def test_messages_are_one_per_turn_and_one_between_turns(history: Any) -> None:
 
 
 def test_user_attachments_are_files_or_data_parts(history: Any) -> None:
-    """Files that the client can show are files; other attachments are stored and not sent to a model."""
-    assert history(folded(scenarios.load_events("plan_mode_commands")))[0]["parts"] == [
+    """Files that the client can show are file parts; other attachments are data parts, which no model receives."""
+    assert history(fold_log(scenarios.load_events("plan_mode_commands")))[0]["parts"] == [
         {"type": "text", "text": "Plan it."},
         {"type": "file", "mediaType": "image/png", "url": "data:image/png;base64,iVBORw0KGgo="},
         {"type": "data-block", "data": {"type": "resource_link", "uri": "file:///a.txt", "name": "a.txt"}},
@@ -616,7 +627,7 @@ def test_user_attachments_are_files_or_data_parts(history: Any) -> None:
 
 @pytest.mark.parametrize("name", ["parallel_calls", "two_turns", "approval_granted", "streamed_arguments"])
 def test_entries_from_a_checkpoint_give_the_same_messages(history: Any, name: str) -> None:
-    """C9: as entries that are folded from the log."""
+    """C9: the same as entries that are folded from the log."""
 
     async def read() -> tuple[list[Message], list[Message]]:
         async with await open_ledger("sqlite:///:memory:", scenarios.NO_REAPER) as ledger:
@@ -629,7 +640,7 @@ def test_entries_from_a_checkpoint_give_the_same_messages(history: Any, name: st
     assert stored == derived
 
 
-# What JavaScript makes of JSON
+# JSON in JavaScript
 
 KEYS = st.sampled_from(
     ["a", "__proto__", "(__proto__)", "((__proto__))", "constructor", "(constructor)", "prototype", "toString"]
@@ -646,20 +657,20 @@ JSON = st.recursive(
 )
 
 
-def shape(value: Any) -> Any:
-    """How many members stand where."""
+def member_counts(value: Any) -> Any:
+    """Return the structure of a value without keys and scalars."""
     if isinstance(value, dict):
-        return [shape(member) for member in value.values()]
-    return [shape(item) for item in value] if isinstance(value, list) else 0
+        return [member_counts(member) for member in value.values()]
+    return [member_counts(item) for item in value] if isinstance(value, list) else 0
 
 
-def hazards(value: Any) -> Iterator[Any]:
-    """What JavaScript would refuse or round."""
+def find_unsafe(value: Any) -> Iterator[Any]:
+    """Yield the keys and numbers that JavaScript would refuse or round."""
     if isinstance(value, dict):
         yield from (key for key in value if key in ("__proto__", "constructor"))
-        yield from (hazard for member in value.values() for hazard in hazards(member))
+        yield from (unsafe for member in value.values() for unsafe in find_unsafe(member))
     elif isinstance(value, list):
-        yield from (hazard for item in value for hazard in hazards(item))
+        yield from (unsafe for item in value for unsafe in find_unsafe(item))
     elif isinstance(value, int) and abs(value) >= 2**53:
         yield value
 
@@ -668,8 +679,8 @@ def hazards(value: Any) -> Iterator[Any]:
 def test_any_value_is_readable_in_javascript(client: Client, value: Any) -> None:
     """C11: no value ends the client's stream, is rounded or is lost."""
     result = readable(value)
-    assert shape(result) == shape(value)
-    assert result == value if not list(hazards(value)) else not list(hazards(result))
+    assert member_counts(result) == member_counts(value)
+    assert result == value if not list(find_unsafe(value)) else not list(find_unsafe(result))
     part = {"type": "dynamic-tool", "toolCallId": "1", "toolName": "x", "input": result, "output": result}
     message = {"id": "m", "role": "assistant", "parts": [{**part, "state": "output-available"}]}
     chunks = [{"type": "start", "messageId": "m"}, wire.input_available(part), wire.output(message["parts"][0])]

@@ -35,7 +35,7 @@ from tests.conftest import LONG
 from tests.formats.test_ai_sdk_v4_rows import call, row, time, weather
 from tests.support import scenarios, stream_checks
 from tests.support.strategies import MemoryLedger, scripts, write_script
-from tests.support.stream_checks import Client, Job, Law, folded
+from tests.support.stream_checks import Client, Job, Law, fold_log
 
 Message = dict[str, Any]
 
@@ -55,10 +55,10 @@ def client(node: str) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def law(client: Client) -> Law:
-    return Law(client, "vercel-v4", message_of)
+    return Law(client, "vercel-v4", find_message)
 
 
-def message_of(messages: list[Message], turn: str) -> Message | None:
+def find_message(messages: list[Message], turn: str) -> Message | None:
     """Return the message of a turn, if it has begun, without its time, for which the client uses its own clock."""
     message = next((candidate for candidate in messages if candidate["id"] == f"turn-{turn}"), None)
     return message and {name: value for name, value in message.items() if name != "createdAt"}
@@ -67,7 +67,7 @@ def message_of(messages: list[Message], turn: str) -> Message | None:
 def check_histories(client: Client, log: Sequence[Event], histories: list[list[Message]]) -> None:
     """Check that a model can continue every history without an open call."""
     state, jobs = SessionFold(), list[Job]()
-    seqs = set(stream_checks.checked(range(len(log))))
+    seqs = set(stream_checks.sample_items(range(len(log))))
     for seq, (event, messages) in enumerate(zip(log, histories[1:], strict=True)):
         state.apply(event)
         if seq in seqs and not any(isinstance(entry, ToolCall) and is_open(entry) for entry in state.entries.values()):
@@ -101,13 +101,13 @@ RESTARTS: dict[str, list[str]] = {
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_a_stream_restarts_only_if_the_protocol_requires_it(name: str) -> None:
     """Other changes are sent on the open connection, since an application notices a restart."""
-    assert stream_checks.restarts("vercel-v4", scenarios.load_events(name)) == RESTARTS.get(name, [])
+    assert stream_checks.list_restarts("vercel-v4", scenarios.load_events(name)) == RESTARTS.get(name, [])
 
 
 def test_every_event_requests_the_restart_until_a_replay() -> None:
     """Also with an encoder that starts in the middle of the turn."""
     log = scenarios.load_events("approval_granted")
-    encoder, joined = open_stream(), open_stream(folded(log[:5]))
+    encoder, joined = open_stream(), open_stream(fold_log(log[:5]))
     restarts = [isinstance(encoder.feed(event), Restart) for event in log]
     assert restarts == [False] * 5 + [True] * 5
     assert all(isinstance(joined.feed(event), Restart) for event in log[5:])
@@ -125,7 +125,7 @@ def test_the_last_chunk_before_a_restart_changes_no_message(client: Client) -> N
     before, after = client.ask([{"id": 0, "chunks": sent}, {"id": 0, "chunks": [*sent, *answers[-1].chunks]}])
     assert after["error"] is None and after["message"] == before["message"]
     assert (before["data"], after["data"]) == ([], [{"type": "restart"}])
-    empty_turn = open_stream(folded(log[:1])).feed(log[1])
+    empty_turn = open_stream(fold_log(log[:1])).feed(log[1])
     assert isinstance(empty_turn, Restart) and empty_turn.chunks == ()
 
 
@@ -171,12 +171,12 @@ def test_an_empty_turn_gives_no_message(client: Client) -> None:
     chunks = stream_of(log)
     assert chunks == [["d", {"finishReason": "stop"}]]
     assert client.ask([{"id": 0, "chunks": chunks}])[0]["message"] is None
-    assert history(folded(log)) == []
+    assert history(fold_log(log)) == []
 
 
 def test_a_stream_closed_by_the_server_has_the_reason(client: Client) -> None:
     """Messages that the client has received stay unchanged."""
-    encoder = open_stream(folded(scenarios.load_events("parallel_calls")[:8]))
+    encoder = open_stream(fold_log(scenarios.load_events("parallel_calls")[:8]))
     sent = encoder.opening()
     before, after = client.ask(
         [{"id": 0, "chunks": sent}, {"id": 0, "chunks": [*sent, *encoder.close("the server stops")]}]
@@ -210,7 +210,7 @@ def test_a_detached_call_changes_in_place(client: Client, law: Law) -> None:
     """A change after its answer corrects the call without showing it as running again."""
     drafts = [ev.CallProposed(aliases=ONE, scope="detached"), ev.MessageDelta(text="Queued.")]
     log = write_script([ev.TurnStarted(), *drafts, ev.CallInput(aliases=ONE, tool_name="bash", input={"a": 1})]).log
-    law.prove(log, stream_checks.places(log))
+    law.check_log(log, stream_checks.resume_points(log))
     assert [code for code, _ in stream_of(log)] == ["f", "b", "9", "a", "8", "e", "f", "0", "a"]
 
 
@@ -221,7 +221,7 @@ def test_a_change_of_a_finished_turn_requests_a_replay() -> None:
     answers: list[Any] = []
     for last in (COMPLETED, ev.CallInput(aliases=ONE, input={"b": 2})):
         log = write_script([*turn, last]).log
-        encoder = open_stream(folded(log[:-1]))
+        encoder = open_stream(fold_log(log[:-1]))
         assert encoder.opening()[-1][0] == "d" and encoder.finished
         answers.append(encoder.feed(log[-1]))
     assert answers == [[], Restart("the turn continued after its end", (["2", [{"type": "restart"}]],))]
@@ -234,8 +234,8 @@ def test_a_request_in_a_later_turn_does_not_change_the_message(law: Law, answer:
     log = write_script(
         [ev.TurnStarted(), PROPOSED, *between, APPROVAL_REQUEST[1], answer, COMPLETED, ev.TurnEnded()]
     ).log
-    law.prove(log, stream_checks.places(log))
-    (message,) = history(folded(log))
+    law.check_log(log, stream_checks.resume_points(log))
+    (message,) = history(fold_log(log))
     validated = "accepted" if isinstance(answer, ev.ApprovalGranted) else "rejected"
     assert message["annotations"][0] == {"toolCallId": "one", "validated": validated, "isComplete": True}
 
@@ -283,7 +283,7 @@ def test_the_client_reads_the_stream_from_a_socket(client: Client, name: str) ->
     with serving(body) as url:
         (answer,) = client.ask([{"id": 0, "url": url}])
     assert (answer["error"], answer["finish"]) == (None, "stop")
-    assert answer["message"] == message_of(json.loads(codec.encode(history(folded(log)))), "t1")
+    assert answer["message"] == find_message(json.loads(codec.encode(history(fold_log(log)))), "t1")
     assert answer["headers"]["content-type"] == "text/plain; charset=utf-8"
     assert answer["headers"]["x-vercel-ai-data-stream"] == "v1"
 
@@ -330,9 +330,11 @@ def test_ten_thousand_chunks_stream_as_their_history(law: Law) -> None:
     assert len(memory.log) > 10_000
     (segment,) = law.connections(memory.log, "t1")
     step = 450 if LONG else 2250
-    segment.reached = {seq: at for seq, at in segment.reached.items() if seq % step == 7 or seq == len(memory.log)}
-    histories = {seq: json.loads(codec.encode(law.history(folded(memory.log[:seq])))) for seq in segment.reached}
-    law.check([segment], histories)
+    segment.chunk_counts = {
+        seq: at for seq, at in segment.chunk_counts.items() if seq % step == 7 or seq == len(memory.log)
+    }
+    histories = {seq: json.loads(codec.encode(law.history(fold_log(memory.log[:seq])))) for seq in segment.chunk_counts}
+    law.check_segments([segment], histories)
 
 
 # Import rows, export messages
@@ -509,8 +511,8 @@ def test_a_call_started_without_arguments_is_not_partial(events: list[Event]) ->
 def test_a_detached_call_stays_queued_in_its_message() -> None:
     """S3.1: its result for the model is its correlation id; the final result is not in the message."""
     log = scenarios.load_events("detached_call")
-    (entry,) = [entry for entry in folded(log).entries.values() if isinstance(entry, ToolCall)]
-    message = history(folded(log))[-2]
+    (entry,) = [entry for entry in fold_log(log).entries.values() if isinstance(entry, ToolCall)]
+    message = history(fold_log(log))[-2]
     (part,) = [part for part in message["parts"] if part["type"] == "tool-invocation"]
     assert entry.status == "completed"
     assert part["toolInvocation"]["result"] == {"status": "queued", "correlation_id": entry.call_id}
@@ -522,7 +524,7 @@ async def test_output_stored_as_a_blob_has_a_preview_and_its_size() -> None:
     small = structs.replace(scenarios.NO_REAPER, inline_limit=100, preview=10)
     end = ev.CallCompleted(aliases=ONE, output="x" * 1000, exit_status=3)
     log = await scenarios.record_events([ev.TurnStarted(), ev.CallStarted(aliases=ONE), end], settings=small)
-    (message,) = history(folded(log))
+    (message,) = history(fold_log(log))
     note = message["annotations"][0]
     assert message["parts"][-1]["toolInvocation"]["result"] == "x" * 10
     assert (note["truncated"], note["size"], note["exitStatus"]) == (True, 1000, 3) and note["blob"]
@@ -530,7 +532,7 @@ async def test_output_stored_as_a_blob_has_a_preview_and_its_size() -> None:
 
 def test_messages_are_newest_first_with_one_message_per_turn() -> None:
     """S4.1, S4.4: ids are those of entries and turns, so they are the same on every read."""
-    messages = history(folded(scenarios.load_events("two_turns")))
+    messages = history(fold_log(scenarios.load_events("two_turns")))
     assert [(message["id"], message["role"]) for message in messages] == [
         ("turn-third", "assistant"),
         ("msg-12", "user"),
@@ -548,7 +550,7 @@ def test_a_history_is_made_block_by_block(name: str) -> None:
     """The newest block is first; no message needs another block."""
     log = scenarios.load_events(name)
     for count in range(len(log) + 1) if len(log) < 200 else (len(log),):
-        entries = folded(log[:count]).snapshot().entries
+        entries = fold_log(log[:count]).snapshot().entries
         assert history(entries) == [message for block in split_blocks(entries)[::-1] for message in history(block)]
 
 
@@ -564,7 +566,7 @@ def test_any_history_is_made_block_by_block(script: list[Event]) -> None:
 def test_a_message_is_complete_when_its_turn_has_ended() -> None:
     """S4.2: not during a pause of the turn."""
     log = write_script([ev.TurnStarted(), *STATES["completed"], ev.TurnEnded()]).log
-    (before,), (after,) = history(folded(log[:-1])), history(folded(log))
+    (before,), (after,) = history(fold_log(log[:-1])), history(fold_log(log))
     assert [note for note in before["annotations"] if "messageId" in note] == []
     assert after["annotations"] == [*before["annotations"], {"messageId": "turn-t1", "isComplete": True}]
 
@@ -582,7 +584,7 @@ FILES = [
 def test_files_of_a_user_are_attachments(client: Client) -> None:
     """Only those that the client accepts; an invalid file would make it refuse the full history."""
     log = write_script([ev.MessageUser(text="See.", content=FILES)]).log
-    (message,) = history(folded(log))
+    (message,) = history(fold_log(log))
     assert message["experimental_attachments"] == [
         {"contentType": "image/png", "url": "data:image/png;base64,iVBORw0KGgo="},
         {"contentType": "text/plain", "url": "data:text/plain;base64,aGk="},

@@ -1,4 +1,4 @@
-"""What every format that can be read keeps to for any input: run over the cases of tests/inputs and the captures."""
+"""Test every readable format with the cases of tests/inputs, the captures and random messages."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from tests.conftest import LONG
 from tests.support import format_cases, scenarios
 from tests.support.invariants import find_faults
 
-QUIET = Settings(synchronous="NORMAL", reaper_interval=3600, checkpoint_every=50)
+SETTINGS = Settings(synchronous="NORMAL", reaper_interval=3600, checkpoint_every=50)
 MAX_CUTS = 12
-READ = [name for name in registry.readable() if name != "events"]
+READABLE = [name for name in registry.readable() if name != "events"]
 
 anyio = pytest.mark.anyio
 
 
-async def opened() -> LocalLedger:
-    return await callslip.open("sqlite:///:memory:", QUIET)
+async def open_memory_ledger() -> LocalLedger:
+    return await callslip.open("sqlite:///:memory:", SETTINGS)
 
 
-async def entries_of(case: str) -> Any:
-    """What a session shows once a case was imported, as plain JSON."""
+async def import_entries(case: str) -> Any:
+    """Return the entries after the import of a case, as JSON values; by session, if the case has several."""
     with scenarios.counted_ids():
-        async with await opened() as ledger:
+        async with await open_memory_ledger() as ledger:
             await import_lines(
                 ledger.log, "s", format_cases.format_of(case), format_cases.lines_of(case), started=scenarios.START_MS
             )
-            found = {row.name: await ledger.snapshot(row.name) for row in (await ledger.sessions(limit=100)).items}
-    shown = {name: codec.parse_json(codec.encode(snapshot.entries)) for name, snapshot in sorted(found.items())}
-    return [_without_times(entry) for entry in shown["s"]] if list(shown) == ["s"] else _without_times(shown)
+            snapshots = {row.name: await ledger.snapshot(row.name) for row in (await ledger.sessions(limit=100)).items}
+    entries = {name: codec.parse_json(codec.encode(snapshot.entries)) for name, snapshot in sorted(snapshots.items())}
+    return _remove_times(entries["s"] if list(entries) == ["s"] else entries)
 
 
-def _without_times(value: Any) -> Any:
-    """The store's own clock gives times to what brings none; a golden cannot hold those."""
+def _remove_times(value: Any) -> Any:
+    """Remove the times that the store added, because they differ in every run."""
     if isinstance(value, dict):
-        return {key: _without_times(member) for key, member in value.items() if not _is_time(key, member)}
-    return [_without_times(item) for item in value] if isinstance(value, list) else value
+        return {key: _remove_times(member) for key, member in value.items() if not _is_time(key, member)}
+    return [_remove_times(item) for item in value] if isinstance(value, list) else value
 
 
 def _is_time(key: str, value: Any) -> bool:
@@ -63,9 +63,8 @@ def _is_time(key: str, value: Any) -> bool:
 
 
 def test_every_format_has_cases() -> None:
-    """And every golden file has its case."""
-    lacking = set(READ) - {format_cases.format_of(case) for case in format_cases.CASES}
-    assert not lacking
+    """Every readable format has a case, and every golden file belongs to a case."""
+    assert not set(READABLE) - {format_cases.format_of(case) for case in format_cases.CASES}
     goldens = {path.relative_to(format_cases.FOLDER) for path in format_cases.FOLDER.glob("*/*.entries.json")}
     assert goldens == {Path(f"{case}.entries.json") for case in format_cases.CASES}
 
@@ -73,19 +72,19 @@ def test_every_format_has_cases() -> None:
 @anyio
 @pytest.mark.parametrize("case", format_cases.CASES)
 async def test_the_entries_of_a_case_match_its_golden_file(case: str) -> None:
-    """The entries of every case, in full."""
-    found = await entries_of(case)
+    """All fields except the times of the store are compared."""
+    entries = await import_entries(case)
     golden = format_cases.golden_path(case)
     if os.environ.get("CALLSLIP_GOLDENS"):
-        golden.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    assert found == json.loads(golden.read_text("utf-8"))
+        golden.write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    assert entries == json.loads(golden.read_text("utf-8"))
 
 
 @anyio
 @pytest.mark.parametrize("case", format_cases.CASES)
 async def test_reading_a_case_twice_changes_nothing(case: str) -> None:
-    """C7."""
-    async with await opened() as ledger:
+    """C7: the second import adds no event."""
+    async with await open_memory_ledger() as ledger:
         first = await import_lines(ledger.log, "s", format_cases.format_of(case), format_cases.lines_of(case))
         again = await import_lines(ledger.log, "s", format_cases.format_of(case), format_cases.lines_of(case))
         assert first.events and not again.events
@@ -95,9 +94,9 @@ async def test_reading_a_case_twice_changes_nothing(case: str) -> None:
 @anyio
 @pytest.mark.parametrize("case", format_cases.CASES)
 async def test_a_truncated_case_leaves_no_open_call(case: str) -> None:
-    """C5: any line may be the last one. Long cases are truncated after some of their lines, in `make chaos` after each."""
+    """C5: any line may be the last. Long cases are truncated after some lines, in `make chaos` after each."""
     lines = format_cases.lines_of(case)
-    async with await opened() as ledger:
+    async with await open_memory_ledger() as ledger:
         for cut in range(len(lines), -1, -1 if LONG else -(1 + len(lines) // MAX_CUTS)):
             await import_lines(ledger.log, f"cut-{cut}", format_cases.format_of(case), lines[:cut])
         assert not await ledger.log.store.open_calls()
@@ -106,8 +105,8 @@ async def test_a_truncated_case_leaves_no_open_call(case: str) -> None:
         assert not await find_faults(ledger)
 
 
-@pytest.mark.parametrize("format", READ)
-@settings(max_examples=settings().max_examples // (1 if LONG else 2))  # The law is the same for all formats.
+@pytest.mark.parametrize("format", READABLE)
+@settings(max_examples=settings().max_examples // (1 if LONG else 2))  # It is the same check for all formats.
 @given(data=st.data())
 def test_no_message_makes_a_session_unreadable(format: str, data: st.DataObject) -> None:
     """C11: valid, damaged, reordered and random messages; none is lost, and every call ends."""
@@ -115,9 +114,10 @@ def test_no_message_makes_a_session_unreadable(format: str, data: st.DataObject)
 
 
 async def check_readable(format: str, messages: list[Any]) -> None:
-    async with await opened() as ledger:
+    """Check that the messages can be imported, and that every session can be read and has no open call."""
+    async with await open_memory_ledger() as ledger:
         await import_lines(ledger.log, "s", format, [json.dumps(message).encode() for message in messages])
         for row in (await ledger.sessions(limit=100)).items:
-            shown = await ledger.snapshot(row.name)
-            assert {entry.status for entry in shown.entries if isinstance(entry, ToolCall)} <= TERMINAL_STATES
+            snapshot = await ledger.snapshot(row.name)
+            assert {entry.status for entry in snapshot.entries if isinstance(entry, ToolCall)} <= TERMINAL_STATES
         assert not await find_faults(ledger)

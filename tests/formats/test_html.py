@@ -127,15 +127,15 @@ def call(**fields: Any) -> ToolCall:
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_every_entry_of_every_scenario_is_shown(name: str) -> None:
     """Every entry shows its content, in a page of known elements without active content."""
-    state = stream_checks.folded(scenarios.load_events(name))
+    state = stream_checks.fold_log(scenarios.load_events(name))
     check_page(state.snapshot().entries, document(state))
 
 
-@pytest.mark.parametrize("name", stream_checks.CAPTURES)
+@pytest.mark.parametrize("name", stream_checks.CAPTURE_NAMES)
 def test_every_entry_of_a_capture_is_shown(name: str) -> None:
     """The same for recorded traffic of real agents."""
-    for log in stream_checks.captured(name):
-        check_page(stream_checks.folded(log).snapshot().entries, document(stream_checks.folded(log)))
+    for log in stream_checks.load_capture(name):
+        check_page(stream_checks.fold_log(log).snapshot().entries, document(stream_checks.fold_log(log)))
 
 
 @given(scripts())
@@ -284,7 +284,7 @@ def test_times_out_of_range_are_left_out() -> None:
 
 def test_a_state_a_snapshot_and_entries_are_accepted() -> None:
     """An empty session gives a page too."""
-    state = stream_checks.folded(scenarios.load_events("two_turns"))
+    state = stream_checks.fold_log(scenarios.load_events("two_turns"))
     page = document(state)
     assert document(state.snapshot()) == page
     main = page[page.index(b"<main>") : page.index(b"</main>")]
@@ -373,7 +373,7 @@ def test_right_to_left_text_does_not_affect_its_line() -> None:
 
 def test_the_csp_allows_only_the_files_own_script_and_styles() -> None:
     """By their hashes; modules only from blob URLs, and no requests."""
-    page = ParsedPage(document(stream_checks.folded(scenarios.load_events("hostile_strings"))))
+    page = ParsedPage(document(stream_checks.fold_log(scenarios.load_events("hostile_strings"))))
     policy = next(value for value in page.attributes["content"] if value and "default-src" in value)
     directives = dict(part.split(" ", 1) for part in policy.split("; "))
     assert directives["default-src"] == directives["connect-src"] == "'none'" and directives["img-src"] == "data:"

@@ -139,10 +139,10 @@ def test_scenarios_give_a_span_for_every_ended_call(name: str) -> None:
             check_spans(state)
 
 
-@pytest.mark.parametrize("name", stream_checks.CAPTURES)
+@pytest.mark.parametrize("name", stream_checks.CAPTURE_NAMES)
 def test_captures_give_a_span_for_every_ended_call(name: str) -> None:
     """Every session of every capture, at its end."""
-    logs = stream_checks.captured(name)
+    logs = stream_checks.load_capture(name)
     assert any(logs)
     for log in logs:
         *_, state = fold_states(log)

@@ -120,7 +120,7 @@ def new_law() -> stream_checks.Law:
 def test_events_of_a_call_are_in_order_and_done_is_sent_once(script: list[Event]) -> None:
     """S0.4: `tool-call`, `tool-start`, `tool-result` for each id, each at most once; one `done`, and nothing after."""
     log = write_script(script).log
-    for turn in stream_checks.turns_of(log):
+    for turn in stream_checks.list_turns(log):
         for segment in new_law().connections(log, turn):
             check_order([event for event in segment.chunks if event["type"].startswith("tool-")])
             kinds = [event["type"] for event in segment.chunks]

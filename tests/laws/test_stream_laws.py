@@ -1,7 +1,7 @@
-"""The law of all streams that cover a turn: what a client shows after any event is what the history has by then.
+"""Test for all streams of a turn that the client shows after any event what the history has by then.
 
-Each format has its real client, or a reader of its own where no library exists. `tests/http/test_stream_clients.py`
-runs the same law over a socket.
+Each format is read by its real client, or by a reader in its test module if there is no library.
+`tests/http/test_stream_clients.py` tests the same over a socket.
 """
 
 from __future__ import annotations
@@ -28,80 +28,80 @@ from tests.support.strategies import scripts, write_script
 from tests.support.stream_checks import Client, Law
 
 
-class Peer(NamedTuple):
-    """How a format is checked: the law for a client, a log and the events after which streams resume, and its client.
+class FormatCheck(NamedTuple):
+    """Checks a log in one format with a client, resuming streams after the events with these numbers.
 
-    Without a harness the reader is part of the law.
+    `harness` starts the client; without one, `check_log` has its own reader.
     """
 
-    prove: Callable[[Client, Sequence[Event], Iterable[int]], None]
+    check_log: Callable[[Client, Sequence[Event], Iterable[int]], None]
     harness: tuple[str, ...] = ()
 
 
-def _prove_ai_sdk(major: str) -> Peer:
-    def prove(client: Client, log: Sequence[Event], resumed: Iterable[int]) -> None:
-        ai_sdk.prove(Law(client, f"ui-{major}", ai_sdk.message_of), log, resumed)
+def _ai_sdk_check(major: str) -> FormatCheck:
+    def check_log(client: Client, log: Sequence[Event], resume_after: Iterable[int]) -> None:
+        ai_sdk.check_log(Law(client, f"ui-{major}", ai_sdk.find_message), log, resume_after)
 
-    return Peer(prove, ("reduce_ui.mjs", major))
+    return FormatCheck(check_log, ("reduce_ui.mjs", major))
 
 
-def _prove_ai_sdk_v4(client: Client, log: Sequence[Event], resumed: Iterable[int]) -> None:
-    law = Law(client, "vercel-v4", ai_sdk_v4.message_of)
+def _check_ai_sdk_v4(client: Client, log: Sequence[Event], resume_after: Iterable[int]) -> None:
+    law = Law(client, "vercel-v4", ai_sdk_v4.find_message)
     ai_sdk_v4.check_histories(client, log, law.histories(log))
-    law.prove(log, resumed)
+    law.check_log(log, resume_after)
 
 
-PEERS = {
-    **{f"ui-{major}": _prove_ai_sdk(major) for major in ai_sdk.MAJORS},
-    "vercel-v4": Peer(_prove_ai_sdk_v4, ("reduce_v4.mjs",)),
-    "ag-ui": Peer(ag_ui.prove, ("reduce_ag_ui.mjs",)),
-    "shell": Peer(lambda _, log, resumed: shell.new_law().prove(log, resumed)),
-    "act-observe": Peer(lambda _, log, resumed: act_observe.law_of(log).prove(log, resumed)),
+FORMAT_CHECKS = {
+    **{f"ui-{major}": _ai_sdk_check(major) for major in ai_sdk.MAJORS},
+    "vercel-v4": FormatCheck(_check_ai_sdk_v4, ("reduce_v4.mjs",)),
+    "ag-ui": FormatCheck(ag_ui.check_log, ("reduce_ag_ui.mjs",)),
+    "shell": FormatCheck(lambda _, log, resume_after: shell.new_law().check_log(log, resume_after)),
+    "act-observe": FormatCheck(lambda _, log, resume_after: act_observe.law_of(log).check_log(log, resume_after)),
 }
-Prove = Callable[[Sequence[Event], Iterable[int]], None]
+LogCheck = Callable[[Sequence[Event], Iterable[int]], None]
 
 
-@pytest.fixture(scope="module", params=list(PEERS))
-def prove(request: pytest.FixtureRequest) -> Iterator[Prove]:
-    """The law of a format, with one Node process for all tests of it."""
-    peer = PEERS[request.param]
-    client = Client(request.getfixturevalue("node"), *peer.harness) if peer.harness else None
-    yield lambda log, resumed: peer.prove(client, log, resumed)
+@pytest.fixture(scope="module", params=list(FORMAT_CHECKS))
+def check_log(request: pytest.FixtureRequest) -> Iterator[LogCheck]:
+    """Yield the check of a format, with one Node process for all tests of the format."""
+    format_check = FORMAT_CHECKS[request.param]
+    client = Client(request.getfixturevalue("node"), *format_check.harness) if format_check.harness else None
+    yield lambda log, resume_after: format_check.check_log(client, log, resume_after)
     if client:
         client.close()
 
 
 def test_every_stream_has_the_law() -> None:
     """A new format with a stream needs a client here."""
-    assert set(PEERS) == set(registry.streamable())
+    assert set(FORMAT_CHECKS) == set(registry.streamable())
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", scenarios.NAMES)
-def test_stream_and_history_agree_after_every_event(prove: Prove, name: str) -> None:
+def test_stream_and_history_agree_after_every_event(check_log: LogCheck, name: str) -> None:
     """C13, S0.4, S0.8, S1.1, S1.6, S4.7: live, replayed and resumed streams show what the history has."""
     log = scenarios.load_events(name)
-    prove(log, stream_checks.places(log))
+    check_log(log, stream_checks.resume_points(log))
 
 
-@pytest.mark.parametrize("name", stream_checks.CAPTURES)
-def test_stream_and_history_agree_for_captures(prove: Prove, name: str) -> None:
-    """S4.7: the same for the recorded traffic of real agents, as it is imported."""
-    for log in stream_checks.captured(name):
-        prove(log, stream_checks.places(log))
+@pytest.mark.parametrize("name", stream_checks.CAPTURE_NAMES)
+def test_stream_and_history_agree_for_captures(check_log: LogCheck, name: str) -> None:
+    """S4.7: the same for the imported captures of real agents."""
+    for log in stream_checks.load_capture(name):
+        check_log(log, stream_checks.resume_points(log))
 
 
 CLOCKS = st.none() | st.lists(st.sampled_from([0, 0, 1, 5]), min_size=1, max_size=9)
 
 
-@settings(max_examples=settings().max_examples // (1 if LONG else 2))  # The law is the same for all formats.
+@settings(max_examples=settings().max_examples // (1 if LONG else 2))  # It is the same check for all formats.
 @given(scripts(), st.booleans(), st.integers(0, 40), CLOCKS)
 def test_stream_and_history_agree_for_any_log(
-    prove: Prove, script: list[Event], in_turn: bool, after: int, clock: list[int] | None
+    check_log: LogCheck, script: list[Event], in_turn: bool, after: int, clock: list[int] | None
 ) -> None:
-    """The client agrees with the history for any events, in any order, with any clock, in turns and outside."""
+    """The client shows what the history has for any events, in any order, with any clock, in turns and outside."""
     drafts = [*([ev.TurnStarted()] if in_turn else []), *script]
     if clock:
         drafts = [structs.replace(draft, at=1000 + clock[n % len(clock)]) for n, draft in enumerate(drafts)]
     log = write_script(drafts).log
-    prove(log, [after] if after < len(log) else [])
+    check_log(log, [after] if after < len(log) else [])

@@ -94,9 +94,9 @@ async def write_log(ledger: LocalLedger, script: Sequence[Event], checkpoints_at
 @pytest.mark.parametrize("name", scenarios.NAMES)
 def test_a_history_is_made_block_by_block(name: str, format: str) -> None:
     """S4.5: no message spans two turns, so a call is never separated from its result."""
-    from tests.support.stream_checks import folded
+    from tests.support.stream_checks import fold_log
 
-    entries = folded(scenarios.load_events(name)).snapshot().entries
+    entries = fold_log(scenarios.load_events(name)).snapshot().entries
     encode, newest_first = registry.encoder(format), registry.find(format).newest_first
     encoded = [encode(block) for block in split_blocks(entries)]
     encoded = encoded[::-1] if newest_first else encoded

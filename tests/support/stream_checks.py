@@ -1,7 +1,7 @@
-"""The law of the streams that cover a turn, as data and as a check: what the client saw is what the history contains.
+"""Check that what a client shows of a stream is what the history contains, after every event.
 
-A client is the real library in a Node process. A connection is the chunks that it is sent, with how many of them had
-been sent after which event, so that one pass of the client answers for every event.
+The client is a real library in a Node process. It reads the chunks of a connection once and reports what it shows after
+each event, because a `Segment` records how many chunks had been sent by then.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from tests.conftest import LONG
 from tests.support import scenarios
 from tests.support.paths import TESTS
 
-CAPTURED = TESTS / "captures"
-CAPTURES = sorted(path.stem for path in CAPTURED.glob("*.jsonl"))
-WATCHED = 40 if LONG else 12
-"""How many events a stream that begins in the middle is watched for, and from how many places, at most."""
+CAPTURES_FOLDER = TESTS / "captures"
+CAPTURE_NAMES = sorted(path.stem for path in CAPTURES_FOLDER.glob("*.jsonl"))
+RESUME_LIMIT = 40 if LONG else 12
+"""How many events of a resumed stream are checked, and how many resumed streams of a log, at most."""
 
-CHECKED = 100
-"""After how many events of a long log, at most, a client or a history is checked; `make chaos` checks all."""
+MAX_CHECKS = 100
+"""After about how many events of a long log a client or a history is checked; `make chaos` checks all."""
 
 Job = dict[str, Any]
 T = TypeVar("T")
 
 
 class Client:
-    """A real client in a Node process: jobs in, answers out, as told in its harness under tests/js."""
+    """A real client in a Node process: one answer for each job, as its harness in tests/js describes."""
 
     def __init__(self, node: str, harness: str, *arguments: str) -> None:
         command = [node, str(TESTS / "js" / harness), *arguments]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def ask(self, jobs: Sequence[Job]) -> list[Job]:
-        """An answer for each job; equal ones are asked once."""
+        """Return an answer for each job. Equal jobs are sent once."""
         bodies = [codec.encode(job) for job in jobs]
         answers: dict[bytes, Job] = {body: {} for body in bodies}
         sender = threading.Thread(target=self._send, args=(list(answers),))
@@ -53,8 +53,8 @@ class Client:
         assert self._process.stdout is not None
         for body in answers:
             line = self._process.stdout.readline()
-            assert line, "the harness died; its complaint stands in stderr"
-            answers[body] = json.loads(line, parse_int=number)
+            assert line, "the harness exited; its error is in stderr"
+            answers[body] = json.loads(line, parse_int=parse_js_number)
         sender.join()
         return [answers[body] for body in bodies]
 
@@ -68,104 +68,106 @@ class Client:
         self._process.communicate()
 
 
-def number(digits: str) -> int | float:
-    """JavaScript has doubles only, and writes large ones without a point."""
+def parse_js_number(digits: str) -> int | float:
+    """Parse a number of JavaScript, which has only doubles and writes large ones without a decimal point."""
     return int(digits) if len(digits) < 16 else float(digits)
 
 
-def exact(value: Any) -> Any:
-    """A value that equals another only if JSON does: to Python, 1 and True are equal."""
+def mark_booleans(value: Any) -> Any:
+    """Replace booleans by strings, because 1 equals True in Python but not in JSON."""
     if isinstance(value, dict):
-        return {key: exact(member) for key, member in value.items()}
+        return {key: mark_booleans(member) for key, member in value.items()}
     if isinstance(value, list):
-        return [exact(item) for item in value]
+        return [mark_booleans(item) for item in value]
     return str(value) if isinstance(value, bool) else value
 
 
-def folded(log: Sequence[Event]) -> SessionFold:
+def fold_log(log: Sequence[Event]) -> SessionFold:
+    """Return the state of a session after these events."""
     state = SessionFold()
     state.fold(log)
     return state
 
 
-def turns_of(log: Sequence[Event]) -> list[str]:
-    """The turns of a log."""
+def list_turns(log: Sequence[Event]) -> list[str]:
+    """Return the turns of a log, in order."""
     return list(dict.fromkeys(e.turn for e in log if isinstance(e, ev.TurnStarted) and e.verdict == "applied"))
 
 
-def checked(items: Iterable[T]) -> list[T]:
-    """Return all items, or if there are very many some of them and the last ones."""
-    every = list(items)
-    step = 1 if LONG else 1 + len(every) // CHECKED
-    return every[::step] + (every[-3:] if step > 1 else [])
+def sample_items(items: Iterable[T]) -> list[T]:
+    """Return all items, or of very many only some and the last ones."""
+    all_items = list(items)
+    step = 1 if LONG else 1 + len(all_items) // MAX_CHECKS
+    return all_items[::step] + (all_items[-3:] if step > 1 else [])
 
 
-def places(log: Sequence[Event]) -> Iterable[int]:
-    """Where to begin in the middle of a log."""
-    return range(1, len(log), 1 + len(log) // WATCHED)
+def resume_points(log: Sequence[Event]) -> Iterable[int]:
+    """Return numbers of events after which a stream of a log resumes."""
+    return range(1, len(log), 1 + len(log) // RESUME_LIMIT)
 
 
-async def imported(name: str) -> list[list[Event]]:
-    """The logs of the sessions in a capture of a real agent."""
+async def import_capture(name: str) -> list[list[Event]]:
+    """Return the logs of the sessions in a capture of a real agent."""
     async with await open_ledger("sqlite:///:memory:", scenarios.NO_REAPER) as ledger:
-        with (CAPTURED / f"{name}.jsonl").open("rb") as lines:
+        with (CAPTURES_FOLDER / f"{name}.jsonl").open("rb") as lines:
             report = await import_lines(ledger.log, "capture", "acp", lines, started=scenarios.START_MS)
         return [[event async for event in ledger.events(session)] for session in report.sessions]
 
 
-def captured(name: str) -> list[list[Event]]:
-    return asyncio.run(imported(name))
+def load_capture(name: str) -> list[list[Event]]:
+    """Run `import_capture`, for tests that are not async."""
+    return asyncio.run(import_capture(name))
 
 
 class Segment:
-    """One connection: its chunks, and how many had been sent after which event."""
+    """The chunks of one connection, and how many of them had been sent after each event."""
 
     def __init__(self, turn: str, chunks: list[Any], seq: int) -> None:
         self.turn = turn
         self.chunks = list(chunks)
-        self.reached = {seq: len(self.chunks)}
+        self.chunk_counts = {seq: len(self.chunks)}
 
-    def more(self, chunks: list[Any], seq: int) -> None:
+    def add(self, chunks: list[Any], seq: int) -> None:
         self.chunks += chunks
-        self.reached[seq] = len(self.chunks)
+        self.chunk_counts[seq] = len(self.chunks)
 
-    def checked(self) -> list[tuple[int, int]]:
-        """Return the events after which the client is checked, with the number of chunks sent by then."""
-        return sorted(set(checked(self.reached.items())))
+    def list_checks(self) -> list[tuple[int, int]]:
+        """Return the numbers of the events after which the client is checked, each with its chunk count."""
+        return sorted(set(sample_items(self.chunk_counts.items())))
 
-    def job(self) -> Job:
-        return {"id": 0, "chunks": self.chunks, "at": [count for _, count in self.checked()]}
+    def make_job(self) -> Job:
+        return {"id": 0, "chunks": self.chunks, "at": [count for _, count in self.list_checks()]}
 
 
 class Law:
-    """Stream and history of one format, held against each other by its real client.
+    """Compares the stream and the history of one format by means of its real client.
 
     The harness answers a job `{"id", "chunks", "at"}` with `{"error", "messages"}`: what it shows after each number of
-    chunks in `at`. `shown(history, turn)` is what it should show of that turn.
+    chunks in `at`. `select_turn(history, turn)` returns what it should show of that turn.
     """
 
-    def __init__(self, client: Client, format: str, shown: Callable[[list[Any], str], Any]) -> None:
+    def __init__(self, client: Client, format: str, select_turn: Callable[[list[Any], str], Any]) -> None:
         self.client = client
-        self.shown = shown
+        self.select_turn = select_turn
         self.encoder = registry.streaming(format).encoder
         self.history = registry.encoder(format)
 
     def histories(self, log: Sequence[Event]) -> list[list[Any]]:
-        """The history after each number of events, read back from its JSON."""
-        state, response = SessionFold(), [[]]
+        """Return the history after each number of events, parsed from its JSON."""
+        state, histories = SessionFold(), [[]]
         for event in log:
             state.apply(event)
-            response.append(json.loads(codec.encode(self.history(state)), parse_int=number))
-        return response
+            histories.append(json.loads(codec.encode(self.history(state)), parse_int=parse_js_number))
+        return histories
 
     def connections(self, log: Sequence[Event], turn: str, after: int = 0, *, resume: bool = True) -> list[Segment]:
-        """What a client that watches a turn from an event on is sent, connection by connection."""
-        encoder = self.encoder(folded(log[:after]) if after else None, turn)
+        """Return the connections of a client that follows a turn after an event: another one after each restart."""
+        encoder = self.encoder(fold_log(log[:after]) if after else None, turn)
         segments = [Segment(turn, encoder.opening(), after)]
         for seq, event in enumerate(log[after:], after + 1):
             body = encoder.feed(event)
             if not isinstance(body, Restart):
-                segments[-1].more(body, seq)
+                segments[-1].add(body, seq)
             elif resume:
                 segments.append(Segment(turn, encoder.opening(), seq))
             else:
@@ -173,59 +175,62 @@ class Law:
         return segments
 
     def replays(self, log: Sequence[Event], turns: list[str]) -> list[Segment]:
-        """A connection that begins after each event, up to its first moment."""
-        state, created = SessionFold(), [Segment(turn, [], 0) for turn in turns]
-        begins = set(checked(range(1, len(log) + 1)))
+        """Return a connection for each turn and event that begins after the event, with only its first chunks."""
+        state, segments = SessionFold(), [Segment(turn, [], 0) for turn in turns]
+        start_seqs = set(sample_items(range(1, len(log) + 1)))
         for seq, event in enumerate(log, 1):
             state.apply(event)
-            if seq in begins:
-                created += [Segment(turn, self.encoder(state, turn).opening(), seq) for turn in turns]
-        return created
+            if seq in start_seqs:
+                segments += [Segment(turn, self.encoder(state, turn).opening(), seq) for turn in turns]
+        return segments
 
-    def joined(self, log: Sequence[Event], turn: str) -> list[Segment]:
-        """What those are sent who come while others read: a replay, then what all are sent, up to the next restart."""
-        encoder, state, begins = self.encoder(None, turn), SessionFold(), set(places(log))
-        open_, created = list[Segment](), list[Segment]()
+    def late_connections(self, log: Sequence[Event], turn: str) -> list[Segment]:
+        """Return connections that begin while another client reads: a replay, then the same chunks, up to a restart."""
+        encoder, state, start_seqs = self.encoder(None, turn), SessionFold(), set(resume_points(log))
+        open_segments, segments = list[Segment](), list[Segment]()
         for seq, event in enumerate(log, 1):
             state.apply(event)
             body = encoder.feed(event)
             if isinstance(body, Restart):
                 encoder.opening()
-                open_ = []
+                open_segments = []
             else:
-                for segment in open_:
-                    segment.more(body, seq)
+                for segment in open_segments:
+                    segment.add(body, seq)
             if encoder.finished:
-                open_ = []
-            elif seq in begins:
-                created.append(Segment(turn, self.encoder(state, turn).opening(), seq))
-                open_ = [*open_[-2:], created[-1]]
-        return created
+                open_segments = []
+            elif seq in start_seqs:
+                segments.append(Segment(turn, self.encoder(state, turn).opening(), seq))
+                open_segments = [*open_segments[-2:], segments[-1]]
+        return segments
 
-    def check(self, segments: Sequence[Segment], response: list[list[Any]]) -> None:
-        """The client, at every point of every connection, shows what the history holds."""
-        for segment, answer in zip(segments, self.client.ask([segment.job() for segment in segments]), strict=True):
+    def check_segments(self, segments: Sequence[Segment], histories: list[list[Any]]) -> None:
+        """Check that the client shows what the history has, at every checked event of every connection."""
+        for segment, answer in zip(
+            segments, self.client.ask([segment.make_job() for segment in segments]), strict=True
+        ):
             assert answer["error"] is None
-            for (seq, _), shown in zip(segment.checked(), answer["messages"], strict=True):
-                expected = self.shown(response[seq], segment.turn)
-                assert shown == expected and exact(shown) == exact(expected), f"turn {segment.turn} after event {seq}"
+            for (seq, _), shown in zip(segment.list_checks(), answer["messages"], strict=True):
+                expected = self.select_turn(histories[seq], segment.turn)
+                assert shown == expected and mark_booleans(shown) == mark_booleans(expected), (segment.turn, seq)
 
-    def prove(self, log: Sequence[Event], resumed: Iterable[int]) -> None:
-        """The whole law for one log: streams from its start, after every event, and going on after some."""
-        response = self.histories(log)
-        turns = turns_of(log)
-        self.check([segment for turn in turns for segment in self.connections(log, turn)], response)
-        self.check(self.replays(log, turns), response)
-        self.check([segment for turn in turns for segment in self.joined(log, turn)], response)
-        for after in resumed:
-            part = log[: after + WATCHED]
-            self.check([s for turn in turns for s in self.connections(part, turn, after, resume=False)], response)
+    def check_log(self, log: Sequence[Event], resume_after: Iterable[int]) -> None:
+        """Check streams from the start of a log, replays after each event, late connections and resumed streams."""
+        histories = self.histories(log)
+        turns = list_turns(log)
+        self.check_segments([segment for turn in turns for segment in self.connections(log, turn)], histories)
+        self.check_segments(self.replays(log, turns), histories)
+        self.check_segments([segment for turn in turns for segment in self.late_connections(log, turn)], histories)
+        for after in resume_after:
+            part = log[: after + RESUME_LIMIT]
+            segments = [s for turn in turns for s in self.connections(part, turn, after, resume=False)]
+            self.check_segments(segments, histories)
 
 
-def restarts(format: str, log: Sequence[Event]) -> list[str]:
-    """Why the streams of a log's turns have to begin again."""
+def list_restarts(format: str, log: Sequence[Event]) -> list[str]:
+    """Return the reason of each restart of the streams of a log."""
     reasons: list[str] = []
-    for turn in turns_of(log):
+    for turn in list_turns(log):
         encoder = registry.streaming(format).encoder(None, turn)
         for event in log:
             body = encoder.feed(event)
