@@ -1,4 +1,4 @@
-"""Who gets what, over real sockets: every route by every kind of token, and two users of a host app by every route."""
+"""Test access over real sockets: every route with every kind of token, and with two users of a host application."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.live_server import HttpResponse, fetch, requesting, running
 
 pytestmark = pytest.mark.anyio
 
-TO_ALL = {
+PUBLIC_PATHS = {
     "/",
     "/s/{session}",
     "/c/{call}",
@@ -40,11 +40,11 @@ TO_ALL = {
     "/healthz",
     "/openapi.json",
 }
-"""What anybody may have: files of the package, a word on the server's health, and how to ask for the rest."""
-LISTS = {"GET /v1/sessions", "GET /v1/calls", "GET /v1/approvals", "GET /v1/commands"}
-"""What leaves out the sessions that are not theirs, and is there for every reader."""
-WHOLE = {"/metrics"}
-"""What is about all sessions at once."""
+"""Paths that need no token: files of the package, the health check and the API description."""
+LIST_ROUTES = {"GET /v1/sessions", "GET /v1/calls", "GET /v1/approvals", "GET /v1/commands"}
+"""Routes that every reader may use, but that leave out the sessions of others."""
+GLOBAL_PATHS = {"/metrics"}
+"""Paths whose response is about all sessions."""
 BODIES: dict[str, Any] = {
     "POST /v1/sessions/{session}/events": [{"type": "message.delta", "text": "more", "chunks": "delta"}],
     "POST /v1/calls": {"action": "look"},
@@ -58,12 +58,12 @@ BODIES: dict[str, Any] = {
     "POST /v1/sessions/{session}/prompt": {"text": "hello"},
 }
 PROMPT = "POST /v1/sessions/{session}/prompt"
-"""What is done only where no turn is under way."""
-RUNS = {"POST /v1/calls/{call}/result", "POST /v1/calls/{call}/heartbeat", "POST /v1/calls/{call}/release"}
-"""What is done to a command that somebody has claimed."""
-SAYS_WHERE = {"POST /v1/calls", "POST /v1/calls/claim"}
-"""What names the session in its body."""
-CLOSED = [route for route in http.ROUTES if route.verb]
+"""The route that is refused while a turn is in progress."""
+CLAIMED_ROUTES = {"POST /v1/calls/{call}/result", "POST /v1/calls/{call}/heartbeat", "POST /v1/calls/{call}/release"}
+"""Routes for a command that was claimed."""
+SESSION_IN_BODY = {"POST /v1/calls", "POST /v1/calls/claim"}
+"""Routes whose request body has the name of the session."""
+PROTECTED_ROUTES = [route for route in http.ROUTES if route.verb]
 SECRET = "5ecret"
 
 
@@ -71,9 +71,9 @@ def label(route: http.Route) -> str:
     return f"{route.method} {route.path}"
 
 
-def body_of(route: http.Route, session: str) -> Any:
+def make_body(route: http.Route, session: str) -> Any:
     body = BODIES.get(label(route))
-    return {**body, "session": session} if label(route) in SAYS_WHERE else body
+    return {**body, "session": session} if label(route) in SESSION_IN_BODY else body
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ async def ledger() -> AsyncIterator[LocalLedger]:
         yield ledger
 
 
-class Things(msgspec.Struct):
-    """What lies in a session, by the names that routes have for it."""
+class SessionIds(msgspec.Struct):
+    """A session and ids of its contents, by the parameter names of the routes."""
 
     session: str
     call: str
@@ -93,9 +93,9 @@ class Things(msgspec.Struct):
     command: str = ""
 
 
-async def filled(ledger: LocalLedger, session: str, *, alias: str, large: str) -> Things:
-    """A session with a turn, a large output, a running call and a request; its texts hold the secret."""
-    created = await ledger.log.append(
+async def fill_session(ledger: LocalLedger, session: str, *, alias: str, large: str) -> SessionIds:
+    """Add a turn, a large output, a running call, a request and two commands. Their texts contain the secret."""
+    started = await ledger.log.append(
         session,
         [
             ev.TurnStarted(turn="t1"),
@@ -112,7 +112,7 @@ async def filled(ledger: LocalLedger, session: str, *, alias: str, large: str) -
             ev.ApprovalRequested(call="new:2", description=f"{SECRET} of {session}"),
         ],
     )
-    command = await ledger.log.append(
+    commands = await ledger.log.append(
         session,
         [
             *(
@@ -124,25 +124,26 @@ async def filled(ledger: LocalLedger, session: str, *, alias: str, large: str) -
             ev.CallStarted(call="new:3", attempt=1),
         ],
     )
-    found = (await ledger.snapshot(session)).entries
-    blob = next(entry.blob.hash for entry in found if getattr(entry, "blob", None))  # type: ignore[union-attr]
-    ids = created[2].call, requests[-1].approval, blob, alias, command[-1].call  # type: ignore[attr-defined]
-    return Things(session, *ids)
+    entries = (await ledger.snapshot(session)).entries
+    blob = next(entry.blob.hash for entry in entries if getattr(entry, "blob", None))  # type: ignore[union-attr]
+    ids = started[2].call, requests[-1].approval, blob, alias, commands[-1].call  # type: ignore[attr-defined]
+    return SessionIds(session, *ids)
 
 
-async def answers(ledger: LocalLedger, session: str, text: str) -> None:
-    """Answer prompts with nothing."""
+async def ignore_prompt(ledger: LocalLedger, session: str, text: str) -> None:
+    """Accept a prompt without an answer."""
 
 
-def large(text: str) -> str:
+def make_large(text: str) -> str:
+    """Return a text that is stored as a blob."""
     return f"{text} " * 20_000
 
 
 async def send_request(url: str, method: str, headers: dict[str, str], body: Any) -> HttpResponse:
-    """An answer; of a stream that begins and has no end, what it begins with."""
-    sent = None if body is None else json.dumps(body).encode()
-    value = {**headers, **({"content-type": "application/json"} if sent else {})}
-    async with requesting(url, method, headers=value, body=sent) as reply:
+    """Return the response, or only the beginning of a stream that does not end."""
+    content = None if body is None else json.dumps(body).encode()
+    all_headers = {**headers, **({"content-type": "application/json"} if content else {})}
+    async with requesting(url, method, headers=all_headers, body=content) as reply:
         if reply.status == 200 and "/v1/stream" in url:
             await reply.until(b"id: ")
         else:
@@ -157,104 +158,106 @@ MAIN = "the-main-token-of-this-server"
 
 
 def scopes() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each verb, each two of them and all, for the session, for another, and for all of them."""
+    """Yield each verb, each pair of verbs and all verbs, for the session `mine`, for `other` and for all sessions."""
     verbs = [*itertools.combinations(VERBS, 1), *itertools.combinations(VERBS, 2), VERBS]
     yield from itertools.product(("mine", "other", ""), verbs)
 
 
-async def create_token(ledger: LocalLedger, session: str, verbs: tuple[str, ...], fate: str = "") -> str:
-    """A token of this scope, and what becomes of it."""
-    token = f"{session or 'all'}-{'-'.join(verbs)}-{fate}"
+async def create_token(ledger: LocalLedger, session: str, verbs: tuple[str, ...], condition: str = "") -> str:
+    """Store a token with this scope and return it. The condition is part of its text; only `expired` has an effect."""
+    token = f"{session or 'all'}-{'-'.join(verbs)}-{condition}"
     now = await ledger.log.store.clock()
     row = TokenRecord(
-        f"tok_{token}", hash_token(token), token, session, verbs, now, now - 1 if fate == "expired" else 0
+        f"tok_{token}", hash_token(token), token, session, verbs, now, now - 1 if condition == "expired" else 0
     )
     await ledger.log.store.put_token(row)
     return token
 
 
-async def useless(ledger: LocalLedger) -> list[dict[str, str]]:
-    """Headers with no token, or with one that was never any or is none any more."""
+async def list_invalid_headers(ledger: LocalLedger) -> list[dict[str, str]]:
+    """Return headers without a token, or with an unknown, expired or revoked one."""
     revoked = await create_token(ledger, "mine", VERBS, "revoked")
     assert await ledger.log.store.drop_token(f"tok_{revoked}")
     tokens = ["", "wrong", hash_token(MAIN), MAIN[:-1], await create_token(ledger, "", VERBS, "expired"), revoked]
-    body = [{"authorization": f"Bearer {token}".strip()} for token in tokens]
-    return [{}, {"authorization": f"Basic {MAIN}"}, *body, *({"cookie": f"callslip={token}"} for token in tokens)]
+    bearers = [{"authorization": f"Bearer {token}".strip()} for token in tokens]
+    return [{}, {"authorization": f"Basic {MAIN}"}, *bearers, *({"cookie": f"callslip={token}"} for token in tokens)]
 
 
-def within(route: http.Route, session: str, verbs: tuple[str, ...]) -> bool:
-    """Whether a token of this scope may ask for the things of the session `mine` by a route."""
-    places = {"": True, "mine": route.path not in WHOLE, "other": label(route) in LISTS}
-    return route.verb in verbs and places[session]
+def is_allowed(route: http.Route, session: str, verbs: tuple[str, ...]) -> bool:
+    """Return whether a token with this scope may request data of the session `mine` by a route."""
+    is_included = {"": True, "mine": route.path not in GLOBAL_PATHS, "other": label(route) in LIST_ROUTES}
+    return route.verb in verbs and is_included[session]
 
 
-def address(route: http.Route, things: Things) -> str:
-    here = f"?session={things.session}"
+def make_path(route: http.Route, ids: SessionIds) -> str:
+    """Return the path and query of a route for the contents of a session."""
+    by_session = f"?session={ids.session}"
     query = {
-        "/v1/stream": here,
+        "/v1/stream": by_session,
         "/v1/sessions/{session}/stream": "?follow=false",
-        "/pending-queries": here,
-        "/v1/find": f"?id={things.call}",
+        "/pending-queries": by_session,
+        "/v1/find": f"?id={ids.call}",
     }
-    if label(route) in RUNS:
-        things = _named(things, call=things.command)
-    return route.path.format(**msgspec.structs.asdict(things)) + query.get(route.path, "")
+    if label(route) in CLAIMED_ROUTES:
+        ids = _replace_ids(ids, call=ids.command)
+    return route.path.format(**msgspec.structs.asdict(ids)) + query.get(route.path, "")
 
 
 def test_only_listed_routes_need_no_token() -> None:
     """A new route requires a token, or is in this list."""
-    assert {route.path for route in http.ROUTES if route.verb is None} == TO_ALL
+    assert {route.path for route in http.ROUTES if route.verb is None} == PUBLIC_PATHS
     assert not [route for route in http.ROUTES if route.verb is None and route.method != "GET"]
 
 
-@pytest.mark.parametrize("route", CLOSED, ids=label)
+@pytest.mark.parametrize("route", PROTECTED_ROUTES, ids=label)
 async def test_a_token_without_the_required_scope_is_refused(ledger: LocalLedger, route: http.Route) -> None:
     """A missing, invalid or insufficient token never gets 2xx, reads no secret and changes nothing."""
-    things = await filled(ledger, "mine", alias="call_1", large=large("mine"))
+    ids = await fill_session(ledger, "mine", alias="call_1", large=make_large("mine"))
     await ledger.log.append("other", [ev.MessageUser(text="hello")])
-    before, body = await ledger.log.store.session("mine"), body_of(route, "mine")
-    outside = [
+    before, body = await ledger.log.store.session("mine"), make_body(route, "mine")
+    refused_headers = [
         {"authorization": f"Bearer {await create_token(ledger, session, verbs)}"}
         for session, verbs in scopes()
-        if not within(route, session, verbs)
+        if not is_allowed(route, session, verbs)
     ]
-    async with running(http.standalone(ledger, MAIN, answers=answers)) as url:
-        for headers in await useless(ledger):
-            response = await send_request(url + address(route, things), route.method, headers, body)
+    async with running(http.standalone(ledger, MAIN, answers=ignore_prompt)) as url:
+        for headers in await list_invalid_headers(ledger):
+            response = await send_request(url + make_path(route, ids), route.method, headers, body)
             assert response.status == 401, (headers, response.text)
             assert response.headers["content-type"] == "application/problem+json" and SECRET not in response.text
-        for headers in outside:
-            response = await send_request(url + address(route, things), route.method, headers, body)
+        for headers in refused_headers:
+            response = await send_request(url + make_path(route, ids), route.method, headers, body)
             assert response.status in (403, 404), (headers, response.text)
             assert response.headers["content-type"] == "application/problem+json" and SECRET not in response.text
-    assert outside and await ledger.log.store.session("mine") == before
+    assert refused_headers and await ledger.log.store.session("mine") == before
 
 
-@pytest.mark.parametrize("route", CLOSED, ids=label)
+@pytest.mark.parametrize("route", PROTECTED_ROUTES, ids=label)
 async def test_a_token_with_the_required_scope_is_accepted(ledger: LocalLedger, route: http.Route) -> None:
     """The requests refused in the test above succeed with the scope; lists show only the token's session."""
     await ledger.log.append("other", [ev.MessageUser(text="hello")])
-    inside = [scope for scope in scopes() if within(route, *scope)]
-    async with running(http.standalone(ledger, MAIN, answers=answers)) as url:
-        for number, (session, verbs) in enumerate(inside):
-            things = await filled(ledger, "mine", alias=f"call_{number}", large=large("mine"))
+    allowed_scopes = [scope for scope in scopes() if is_allowed(route, *scope)]
+    async with running(http.standalone(ledger, MAIN, answers=ignore_prompt)) as url:
+        for number, (session, verbs) in enumerate(allowed_scopes):
+            ids = await fill_session(ledger, "mine", alias=f"call_{number}", large=make_large("mine"))
             if label(route) == PROMPT:
                 await ledger.end_turn("mine")
             headers = {"authorization": f"Bearer {await create_token(ledger, session, verbs)}"}
-            response = await send_request(url + address(route, things), route.method, headers, body_of(route, "mine"))
+            response = await send_request(url + make_path(route, ids), route.method, headers, make_body(route, "mine"))
             assert response.status in (200, 201, 202, 204), (session, verbs, response.text)
             assert session != "other" or (SECRET not in response.text and "mine" not in response.text)
-    assert inside
+    assert allowed_scopes
 
 
 # Two users of a host
 
+# A name that occurs in no other text, unlike `ann`.
 ANN, BOB = {"x-user": "alma"}, {"x-user": "bob"}
 PREFIX = "/team/slips"
 
 
 async def authorize(request: HTTPConnection, session: SessionRecord | None, verb: str) -> str | None:
-    """A host's own rule: a session belongs to its owner, and any user may create one."""
+    """Allow users to create sessions and to access only their own, as a host application would."""
     user = request.headers.get("x-user", "")
     if not user:
         raise HTTPException(401, "log in first")
@@ -263,54 +266,57 @@ async def authorize(request: HTTPConnection, session: SessionRecord | None, verb
 
 @pytest.fixture
 async def host(ledger: LocalLedger) -> AsyncIterator[str]:
-    app = Starlette(routes=[Mount(PREFIX, callslip.asgi(ledger, authorize=authorize, answers=answers))])
+    """Yield the URL of Callslip in a host application."""
+    app = Starlette(routes=[Mount(PREFIX, callslip.asgi(ledger, authorize=authorize, answers=ignore_prompt))])
     async with running(app) as url:
         yield url + PREFIX
 
 
-class World(msgspec.Struct):
-    """What Ann has, what Bob has, and names like Ann's of things that never were."""
+class TwoUsers(msgspec.Struct):
+    """The sessions of Ann and Bob, ids like those of Ann that do not exist, and the hash of an output of both."""
 
-    ann: Things
-    bob: Things
-    never: Things
-    shared: str
+    ann: SessionIds
+    bob: SessionIds
+    missing: SessionIds
+    shared_hash: str
 
-    def hidden(self) -> list[str]:
-        """What no response to Bob may contain, unless he sent it himself; all of Ann's texts contain her name."""
+    def hidden_texts(self) -> list[str]:
+        """Return what no response to Bob may contain unless he sent it. All texts of Ann contain `alma`."""
         ann = self.ann
         return ["alma", ann.call, ann.approval, ann.hash, ann.command]
 
 
 @pytest.fixture
-async def world(ledger: LocalLedger, host: str) -> World:
-    """Each begins a session by posting to it; both have an id in common, and an output."""
-    shared = large("the same for both")
-    created = dict[str, Things]()
+async def users(ledger: LocalLedger, host: str) -> TwoUsers:
+    """Create a session of each user by a post to it. Both sessions have the same call id and the same large output."""
+    shared_output = make_large("the same for both")
+    sessions = dict[str, SessionIds]()
     for user, headers in (("alma", ANN), ("bob", BOB)):
-        response = await fetch(f"{host}/v1/sessions/{user}-s/events", "POST", value=_word_bodies(user), headers=headers)
+        response = await fetch(f"{host}/v1/sessions/{user}-s/events", "POST", value=_make_events(user), headers=headers)
         assert response.status == 201, response.text
-        created[user] = await filled(ledger, f"{user}-s", alias=f"call_{user}", large=large(f"{user}'s own"))
+        sessions[user] = await fill_session(
+            ledger, f"{user}-s", alias=f"call_{user}", large=make_large(f"{user}'s own")
+        )
         async with ledger.session(f"{user}-s").call("print", {}, alias=("openai", "call_1")) as call:
-            call.complete(shared)
-    common = next(name for name in await _blobs(ledger, "bob-s") if name != created["bob"].hash)
-    assert common in await _blobs(ledger, "alma-s") and created["alma"].hash not in await _blobs(ledger, "bob-s")
-    ann = created["alma"]
-    never = Things("nil-s", _other(ann.call), _other(ann.approval), "0" * 64, "call_nil", _other(ann.command))
-    return World(created["alma"], created["bob"], never, common)
+            call.complete(shared_output)
+    ann, bob = sessions["alma"], sessions["bob"]
+    shared_hash = next(name for name in await _list_blobs(ledger, "bob-s") if name != bob.hash)
+    assert shared_hash in await _list_blobs(ledger, "alma-s") and ann.hash not in await _list_blobs(ledger, "bob-s")
+    ids = _unused_id(ann.call), _unused_id(ann.approval), "0" * 64, "call_nil", _unused_id(ann.command)
+    return TwoUsers(ann, bob, SessionIds("nil-s", *ids), shared_hash)
 
 
-def _word_bodies(user: str) -> list[Any]:
+def _make_events(user: str) -> list[Any]:
     return [{"type": "session.info", "title": f"what {user} does"}]
 
 
-async def _blobs(ledger: LocalLedger, session: str) -> set[str]:
+async def _list_blobs(ledger: LocalLedger, session: str) -> set[str]:
     entries = (await ledger.snapshot(session)).entries
     return {entry.blob.hash for entry in entries if getattr(entry, "blob", None)}  # type: ignore[union-attr]
 
 
-def _other(identity: str) -> str:
-    """An id of the same shape that nothing has."""
+def _unused_id(identity: str) -> str:
+    """Return an id of the same shape that does not exist."""
     start, _, rest = identity.partition("_")
     return f"{start}_{rest[::-1]}"
 
@@ -353,9 +359,10 @@ QUERIES: dict[str, list[str]] = {
         *("?session={session}&after={session}:1", "?session={session}&after={session}:999999"),
     ],
 }
-"""What Bob says after each path: all of it names something of Ann's, or something that never was."""
-APART = {"GET /v1/sessions", "POST /v1/sessions/{session}/events", "GET /metrics", *SAYS_WHERE}
-"""What has tests of its own below."""
+"""The queries that Bob sends with each path, with ids of Ann or ids that do not exist."""
+TESTED_SEPARATELY = {"GET /v1/sessions", "POST /v1/sessions/{session}/events", "GET /metrics", *SESSION_IN_BODY}
+"""Routes that have separate tests below."""
+USER_ROUTES = [route for route in PROTECTED_ROUTES if label(route) not in TESTED_SEPARATELY]
 HEADERS: list[dict[str, str]] = [
     {},
     {"last-event-id": "1"},
@@ -365,81 +372,84 @@ HEADERS: list[dict[str, str]] = [
 ]
 
 
-Way = tuple[str, Things]
+PathAndIds = tuple[str, SessionIds]
 
 
-def ways(route: http.Route, world: World) -> Iterator[tuple[Way, Way]]:
-    """Addresses of what is Ann's and the names in them, each with one like it of what never was."""
-    pairs = [
-        (world.ann, world.never),
-        *((_named(world.ann, call=one), _named(world.never, call=two)) for one, two in _call_names(world)),
-        (_named(world.ann, call=world.ann.command), _named(world.never, call=world.never.command)),
-        (_named(world.ann, approval=world.ann.approval[:-4]), _named(world.never, approval=world.never.approval[:-4])),
-        (_named(world.ann, session="bob-s"), _named(world.never, session="bob-s")),
-        (_named(world.ann, approval=world.bob.approval), _named(world.never, approval=world.bob.approval)),
+def list_path_pairs(route: http.Route, users: TwoUsers) -> Iterator[tuple[PathAndIds, PathAndIds]]:
+    """Yield paths with ids of Ann, each together with the same path with missing ids."""
+    all_ids = [_list_id_sets(ids, users.bob) for ids in (users.ann, users.missing)]
+    for (ann, missing), query in itertools.product(zip(*all_ids, strict=True), QUERIES[route.path]):
+        ann_path, missing_path = ((route.path + query).format(**msgspec.structs.asdict(ids)) for ids in (ann, missing))
+        if ann_path != missing_path:
+            yield (ann_path, ann), (missing_path, missing)
+
+
+def _list_id_sets(ids: SessionIds, bob: SessionIds) -> list[SessionIds]:
+    """Return ids, variants with an alias or a prefix instead of an id, and variants with an id of Bob."""
+    return [
+        ids,
+        _replace_ids(ids, call=ids.alias),
+        _replace_ids(ids, call=ids.call[:-3]),
+        _replace_ids(ids, call=ids.command),
+        _replace_ids(ids, approval=ids.approval[:-4]),
+        _replace_ids(ids, session="bob-s"),
+        _replace_ids(ids, approval=bob.approval),
     ]
-    for (there, nothing), query in itertools.product(pairs, QUERIES[route.path]):
-        one, two = ((route.path + query).format(**msgspec.structs.asdict(names)) for names in (there, nothing))
-        if one != two:
-            yield (one, there), (two, nothing)
 
 
-def _named(things: Things, **names: str) -> Things:
-    return msgspec.structs.replace(things, **names)
+def _replace_ids(ids: SessionIds, **names: str) -> SessionIds:
+    return msgspec.structs.replace(ids, **names)
 
 
-def _call_names(world: World) -> list[tuple[str, str]]:
-    """Ids that mean Ann's call: what its producer called it, and the beginning of its own."""
-    return [(world.ann.alias, world.never.alias), (world.ann.call[:-3], world.never.call[:-3])]
-
-
-def _alike(response: HttpResponse, names: Things) -> tuple[int, dict[str, str], str]:
-    """An answer without the names that were asked for."""
+def normalize(response: HttpResponse, ids: SessionIds) -> tuple[int, dict[str, str], str]:
+    """Return status, headers and text of a response without the ids of its request."""
     text = response.text
-    for name in msgspec.structs.asdict(names).values():
+    for name in msgspec.structs.asdict(ids).values():
         text = text.replace(repr(name), "?").replace(f'"correlation_id":"{name}"', "?")
     return response.status, {name: value for name, value in response.headers.items() if name != "content-length"}, text
 
 
 def test_every_protected_route_has_a_cross_user_test_case() -> None:
     """A new route must define how Bob requests Ann's data there."""
-    assert {route.path for route in CLOSED} == {*QUERIES, *(name.partition(" ")[2] for name in APART)}
+    assert {route.path for route in PROTECTED_ROUTES} == {
+        *QUERIES,
+        *(name.partition(" ")[2] for name in TESTED_SEPARATELY),
+    }
 
 
-@pytest.mark.parametrize("route", [route for route in CLOSED if label(route) not in APART], ids=label)
+@pytest.mark.parametrize("route", USER_ROUTES, ids=label)
 async def test_data_of_another_user_looks_like_missing_data(
-    ledger: LocalLedger, host: str, world: World, route: http.Route
+    ledger: LocalLedger, host: str, users: TwoUsers, route: http.Route
 ) -> None:
     """For every id, parameter, format and cursor the response is that for a missing record."""
     before = await ledger.log.store.session("alma-s")
     body = BODIES.get(label(route))
-    for (one, there), (two, nothing) in ways(route, world):
+    for (ann_path, ann), (missing_path, missing) in list_path_pairs(route, users):
         for headers in HEADERS:
-            response = _alike(await send_request(host + one, route.method, BOB | headers, body), there)
-            assert response == _alike(await send_request(host + two, route.method, BOB | headers, body), nothing), (
-                one,
-                headers,
-            )
-            assert response[0] in (400, 404) or (label(route) in LISTS and response[0] == 200), (one, headers, response)
-            assert not [name for name in world.hidden() if name in str(response)], (one, headers, response)
+            response = normalize(await send_request(host + ann_path, route.method, BOB | headers, body), ann)
+            expected = normalize(await send_request(host + missing_path, route.method, BOB | headers, body), missing)
+            assert response == expected, (ann_path, headers)
+            status, context = response[0], (ann_path, headers, response)
+            assert status in (400, 404) or (label(route) in LIST_ROUTES and status == 200), context
+            assert not [text for text in users.hidden_texts() if text in str(response)], context
     assert await ledger.log.store.session("alma-s") == before
 
 
-@pytest.mark.parametrize("route", [route for route in CLOSED if label(route) not in APART], ids=label)
+@pytest.mark.parametrize("route", USER_ROUTES, ids=label)
 async def test_a_user_can_access_their_own_data(
-    ledger: LocalLedger, host: str, world: World, route: http.Route
+    ledger: LocalLedger, host: str, users: TwoUsers, route: http.Route
 ) -> None:
     """The same requests return Bob's own data, so the route itself works; without a user they get 401."""
-    place = host + address(route, world.bob)
+    url = host + make_path(route, users.bob)
     if label(route) == PROMPT:
         await ledger.end_turn("bob-s")
-    assert (await send_request(place, route.method, {}, body_of(route, "bob-s"))).status == 401
-    response = await send_request(place, route.method, BOB, body_of(route, "bob-s"))
+    assert (await send_request(url, route.method, {}, make_body(route, "bob-s"))).status == 401
+    response = await send_request(url, route.method, BOB, make_body(route, "bob-s"))
     assert response.status in (200, 202, 204), response.text
-    assert not [name for name in world.hidden() if name in response.text]
+    assert not [text for text in users.hidden_texts() if text in response.text]
 
 
-async def test_a_call_id_shared_by_two_users_resolves_to_the_callers_own_call(host: str, world: World) -> None:
+async def test_a_call_id_shared_by_two_users_resolves_to_the_callers_own_call(host: str, users: TwoUsers) -> None:
     """Each user has one of the two calls with this id, so it is ambiguous for neither."""
     for user, headers in (("alma", ANN), ("bob", BOB)):
         response = (await fetch(f"{host}/v1/calls/call_1", headers=headers)).json()
@@ -447,38 +457,40 @@ async def test_a_call_id_shared_by_two_users_resolves_to_the_callers_own_call(ho
 
 
 async def test_a_shared_blob_is_readable_while_the_users_session_references_it(
-    ledger: LocalLedger, host: str, world: World
+    ledger: LocalLedger, host: str, users: TwoUsers
 ) -> None:
     """Bob loses access when his session is deleted; Ann keeps it."""
     for headers in (ANN, BOB):
-        assert (await fetch(f"{host}/v1/blobs/{world.shared}", headers=headers)).text == large("the same for both")
+        assert (await fetch(f"{host}/v1/blobs/{users.shared_hash}", headers=headers)).text == make_large(
+            "the same for both"
+        )
     await ledger.log.store.delete("bob-s")
-    assert (await fetch(f"{host}/v1/blobs/{world.shared}", headers=ANN)).status == 200
-    assert (await fetch(f"{host}/v1/blobs/{world.shared}", headers=BOB)).status == 404
+    assert (await fetch(f"{host}/v1/blobs/{users.shared_hash}", headers=ANN)).status == 200
+    assert (await fetch(f"{host}/v1/blobs/{users.shared_hash}", headers=BOB)).status == 404
 
 
-async def test_an_id_prefix_matches_only_the_callers_own_calls(ledger: LocalLedger, host: str, world: World) -> None:
+async def test_an_id_prefix_matches_only_the_callers_own_calls(ledger: LocalLedger, host: str, users: TwoUsers) -> None:
     """A short prefix matches and lists only the caller's own records."""
     response = await fetch(f"{host}/v1/calls/exec_", headers=BOB)
     assert response.status == 409 and {row["session"] for row in response.json()["current"]} == {"bob-s"}
-    assert not [name for name in world.hidden() if name in response.text]
+    assert not [text for text in users.hidden_texts() if text in response.text]
 
 
 async def test_the_first_writer_owns_a_session_and_other_users_get_404(
-    ledger: LocalLedger, host: str, world: World
+    ledger: LocalLedger, host: str, users: TwoUsers
 ) -> None:
     """A post to another user's session gets the 404 of a missing session and changes nothing."""
     for user in ("alma", "bob"):
         row = await ledger.log.store.session(f"{user}-s")
         assert row is not None and row.owner == user
     before = await ledger.log.store.session("alma-s")
-    never = (await fetch(f"{host}/v1/sessions/nil-s", headers=BOB)).text.replace("nil-s", "alma-s")
+    missing = (await fetch(f"{host}/v1/sessions/nil-s", headers=BOB)).text.replace("nil-s", "alma-s")
     for query in ("", *(f"?format={name}" for name in registry.readable()), "?end=true", "?nonsense=1"):
         for key in ({}, {"idempotency-key": "k"}):
             response = await fetch(
-                f"{host}/v1/sessions/alma-s/events{query}", "POST", value=_word_bodies("bob"), headers=BOB | key
+                f"{host}/v1/sessions/alma-s/events{query}", "POST", value=_make_events("bob"), headers=BOB | key
             )
-            assert (response.status, response.text) == (404, never)
+            assert (response.status, response.text) == (404, missing)
     body = [{"type": "session.info", "owner": "bob"}]
     assert (await fetch(f"{host}/v1/sessions/alma-s/events", "POST", value=body, headers=BOB)).status == 404
     assert (await fetch(f"{host}/v1/sessions/alma-s/events", "POST", value=body, headers=ANN)).status == 400
@@ -486,7 +498,7 @@ async def test_the_first_writer_owns_a_session_and_other_users_get_404(
 
 
 async def test_submitting_or_claiming_in_a_session_of_another_user_is_refused(
-    ledger: LocalLedger, host: str, world: World
+    ledger: LocalLedger, host: str, users: TwoUsers
 ) -> None:
     """Bob can neither submit to Ann's session nor claim from it, with or without its name."""
     before = await ledger.log.store.session("alma-s")
@@ -512,48 +524,48 @@ async def test_a_session_created_by_a_command_belongs_to_the_submitter(ledger: L
     assert response.status == 404
 
 
-async def test_an_approval_decision_records_the_authenticated_user(host: str, world: World) -> None:
+async def test_an_approval_decision_records_the_authenticated_user(host: str, users: TwoUsers) -> None:
     """`by` is the user that the host returned, not a value of the body or a header."""
-    place = f"{host}/v1/approvals/{world.bob.approval}"
-    assert (await fetch(place, "POST", value={"decision": "deny", "by": "alma"}, headers=BOB)).status == 400
-    response = await fetch(place, "POST", value={"decision": "deny"}, headers=BOB)
+    url = f"{host}/v1/approvals/{users.bob.approval}"
+    assert (await fetch(url, "POST", value={"decision": "deny", "by": "alma"}, headers=BOB)).status == 400
+    response = await fetch(url, "POST", value={"decision": "deny"}, headers=BOB)
     assert (response.status, response.json()["by"]) == (200, "bob")
 
 
 # Lists
 
 
-async def every(place: str, name: str, key: str, limit: int) -> list[Any]:
-    """All pages of a list, each of which is full but the last."""
-    found, cursor = list[Any](), ""
+async def fetch_pages(url: str, name: str, key: str, limit: int) -> list[Any]:
+    """Return a field of all records of a list, and check that each page except the last is full."""
+    values, cursor = list[Any](), ""
     while True:
-        page = (await fetch(f"{place}&limit={limit}&cursor={cursor}", headers=BOB)).json()
-        found += [row[key] for row in page[name]]
+        page = (await fetch(f"{url}&limit={limit}&cursor={cursor}", headers=BOB)).json()
+        values += [row[key] for row in page[name]]
         cursor = page["cursor"]
         if not cursor:
-            return found
+            return values
         assert len(page[name]) == limit
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
 async def test_pages_are_full_and_contain_only_the_callers_own_records(
-    ledger: LocalLedger, host: str, world: World, limit: int
+    ledger: LocalLedger, host: str, users: TwoUsers, limit: int
 ) -> None:
     """Every page is full, nothing is missing or repeated, and the last page has no cursor."""
     for number in range(4):
         for user in ("alma", "bob", "alma"):
-            await filled(ledger, f"{user}-{number}", alias="call_2", large=large("x x x"))
+            await fill_session(ledger, f"{user}-{number}", alias="call_2", large=make_large("x x x"))
             await ledger.log.append(f"{user}-{number}", [ev.SessionInfo(owner=user)])
     await ledger.log.append("alma-s", [ev.MessageUser(text="the last word")])
     names = {"bob-s", *(f"bob-{number}" for number in range(4))}
-    found = await every(f"{host}/v1/sessions?prefix=", "sessions", "session", limit)
-    assert len(found) == len(set(found)) and set(found) == names
-    assert await every(f"{host}/v1/sessions?prefix=alma", "sessions", "session", limit) == []
-    theirs = [row.id for row in (await ledger.log.store.calls(limit=1000)).items if row.session in names]
-    assert await every(f"{host}/v1/calls?tool=", "calls", "call", limit) == theirs
-    assert await every(f"{host}/v1/calls?q=alma", "calls", "call", limit) == []
-    waiting = (await fetch(f"{host}/v1/approvals?limit=1000", headers=BOB)).json()["approvals"]
-    assert len(waiting) == 5 and {row["session"] for row in waiting} == names
+    sessions = await fetch_pages(f"{host}/v1/sessions?prefix=", "sessions", "session", limit)
+    assert len(sessions) == len(set(sessions)) and set(sessions) == names
+    assert await fetch_pages(f"{host}/v1/sessions?prefix=alma", "sessions", "session", limit) == []
+    calls = [row.id for row in (await ledger.log.store.calls(limit=1000)).items if row.session in names]
+    assert await fetch_pages(f"{host}/v1/calls?tool=", "calls", "call", limit) == calls
+    assert await fetch_pages(f"{host}/v1/calls?q=alma", "calls", "call", limit) == []
+    approvals = (await fetch(f"{host}/v1/approvals?limit=1000", headers=BOB)).json()["approvals"]
+    assert len(approvals) == 5 and {row["session"] for row in approvals} == names
 
 
 async def test_the_last_page_has_no_cursor_if_only_other_users_records_follow(ledger: LocalLedger, host: str) -> None:
@@ -565,16 +577,16 @@ async def test_the_last_page_has_no_cursor_if_only_other_users_records_follow(le
 
 
 async def test_a_topic_stream_contains_only_the_callers_own_changes(
-    ledger: LocalLedger, host: str, world: World
+    ledger: LocalLedger, host: str, users: TwoUsers
 ) -> None:
     """Changes of other users appear neither in the snapshot nor in later frames."""
     topics = "&".join(f"topic={name}" for name in TOPICS)
     async with requesting(f"{host}/v1/stream?session=bob-s&{topics}", headers=BOB) as reply:
         await reply.until(b"id: ")
-        await filled(ledger, "alma-s", alias="call_3", large=large("more"))
+        await fill_session(ledger, "alma-s", alias="call_3", large=make_large("more"))
         await ledger.log.append("bob-s", [ev.SessionInfo(title="and so on")])
-        seen = await reply.until(b"and so on")
-        assert not [name for name in world.hidden() if name.encode() in seen] and b"bob-s" in seen
+        received = await reply.until(b"and so on")
+        assert not [text for text in users.hidden_texts() if text.encode() in received] and b"bob-s" in received
 
 
 async def test_metrics_require_read_access_to_all_sessions(ledger: LocalLedger, host: str) -> None:
@@ -582,8 +594,8 @@ async def test_metrics_require_read_access_to_all_sessions(ledger: LocalLedger, 
     assert (await fetch(f"{host}/metrics")).status == 401
     assert (await fetch(f"{host}/metrics", headers=BOB)).status == 403
 
-    async def root(request: HTTPConnection, session: SessionRecord | None, verb: str) -> str:
+    async def allow_all(request: HTTPConnection, session: SessionRecord | None, verb: str) -> str:
         return "root"
 
-    async with running(callslip.asgi(ledger, authorize=root)) as url:
+    async with running(callslip.asgi(ledger, authorize=allow_all)) as url:
         assert (await fetch(f"{url}/metrics")).status == 200
