@@ -23,6 +23,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Request, Route, expect, sync_playwright
 
 from tests.chromium.install import ADVICE, environment, find
+from tests.conftest import LONG
 from tests.support.cli_process import running_process
 from tests.support.paths import ROOT
 
@@ -43,11 +44,10 @@ FLAGS = (
     "--force-color-profile=srgb",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
-LOOKS = [(theme, width) for theme in ("light", "dark") for width in (1280, 380)]
-"""The themes and widths in which every view is checked."""
-
 IMAGES = ROOT / "docs" / "images"
 GOLDENS = os.environ.get("CALLSLIP_GOLDENS", "") not in ("", "0")
+LOOKS = [("light", 1280), ("dark", 380), *([("light", 380), ("dark", 1280)] if LONG or GOLDENS else [])]
+"""The themes and widths in which every view is checked."""
 
 _RECORD_VIOLATIONS = """
 globalThis.__violations = [];

@@ -6,8 +6,10 @@ import json
 import random
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
+from tests.conftest import LONG
 from tests.support.browser import Server, in_browser, serving
 from tests.support.cli_process import free_port, run
 from tests.support.sample_sessions import OPTIONS, event, every_state, live_run
@@ -61,11 +63,12 @@ def test_identical_commands_are_distinguished_by_id(site: Server) -> None:
     tab.assert_no_problems()
 
 
+@pytest.mark.chaos
 @in_browser
 def test_reload_at_any_time_shows_the_same(site: Server) -> None:
-    """At twenty random times of a live run, the entries and texts are the same before and after a reload."""
+    """At random times of a live run, the entries and texts are the same before and after a reload."""
     run = list(live_run(6, 9))
-    moments = set(random.Random(6).sample(range(1, len(run)), 20))
+    moments = set(random.Random(6).sample(range(1, len(run)), 40 if LONG else 8))
     seq = site.append("reload", *run[0])
     window = site.window(height=12_000)
     window.context.clock.set_fixed_time(NOW)  # Otherwise durations would tick between the two reads.
@@ -146,5 +149,5 @@ def test_page_catches_up_after_a_server_restart(tmp_path: Path) -> None:
         tab.wait_for_seq(server.append("s", event("message.user", text="afterwards")))
         tab.until(lambda: tab.state("status") == "live", "that it is live")
         assert [row.text.split("\n")[-1] for row in tab.rows()] == ["before", "meanwhile", "afterwards"]
-        tab.ignore_problems("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED", "ERR_CONNECTION_RESET")
+        tab.ignore_problems("net::ERR_", "503")  # How a request fails depends on how far the server has stopped.
         tab.assert_no_problems()

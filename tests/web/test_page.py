@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator
 
-from tests.support.browser import GOLDENS, LOOKS, Server, Tab, in_browser, serving
+from tests.support.browser import LOOKS, Server, Tab, in_browser, serving
 from tests.support.sample_sessions import (
     HOSTILE,
     STATES,
@@ -69,6 +69,7 @@ def test_page_is_small(gallery: Server) -> None:
     tab.assert_no_problems()
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(("theme", "width"), LOOKS)
 @in_browser
 def test_every_state_has_a_label_and_passes_axe(gallery: Server, theme: str, width: int) -> None:
@@ -129,7 +130,8 @@ VIEWS: dict[str, tuple[str, Callable[[Tab], object]]] = {
 }
 
 
-@pytest.mark.parametrize(("theme", "width"), LOOKS if GOLDENS else [("light", WIDE), ("dark", 380)])
+@pytest.mark.chaos
+@pytest.mark.parametrize(("theme", "width"), LOOKS)
 @in_browser
 def test_every_view_passes_axe(gallery: Server, theme: str, width: int) -> None:
     """Lists, timeline, waterfall, filters, history, inbox, commands: no axe violation and no horizontal scrolling."""

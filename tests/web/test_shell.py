@@ -73,6 +73,7 @@ def test_all_tabs_of_a_browser_share_one_stream(tmp_path: Path) -> None:
             tab.assert_no_problems()
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(("theme", "width"), LOOKS)
 @in_browser
 def test_not_found_pages_pass_axe(site: Server, theme: str, width: int) -> None:
