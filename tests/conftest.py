@@ -17,6 +17,7 @@ from tests.support.paths import ROOT
 from tests.support.quick import (  # noqa: F401 (hooks of pytest)
     pytest_addoption,
     pytest_collection_modifyitems,
+    pytest_ignore_collect,
     pytest_runtest_protocol,
     pytest_runtest_teardown,
 )

@@ -108,6 +108,7 @@ async def test_acknowledged_events_survive_a_power_cut_at_any_moment(tmp_path: P
 
 
 @pytest.mark.anyio
+@pytest.mark.chaos
 async def test_a_power_cut_during_creation_leaves_a_file_that_opens(tmp_path: Path) -> None:
     """C6: after a cut at any of the first operations, opening the file completes its creation."""
     rng = random.Random(5)

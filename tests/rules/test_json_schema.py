@@ -233,6 +233,7 @@ def schemas(subschemas: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 branches = st.recursive(st.booleans() | schemas(st.booleans()), schemas, max_leaves=6)
 
 
+@pytest.mark.chaos
 @settings(max_examples=2000 if LONG else 60)
 @given(schemas(branches), st.fixed_dictionaries({"x": schemas(st.booleans()), "y/z": st.booleans()}), values)
 def test_results_match_a_complete_validator(schema: dict[str, Any], defs: dict[str, Any], value: Any) -> None:
