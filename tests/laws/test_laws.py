@@ -453,7 +453,8 @@ async def trace_statements(length: int, drafts: list[Event]) -> list[list[str]]:
         for draft in drafts:
             executed.clear()
             await ledger.log.append(SESSION, [draft])
-            statements_by_draft.append(list(executed))
+            # The end of a turn is followed by a checkpoint in the background.
+            statements_by_draft.append(executed[: executed.index("COMMIT")])
         return statements_by_draft
 
 
