@@ -18,7 +18,7 @@ import pytest
 
 READ_PACKAGES = ("tests", "callslip")
 """The packages whose code is read."""
-MAX_CASES = 3
+MAX_CASES = 2
 """How many cases of one test are run, at most."""
 STARTING_MODULES = {"subprocess", "multiprocessing", "pty", "playwright"}
 STARTING_NAMES = {
