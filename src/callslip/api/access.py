@@ -23,6 +23,10 @@ class Access(Protocol):
         """Return the caller's name, or raise if the caller may not write to a session, which may not exist yet."""
         ...
 
+    async def allows(self, session: str, verb: Verb) -> bool:
+        """Return whether the caller has a right in a session, which may not exist yet."""
+        ...
+
     async def require_identity(self) -> None:
         """Raise if the caller is unknown, so that only known callers learn that something does not exist."""
         ...
@@ -39,6 +43,9 @@ class FullAccess:
 
     async def require_write(self, session: str) -> str:
         return ""
+
+    async def allows(self, session: str, verb: Verb) -> bool:
+        return True
 
     async def require_identity(self) -> None:
         return None

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from callslip.api.access import FULL_ACCESS, Access
 from callslip.api.find import find_approval
-from callslip.errors import InvalidInputError
+from callslip.errors import InvalidInputError, PermissionDeniedError
 from callslip.formats.registry import FORMATS
 from callslip.ledger.event_log import EventLog
+from callslip.ledger.write import AnswerCheck, PostedAnswer
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import decode_event
@@ -44,8 +45,7 @@ async def approve(
     chosen = _select_option(record, option, allow=True)
     if record.state == "pending":
         request = await load_request(log, record)
-        if request is not None and request.source in _EXTERNAL_SOURCES and record.options and not chosen:
-            raise InvalidInputError("option", f"no option of approval {record.id} is known to allow it; name one")
+        _check_foreign_option(record, request, chosen)
         input = input if input is UNSET else _check_edited_input(request, input)
     answer = ev.ApprovalGranted(approval=record.id, option=chosen, by=by, reason=reason, input=input)
     return await _append_answer(log, record, answer)
@@ -77,6 +77,35 @@ async def withdraw(
     return await _append_answer(log, record, ev.ApprovalWithdrawn(approval=record.id, by=by, reason=reason))
 
 
+async def check_posted_answers(session: str, source: str, caller: str, access: Access) -> AnswerCheck:
+    """Return the check of answers that a caller posts as messages of a format.
+
+    A foreign agent's answer to its own request is a report: its user decided. Every other answer is a decision of the
+    caller, who needs the right to approve, and follows the rules of `approve` and `deny`.
+    """
+    may_answer = await access.allows(session, "approve")
+
+    def check(posted: PostedAnswer) -> ev.ApprovalAnswer:
+        answer, approval, request, call = posted
+        is_foreign = source in _EXTERNAL_SOURCES and call.source == source and not call.owner
+        if is_foreign and request is not None and (request.source, request.requested_by) == (source, caller):
+            return answer
+        if not may_answer:
+            raise PermissionDeniedError(f"approval {approval.id} can only be answered with the right to approve")
+        answer = structs.replace(answer, by=caller or answer.by)
+        if isinstance(answer, ev.ApprovalWithdrawn):
+            return answer
+        allow = isinstance(answer, ev.ApprovalGranted)
+        answer = structs.replace(answer, option=_select_option(approval, answer.option, allow=allow))
+        if isinstance(answer, ev.ApprovalGranted):
+            _check_foreign_option(approval, request, answer.option)
+            if answer.input is not UNSET:
+                answer = structs.replace(answer, input=_check_edited_input(request, answer.input))
+        return answer
+
+    return check
+
+
 async def _find_for_answer(
     log: EventLog, id_or_prefix: str, by: str, session: str, access: Access
 ) -> tuple[ApprovalRecord, str]:
@@ -102,6 +131,12 @@ def _select_option(record: ApprovalRecord, option: str, *, allow: bool) -> str:
         effect = "rejects" if allow else "allows"
         raise InvalidInputError("option", f"{option!r} of approval {record.id} {effect} the call")
     return option
+
+
+def _check_foreign_option(record: ApprovalRecord, request: ev.ApprovalRequested | None, chosen: str) -> None:
+    """Raise InvalidInputError if a foreign agent offered options and none of them is known to allow the call."""
+    if request is not None and request.source in _EXTERNAL_SOURCES and record.options and not chosen:
+        raise InvalidInputError("option", f"no option of approval {record.id} is known to allow it; name one")
 
 
 def _check_edited_input(request: ev.ApprovalRequested | None, input: Any) -> Any:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, structs
 from starlette.responses import Response
 
+from callslip.api.approvals import check_posted_answers
 from callslip.api.ledger import LocalLedger
 from callslip.api.sessions import list_keys, read_by_seq, write_or_create
 from callslip.errors import ConflictError, InvalidInputError
@@ -24,8 +25,9 @@ from callslip.http import schemas
 from callslip.http.problems import UnsupportedMediaTypeError
 from callslip.http.request import RequestAccess, RequestContext, Route, json_response
 from callslip.ingest.conversations import Conversation, Conversations, joined
+from callslip.ledger.event_log import EventLog
 from callslip.model import codec
-from callslip.model.events import Chunks, Draft, Event, Raw, SessionInfo, encode_event
+from callslip.model.events import ApprovalAnswer, Chunks, Draft, Event, Raw, SessionInfo, encode_event
 from callslip.model.names import check_session_name
 
 IDLE_S = 600.0
@@ -96,7 +98,7 @@ class Posts:
             result = await self._find_result(session, key, mark, query.returns == "events")
             if result is not None:
                 return result
-            write = _Write(self._log, access, query.format)
+            write = _Write(self._log, access, query.format, conversation[2])
             async with self._forget_on_error(conversation):
                 for message in messages:
                     for part, part_message, drafts in conversations.read(message):
@@ -194,9 +196,10 @@ def check_drafts(drafts: list[Draft]) -> list[Draft]:
 class _Write:
     """The events of one body, by session."""
 
-    def __init__(self, log: Any, access: RequestAccess, format: str) -> None:
+    def __init__(self, log: EventLog, access: RequestAccess, format: str, caller: str) -> None:
         self._log = log
         self._access = access
+        self._caller = caller
         self._source = "" if format == "events" else format
         self._events: dict[str, list[Event]] = {}
 
@@ -210,12 +213,18 @@ class _Write:
     async def append(self, conversation: Conversation, drafts: list[Draft]) -> None:
         """Append drafts to the session of a conversation, creating it if needed."""
 
+        session, check_answer = conversation.session, None
+        if any(isinstance(draft.event, ApprovalAnswer) for draft in drafts):
+            check_answer = await check_posted_answers(session, self._source, self._caller, self._access)
+
         async def write(before: Sequence[Draft]) -> list[Event]:
-            events = await self._log.append(conversation.session, [*before, *drafts], source=self._source)
+            events = await self._log.append(
+                session, [*before, *drafts], source=self._source, caller=self._caller, check_answer=check_answer
+            )
             return events[len(before) :]
 
-        events = await write_or_create(self._log, conversation.session, write, access=self._access)
-        self._events.setdefault(conversation.session, []).extend(events)
+        events = await write_or_create(self._log, session, write, access=self._access)
+        self._events.setdefault(session, []).extend(events)
 
     def result(self, session: str, *, with_events: bool) -> schemas.Appended:
         seqs = {name: max((event.seq for event in events), default=0) for name, events in self._events.items()}

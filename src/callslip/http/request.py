@@ -205,6 +205,13 @@ class RequestAccess:
     async def require_write(self, session: str) -> str:
         return (await self._context.admit_to(session, "write"))[1].name
 
+    async def allows(self, session: str, verb: Verb) -> bool:
+        try:
+            await self._context.admit_to(session, verb)
+        except (NotFoundError, PermissionDeniedError):
+            return False
+        return True
+
     async def require_identity(self) -> None:
         await self._context.require_authenticated()
 

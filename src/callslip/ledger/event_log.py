@@ -13,12 +13,14 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+from msgspec import structs
+
 from callslip.errors import CallslipError, NotFoundError, SlowReaderError, StoreError
 from callslip.ledger import checkpoint, liveness, queries
 from callslip.ledger.aio import cancel_all
 from callslip.ledger.feed import Feed
 from callslip.ledger.validation import DraftValidator
-from callslip.ledger.write import WriteContext, write_events
+from callslip.ledger.write import AnswerCheck, WriteContext, write_events
 from callslip.model.entries import Patch, Snapshot
 from callslip.model.events import MAY_BE_LARGE, Blob, Draft, Event, TurnEnded, decode_event
 from callslip.model.names import check_id, check_session_name
@@ -90,10 +92,13 @@ class EventLog:
         source: str = "",
         owner: str = "",
         strict: bool = False,
+        caller: str = "",
+        check_answer: AnswerCheck | None = None,
     ) -> list[Event]:
         """Append drafts to a session, all or none, and return their events once they are durable.
 
         With `strict` an impossible step raises InvalidTransitionError; without it the step is recorded as illegal.
+        `caller` and `check_answer` are for drafts that a caller of a server posted.
         """
         if session not in self._checked_names:
             if len(self._checked_names) >= MAX_CHECKED_NAMES:
@@ -105,6 +110,8 @@ class EventLog:
             source=source,
             owner=owner,
             strict=strict,
+            caller=caller,
+            check_answer=check_answer,
         )
 
     def transact_drafts(
@@ -115,6 +122,8 @@ class EventLog:
         source: str,
         owner: str = "",
         strict: bool = True,
+        caller: str = "",
+        check_answer: AnswerCheck | None = None,
     ) -> Awaitable[T]:
         """Validate drafts and return the result of `work` over them, decided in one transaction."""
         validate = self._validator.validate
@@ -122,6 +131,8 @@ class EventLog:
         context = self._contexts.get((source, owner, strict)) or self.write_context(
             source=source, owner=owner, strict=strict
         )
+        if caller or check_answer is not None:
+            context = structs.replace(context, caller=caller, check_answer=check_answer)
         if owner or [draft for draft in valid if type(draft.event) in MAY_BE_LARGE]:
             return self._transact_prepared(valid, work, context)
         return self.store.transact(lambda unit: work(unit, valid, context))

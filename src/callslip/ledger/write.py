@@ -6,14 +6,14 @@ texts and matching are in `lifecycle`, `redaction` and `projection`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import msgspec
 from msgspec import structs
 
-from callslip.errors import ConflictError, InvalidInputError, InvalidTransitionError
+from callslip.errors import ConflictError, InvalidInputError, InvalidTransitionError, PermissionDeniedError
 from callslip.model import codec, ids
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event, Verdict, encode_event
@@ -45,13 +45,31 @@ E = TypeVar("E", bound=Event)
 MS = 1000
 
 
+class PostedAnswer(NamedTuple):
+    """An answer in a posted message, with what it answers. The request is None if retention has removed it."""
+
+    answer: ev.ApprovalAnswer
+    approval: ApprovalRecord
+    request: ev.ApprovalRequested | None
+    call: CallRecord
+
+
+AnswerCheck = Callable[[PostedAnswer], ev.ApprovalAnswer]
+"""Return the answer to write for a posted one, or raise an error."""
+
+
 class WriteContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The source and owner of a write, and its settings. With `strict` an impossible step raises an error."""
+    """The source and owner of a write, and its settings. With `strict` an impossible step raises an error.
+
+    A write for a caller of a server has the caller's name and a check of the answers to requests for approval.
+    """
 
     redactor: Redactor
     source: str = ""
     owner: str = ""
     strict: bool = False
+    caller: str = ""
+    check_answer: AnswerCheck | None = None
     ingest_lease: float = 600.0
     turn_grace: float = 2.0
 
@@ -237,6 +255,8 @@ class WriteOperation:
                 f"{ev.type_of(event)} is not possible while call {event.call or '?'} is {state}"
             )
         if verdict == "applied":
+            if self.context.caller and isinstance(event, ev.ApprovalRequested) and record is not None:
+                self._check_requester(record)
             event = self._with_identity(event, record)
         else:
             event = self._with_call(event, record, verdict)
@@ -289,7 +309,8 @@ class WriteOperation:
         """Return an event to apply with the id of its call, a new id for a new call."""
         session = self.session.name
         if isinstance(event, ev.ApprovalRequested):
-            event = structs.replace(event, approval=self._new_approval_id(event.approval))
+            approval = self._new_approval_id(event.approval)
+            event = structs.replace(event, approval=approval, requested_by=self.context.caller)
         if record is not None:
             new = tuple(alias for alias in event.aliases if self.unit.alias(session, alias.ns, alias.id) != record.id)
             return structs.replace(event, call=record.id, aliases=new)
@@ -321,8 +342,12 @@ class WriteOperation:
         verdict = classify_answer(record, approval, event)
         if verdict != "applied" and self.context.strict:
             raise ConflictError(f"approval {event.approval} is not pending", approval)
-        if approval is not None and isinstance(event, ev.ApprovalGranted) and verdict == "applied":
-            self._check_unchanged(approval, record)
+        if approval is not None and record is not None and verdict == "applied":
+            if self.context.check_answer is not None:
+                posted = PostedAnswer(event, approval, self._find_request(approval), record)
+                event = self.context.check_answer(posted)
+            if isinstance(event, ev.ApprovalGranted):
+                self._check_unchanged(approval, record)
         if approval is not None:
             event = structs.replace(event, approval=approval.id, aliases=())
         event = self._with_call(event, record, verdict)
@@ -333,11 +358,23 @@ class WriteOperation:
             self._renew_lease(event)
         return done
 
+    def _find_request(self, approval: ApprovalRecord) -> ev.ApprovalRequested | None:
+        event = self.unit.event(self.session.name, approval.entry)
+        return event if isinstance(event, ev.ApprovalRequested) else None
+
+    def _check_requester(self, record: CallRecord) -> None:
+        """Refuse a posted request that would replace the pending request of another caller."""
+        approval = self.unit.approval(record.approval) if record.approval else None
+        request = self._find_request(approval) if approval and approval.state == "pending" else None
+        if request is not None and request.requested_by != self.context.caller:
+            raise PermissionDeniedError(f"call {record.id} waits for the answer to a request of another caller")
+
     def _check_unchanged(self, approval: ApprovalRecord, record: CallRecord | None) -> None:
         """Refuse an approval of changed arguments, except for a call that an external agent runs in any case."""
-        if not self.context.strict or record is None or record.input_mark == approval.input_mark:
+        is_checked = self.context.strict or self.context.check_answer is not None
+        if not is_checked or record is None or record.input_mark == approval.input_mark:
             return
-        request = self.unit.event(self.session.name, approval.entry)
+        request = self._find_request(approval)
         if request is None or request.source == SOURCE_PYTHON or record.client:
             raise ConflictError(
                 f"the arguments of call {record.id} changed since approval {approval.id} was requested", approval

@@ -267,7 +267,8 @@ class CallLost(CallEnd, frozen=True, tag="call.lost"):
 class ApprovalRequested(CallUpdate, frozen=True, tag="approval.requested"):
     """The agent or a tool requested approval for the call. RULE 5.
 
-    `schema` is the JSON Schema of the arguments, which edited arguments must match.
+    `schema` is the JSON Schema of the arguments, which edited arguments must match. `requested_by` is the caller that
+    posted the request to a server; the ledger sets it.
     """
 
     approval: str = ""
@@ -275,6 +276,7 @@ class ApprovalRequested(CallUpdate, frozen=True, tag="approval.requested"):
     options: list[Any] = []
     expires_at: int = 0
     schema: MaybeJson = None
+    requested_by: str = ""
 
 
 class ApprovalAnswer(CallEvent, frozen=True):
