@@ -1,1 +1,1 @@
-"""Pure functions over the model: lifecycle, fold, text, projection, redaction, schemas."""
+"""Pure functions over the model: lifecycle, fold, text, projection, redaction, schemas, shell commands."""
