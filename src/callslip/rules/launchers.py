@@ -1,0 +1,397 @@
+"""Decide whether a simple command can run another program, or code, that is written in its own words.
+
+`git *` in a rule means what git does. It does not mean `git -c core.pager='sh -c ...' log`, where git only starts
+something else, nor `sort -o ~/.bashrc`, which is a redirection in another form. A rule with wildcards does not allow
+such commands. The lists cannot be complete: a rule with wildcards trusts the program that it names, with its settings,
+hooks and plugins. What is listed is checked widely: if an ordinary argument looks like an option, a person is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from callslip.rules.shell_command import Word
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+class _Options:
+    """Options of a program: `--name` also abbreviated or with other hyphens, `-x` also within `-axb`, and `-word`."""
+
+    def __init__(self, text: str) -> None:
+        options = text.split()
+        self._names = [self._plain(option) for option in options if option.startswith("--")]
+        self._letters = {option[1] for option in options if len(option) == 2}
+        self._words = frozenset(options)
+
+    @staticmethod
+    def _plain(option: str) -> str:
+        return option.replace("-", "").lower()
+
+    def has(self, word: str) -> bool:
+        """Return whether a word is one of the options, or may be one."""
+        name = word.partition("=")[0]
+        if word.startswith("--"):
+            plain = self._plain(name)
+            return bool(plain) and name not in _FULL_NAMES and any(other.startswith(plain) for other in self._names)
+        return name in self._words or (word.startswith("-") and not self._letters.isdisjoint(word[1:]))
+
+
+# Programs that run a command from their arguments: shells, builtins of shells, and prefixes such as sudo.
+_SHELLS = _names("""
+ash bash busybox cmd coreutils csh dash elvish fish ksh mksh nu oksh pdksh posh powershell pwsh rbash sash sh tcsh
+toybox wsl xonsh yash zsh
+""")
+_BUILTINS = _names("""
+- . alias autoload bind builtin command compgen complete coproc declare emulate enable eval exec export fc functions
+getopts hash history jobs let local mapfile nocorrect noglob read readarray readonly repeat sched set setopt shopt
+source time trap typeset unalias unset unsetopt vared zle zmodload
+""")
+_PREFIXES = _names("""
+abduco adb alacritty ansible ansible-playbook arch at autossh aws-vault batch bpftrace bunx bwrap byobu caffeinate
+capsh ccache chamber choom chpst chroot chrt concurrently corepack cpulimit crontab cross-env daemonize dbus-launch
+dbus-run-session direnv distcc doas dotenv dtach dtruss dumb-init dzdo entr env envdir expect fakechroot fakeroot
+firejail flock foreman forever gdb gio gnome-terminal gosu guix heaptrack honcho hyperfine i386 ionice kitty knife
+konsole ksu launchctl ld.so linux32 linux64 lldb ltrace mosh mpiexec mpirun multitime nc ncat netcat newgrp nice nix
+nix-build nix-env nix-instantiate nix-shell nodemon nohup npx nq nsenter numactl open openvt osascript parallel perf
+pipx pkexec pm2 prlimit proot proxychains proxychains4 puppet rlogin rlwrap rr rsh run-mailcap run-parts runuser
+s6-setuidgid salt sbatch sccache scp screen script scriptreplay setarch setlock setpriv setsid sftp sg slogin socat
+socket softlimit srun ssh sshpass start-stop-daemon stdbuf strace su su-exec sudo sudoedit systemd-cat systemd-inhibit
+systemd-run taskset telnet timeout tini tmate tmux torify torsocks truss tsocks tsp uftrace unbuffer unshare uvx
+vagrant valgrind watch watchexec winpty with-contenv x-terminal-emulator x86_64 xargs xcrun xdg-open xterm xvfb-run
+zellij
+""")
+_WRAPPERS = _SHELLS | _BUILTINS | _PREFIXES
+
+# Programs that run code, or a shell from inside: interpreters, editors, pagers, clients of databases.
+_INTERPRETERS = _names("""
+bpython clisp clj clojure composite conjure convert crash csi cython d8 dc debugfs deno dialog dotnet-script duckdb
+dvips ecl ed editor electron elinks elixir emacs emacsclient erl escript ex exiftool fsi ftp fzf ghci gm gnuplot groff
+groovy gs guile gvim helix hx identify iex info ipython irb java jjs joe jrunscript jshell julia jupyter kak kotlin
+kotlinc latex latexmk lein less lftp links lua luajit lualatex luatex lynx m4 magick mail mailx man mariadb matlab
+maxima mc mcedit micro mogrify mongo mongosh mono montage more most msfconsole msgfilter mutt mysql nano ncftp newlisp
+node nodejs nroff nvim ocaml octave pager pdb pdflatex pdftex perl php pico pry psql psysh pypy python pythonw qjs
+r racket rails ranger red rscript ruby runghc runhaskell rview rvim sage sbcl scala scanmem sensible-browser
+sensible-editor sensible-pager sk slsh smbclient sqlite stack swift tasksh tclkit tclsh tex texlua troff ts-node tsx
+utop vi view vim vimdiff w3m wine wish xelatex xetex yelp
+""")
+
+# Options of programs that are otherwise harmless. Most start a program or load code; some write to a file.
+_OPTIONS = {
+    "ack ag": "--pager --ackrc --output",
+    "apt apt-get apt-cache aptitude": "-o --option -c --config-file",
+    "aria2c": "--on-download-start --on-download-complete --on-download-error --on-bt-download-complete --conf-path",
+    "asciidoctor rspec": "-r --require -I --options",
+    "bat batcat delta": "--pager --diff-so-fancy --config-file",
+    "bundle bundler": "-r --gemfile",
+    "cargo": "--config -Z --manifest-path -C",
+    "composer": "-d --working-dir",
+    "cpio": "--rsh-command --rmt-command -F",
+    "curl": "-o -O --output --output-dir --remote-name --remote-name-all -K --config -D --dump-header -c --cookie-jar"
+    " --trace --trace-ascii --stderr --libcurl --engine --etag-save --hsts --alt-svc -w --write-out --unix-socket"
+    " --abstract-unix-socket",
+    "dpkg": "--pre-invoke --post-invoke --status-logger --admindir --root",
+    "eslint": "-c --config --rulesdir --resolve-plugins-relative-to --plugin --parser -f --format -o --output-file",
+    "fd fdfind": "-x --exec -X --exec-batch",
+    "flake8 pylint mypy pyright": "--config --config-file --append-config --rcfile --init-hook --load-plugins"
+    " --python-executable --pythonpath --plugin --enable-extensions --output --output-file --junit-xml --html-report"
+    " --txt-report --install-types",
+    "gpg gpg2": "-o --output --agent-program --dirmngr-program --photo-viewer --exec-path --options --homedir"
+    " --keyserver-options --pinentry-program",
+    "gradle gradlew": "-I --init-script -b --build-file -c --settings-file -p --project-dir -D --system-prop"
+    " --include-build --gradle-user-home -g",
+    "helm kubectl oc": "--kubeconfig --post-renderer --plugins --output-directory",
+    "hg": "--config --cwd -R --repository",
+    "iconv shuf tree": "-o --output",
+    "install": "-s --strip --strip-program",
+    "jest vitest mocha ava tap cypress playwright": "-c --config -r --require --import --loader --rootDir --root"
+    " --globalSetup --globalTeardown --setupFiles --setupFilesAfterEnv --runner --testRunner --reporters --reporter"
+    " --transform --resolver --env --environment --file --preset --outputFile --node-option --testEnvironment"
+    " --testSequencer --testResultsProcessor --coverageReporters --projects --project --filter --modulePaths --roots"
+    " --moduleNameMapper --prettierPath --snapshotSerializers --watchPlugins --config-file --browser --ui -R -u -P",
+    "jj": "--config --config-toml --config-file -R --repository --tool",
+    "just": "-f --justfile -d --working-directory --shell --shell-arg -c --command -e --edit --set --chooser",
+    "mvn mvnw": "-f --file -s --settings -gs --global-settings -t --toolchains -D --define",
+    "ninja samu": "-f -C -t",
+    "nmap": "--script --interactive --datadir -o --stylesheet",
+    "nox tox": "-f --noxfile -c --conf -x --override --root --workdir",
+    "npm pnpm yarn": "--prefix -C --dir --cwd --script-shell --node-options --shell --shell-emulator --userconfig"
+    " --globalconfig --git --editor --viewer --browser -c --call --package --init-module --config --modules-folder"
+    " --use-yarnrc --require --import --loader --globalSetup --globalTeardown --setupFiles --setupFilesAfterEnv"
+    " --runner --testRunner --testEnvironment --transform --resolver --reporters --rootDir --preset",
+    "pacman yum dnf zypper": "--config -c --hookdir --gpgdir --dbpath --root --installroot --setopt",
+    "pandoc": "-F --filter -L --lua-filter --pdf-engine -o --output --defaults -d --extract-media --data-dir",
+    "patch": "-o --output -e --ed -r",
+    "phpunit": "--bootstrap -c --configuration --prepend --printer --extensions",
+    "pip": "--python --log --config-settings",
+    "prettier rollup webpack vite stylelint": "-c --config --plugin --require",
+    "pytest py.test": "-p -c --config-file --rootdir --basetemp --pdbcls -o --override-ini --pastebin --confcutdir"
+    " --log-file --junit-xml --junitxml --html --debug --report-log --cov-config --tx --px --ds --dc",
+    "rake": "-f --rakefile -r --require -e --execute -E --execute-continue -p --execute-print -I --libdir",
+    "rg": "--pre --pre-glob --hostname-bin",
+    "rpm rpmbuild rpmquery rpmverify": "-E --eval -D --define --pipe --rcfile --macros --load",
+    "rsync": "-e --rsh --rsync-path -M --remote-option --daemon --config --password-file --log-file --write-batch",
+    "ruff": "-o --output-file",
+    "sdiff": "-o --output",
+    "sort": "-o --output --compress-program -T --files0-from",
+    "split": "--filter",
+    "svn": "--config-option --config-dir --diff-cmd --diff3-cmd --editor-cmd --merge-cmd",
+    "tar bsdtar": "-I -F --use-compress-program --checkpoint-action --to-command --info-script --new-volume-script"
+    " --rsh-command --rmt-command --occurrence-action --options -T --files-from --index-file",
+    "tcpdump tshark wireshark dumpcap": "-z -w -X",
+    "uv poetry pipenv hatch pdm rye pixi": "--directory --project -C --config-file --python -p --cache-dir",
+    "wget": "-e --execute --config --use-askpass -O --output-document -o --output-file -a --append-output -P"
+    " --directory-prefix -i --input-file --post-file --body-file --warc-file",
+    "xmllint xsltproc": "-o --output --shell --path",
+    "yq": "-i --inplace -s --split-exp --from-file",
+    "yt-dlp youtube-dl": "--exec --exec-before-download --config-locations --config-location --downloader"
+    " --external-downloader --plugin-dirs --postprocessor-args -o --output -P",
+    "zip": "-T -TT --test --unzip-command",
+}
+
+_FULL_NAMES = _names("--cov --coverage")
+"""Options that look like abbreviations of another one."""
+
+# The same for options that are words with one dash, or two.
+_WORD_OPTIONS = {
+    "find gfind bfs": "-exec -execdir -ok -okdir -delete -fprint -fprint0 -fprintf -fls",
+    "go": "-exec -toolexec -vettool -overlay -modfile -C -ldflags -gccgoflags -gcflags -asmflags -compiler -pkgdir -w"
+    " -test.outputdir -outputdir",
+    "openssl": "-engine -provider -provider-path -out -writerand -config -keyout -signature",
+    "terraform tofu": "-chdir -plugin-dir -from-module -out -state -state-out -backend-config",
+}
+
+# The first word after the program that makes it a launcher.
+_SUBCOMMANDS = {
+    "asdf mise rtx rbenv pyenv nodenv jenv nvm fnm volta": "exec x run shell use plugin plugins set",
+    "bazel bazelisk": "run",
+    "bundle bundler": "exec console open config plugin",
+    "cargo": "config script",
+    "composer": "exec run-script run config global",
+    "conda mamba micromamba": "run config env",
+    "dotnet": "exec run tool script fsi new",
+    "gem": "exec open",
+    "gh": "alias extension extensions ext codespace cs config browse",
+    "go": "run generate tool",
+    "heroku flyctl fly railway": "run ssh exec shell console",
+    "ip": "netns vrf",
+    "npm": "exec x init innit create explore edit config c set set-script pkg",
+    "pip": "config",
+    "poetry pipenv hatch pdm rye pixi": "run shell env config exec x self plugin",
+    "snap flatpak": "run",
+    "uv": "run tool x",
+}
+
+# Programs of which only these first words are known to start nothing.
+_HARMLESS_SUBCOMMANDS = {
+    "bun": "test install i ci add remove rm update outdated pm --version -v",
+    "cmake": "--build --version --install",
+    "docker podman nerdctl": "ps images logs inspect version info stats top port diff history events search",
+    "docker-compose": "ps logs images version top port",
+    "helm": "list ls status get history version search",
+    "kubectl oc": "get describe logs top version explain api-resources api-versions cluster-info",
+    "openssl": "version x509 dgst rand prime ciphers",
+    "pnpm yarn": "install i add remove rm up update upgrade why list ls info outdated audit test t build lint start"
+    " dev format typecheck check --version -v",
+    "systemctl": "status is-active is-enabled is-failed list-units list-unit-files list-timers show cat",
+}
+
+_GIT_FLAGS = _names("--no-pager -P --no-optional-locks --literal-pathspecs --no-replace-objects --version -v")
+_GIT_SUBCOMMANDS = _names("""
+archimport bugreport checkout-index citool credential credential-cache credential-store cvsexportcommit cvsimport
+cvsserver daemon diagnose difftool difftool--helper fast-import filter-branch for-each-repo gui help hook http-backend
+imap-send instaweb mailinfo mailsplit maintenance merge-index merge-one-file mergetool mergetool--lib p4 receive-pack
+remote-ext remote-fd remote-http remote-https scalar send-email sh-i18n sh-setup shell submodule--helper svn
+update-server-info upload-archive upload-pack web--browse
+""")
+_GIT_OPTIONS = (
+    "--config --config-env --edit-description --exec --exec-path --ext-diff --extcmd --interactive"
+    " --open-files-in-pager --output --receive-pack --remote --template --tool --upload-pack"
+)
+_GIT_SHORT_OPTIONS = {"grep": " -O", "clone": " -u -c", "rebase": " -x -i", "archive": " -o", "ls-remote": " -u"}
+_GIT_CONFIG_READS = _names("--get --get-all --get-regexp --get-urlmatch --list -l list get")
+
+_MAKE_OPTIONS = _Options("-f -C -E -I --file --makefile --directory --eval --include-dir")
+_SED_SCRIPT = re.compile(  # Print, delete, quit or replace at addresses; no other command.
+    r"""(?:\s*(?:\d+|\$|/[^/\\[]*/)?(?:,(?:\+?\d+|\$|/[^/\\[]*/))?\s*!?
+    (?:[pdqD=]|s(?P<mark>[/|\#,@:])(?:(?!(?P=mark))[^\\[]|\\.)*(?P=mark)(?:(?!(?P=mark))[^\\]|\\.)*(?P=mark)[gpiI0-9]*)?
+    \s*;?)""",
+    re.VERBOSE,
+)
+_SED_FLAGS = _names("-n -E -r -s -u -z -nE -En -nr -rn --quiet --silent --regexp-extended --null-data --posix")
+_AWK_ACTION = re.compile(r"system|getline|[|>@]")
+
+
+def find_launch(words: Sequence[Word]) -> str:
+    """Return why a command can run more than its own program, to follow "the command ..."; empty if it cannot."""
+    program = program_name(words)
+    if is_wrapper(words) or is_interpreter(words):
+        return f"runs what is written in the arguments of {program}"
+    texts = [word.text for word in words[1:]]
+    for name in _spellings(program):
+        reason = next((word for word in texts if _is_risky_option(name, word)), "") or _find_subcommand(name, texts)
+        reason = reason or (_CHECKS[name](texts) if name in _CHECKS else "")
+        if name in _CHECKED:
+            reason = reason or next((word.text for word in words[1:] if _may_be_option(word)), "")
+        if reason:
+            return f"can run other programs: {program} with {reason[:40]!r}"
+    return ""
+
+
+def _may_be_option(word: Word) -> bool:
+    """Return whether a wildcard for file names may become an option: a file can have the name of one."""
+    return word.glob == 0 or (word.glob > 0 and word.text.startswith("-"))
+
+
+def is_wrapper(words: Sequence[Word]) -> bool:
+    """Return whether the arguments of a program are another command, as those of sudo or xargs."""
+    return any(
+        name in _WRAPPERS or name.startswith(("ld-linux", "ld-musl")) for name in _spellings(program_name(words))
+    )
+
+
+def is_interpreter(words: Sequence[Word]) -> bool:
+    """Return whether a program runs code, such as python or an editor."""
+    return any(name in _INTERPRETERS for name in _spellings(program_name(words)))
+
+
+def program_name(words: Sequence[Word]) -> str:
+    """Return the name of a program without its folder, in lower case: some file systems ignore the case of letters."""
+    return words[0].text.rpartition("/")[2].lower() if words else ""
+
+
+def _spellings(program: str) -> list[str]:
+    """Return a name also without `.exe`, its version (python3.12), and the g of GNU programs (gsed)."""
+    name = re.sub(r"\.(exe|basic|tiny|nox|gtk3?|traditional|openbsd|real)$", "", program)
+    plain = name.rstrip("-.0123456789")
+    return [*dict.fromkeys(text for text in (name, plain, name.removeprefix("g"), plain.removeprefix("g")) if text)]
+
+
+def _by_name(table: dict[str, str]) -> dict[str, frozenset[str]]:
+    return {name: _names(values) for names, values in table.items() for name in names.split()}
+
+
+_OPTIONS_BY_NAME = {name: _Options(options) for names, options in _OPTIONS.items() for name in names.split()}
+_WORD_OPTIONS_BY_NAME = _by_name(_WORD_OPTIONS)
+_SUBCOMMANDS_BY_NAME = _by_name(_SUBCOMMANDS)
+_HARMLESS_BY_NAME = _by_name(_HARMLESS_SUBCOMMANDS)
+
+
+def _is_risky_option(program: str, word: str) -> bool:
+    name = word.partition("=")[0].replace("--", "-", 1)
+    options = _OPTIONS_BY_NAME.get(program)
+    return name in _WORD_OPTIONS_BY_NAME.get(program, ()) or (options is not None and options.has(word))
+
+
+def _find_subcommand(program: str, texts: list[str]) -> str:
+    """Return the word that makes a program a launcher. Options before it may have values, so then any word counts."""
+    words = texts if texts and texts[0].startswith("-") else texts[:1]
+    risky = next((word for word in words if word in _SUBCOMMANDS_BY_NAME.get(program, ())), "")
+    harmless = _HARMLESS_BY_NAME.get(program)
+    return risky or (words[0] if harmless is not None and words and words[0] not in harmless else "")
+
+
+def _check_git(texts: list[str]) -> str:
+    start = next((index for index, word in enumerate(texts) if word not in _GIT_FLAGS), len(texts))
+    if start == len(texts):
+        return ""
+    subcommand, *others = texts[start:]
+    if subcommand.startswith("-") or subcommand in _GIT_SUBCOMMANDS:
+        return subcommand
+    if subcommand == "config" and (not others or others[0] not in _GIT_CONFIG_READS):
+        return subcommand
+    if (subcommand == "bisect" and "run" in others) or (subcommand == "submodule" and {"foreach", "add"} & {*others}):
+        return subcommand
+    options = _Options(_GIT_OPTIONS + _GIT_SHORT_OPTIONS.get(subcommand, ""))
+    return next((word for word in others if options.has(word) or re.match(r"\w+(::|://-)", word)), "")
+
+
+def _check_make(texts: list[str]) -> str:
+    return next((word for word in texts if "=" in word or _MAKE_OPTIONS.has(word)), "")
+
+
+def _check_sed(texts: list[str]) -> str:
+    script = next((word for word in texts if not word.startswith("-")), "")
+    option = next((word for word in texts if word.startswith("-") and word not in _SED_FLAGS), "")
+    position = 0
+    while position < len(script) and (match := _SED_SCRIPT.match(script, position)) and match.end() > position:
+        position = match.end()
+    return option or script[position:]
+
+
+def _check_awk(texts: list[str]) -> str:
+    """Allow a program without output to files or commands, and the options -F and -v."""
+    position = 0
+    while position < len(texts) and (match := re.match(r"-([Fv])(.*)", texts[position], re.DOTALL)):
+        position += 1 if match[2] else 2
+    program, others = "".join(texts[position : position + 1]), texts[position + 1 :]
+    options = next((word for word in [program, *others] if word.startswith("-")), "")
+    return options or (program if _AWK_ACTION.search(program) else "")
+
+
+def _check_tar(texts: list[str]) -> str:
+    """Check options that are written without a dash in the first word, and archives on other computers."""
+    if texts and not texts[0].startswith("-") and ("I" in texts[0] or "F" in texts[0]):
+        return texts[0]
+    return next((word for word in texts if ":" in word.partition("/")[0]), "")
+
+
+def _check_compiler(texts: list[str]) -> str:
+    """Check options that choose the programs of a compiler; `@` reads more options from a file."""
+    options = _names(
+        "@ -B -specs --specs -wrapper -fplugin -fpass-plugin -Xclang -fuse-ld -Wl, -Xlinker -load --config"
+        " --gcc-toolchain --ld-path"
+    )
+    return next((word for word in texts if word.startswith((*options,))), "")
+
+
+def _check_files(texts: list[str]) -> str:
+    """Check arguments that are read from a file."""
+    return next((word for word in texts if word.startswith("@")), "")
+
+
+def _check_maven(texts: list[str]) -> str:
+    """Check goals of any plugin, which is downloaded."""
+    return next((word for word in texts if word.count(":") > 1), "")
+
+
+def _check_github(texts: list[str]) -> str:
+    """Check options for git, which follow two dashes."""
+    return "--" if "--" in texts else ""
+
+
+def _check_operands(texts: list[str]) -> str:
+    """Allow one file: the second is written."""
+    operands = [word for word in texts if not word.startswith("-")]
+    return "".join(operands[1:2])
+
+
+def _check_arithmetic(texts: list[str]) -> str:
+    """Some shells evaluate the operands of these builtins, also substitutions in them."""
+    return next((word for word in texts if "$" in word or "`" in word or word == "-v"), "")
+
+
+_CHECKS: dict[str, Callable[[list[str]], str]] = {
+    **dict.fromkeys(("cc", "gcc", "g++", "c++", "clang", "clang++"), _check_compiler),
+    **dict.fromkeys(("pytest", "py.test", "mypy"), _check_files),
+    **dict.fromkeys(("mvn", "mvnw"), _check_maven),
+    "gh": _check_github,
+    "git": _check_git,
+    "make": _check_make,
+    "remake": _check_make,
+    "sed": _check_sed,
+    "awk": _check_awk,
+    "mawk": _check_awk,
+    "nawk": _check_awk,
+    "tar": _check_tar,
+    "bsdtar": _check_tar,
+    "uniq": _check_operands,
+    "xxd": _check_operands,
+    "printf": _check_arithmetic,
+    "test": _check_arithmetic,
+    "print": _check_arithmetic,
+}
+_CHECKED = {*_OPTIONS_BY_NAME, *_WORD_OPTIONS_BY_NAME, *_SUBCOMMANDS_BY_NAME, *_HARMLESS_BY_NAME, *_CHECKS}
