@@ -114,15 +114,17 @@ def test_a_rule_matches_if_each_of_its_filters_does(load_policy: Any, filters: d
     ("command", "matches"),
     [
         (["/bin/bash", "-lc", "git status"], True),
-        ("/bin/bash -lc git status", True),
+        (["git", "status"], True),
+        ("git status", True),
+        ("/bin/bash -lc 'git status'", False),
         (["git", 1], False),
         ({"x": 1}, False),
         (None, False),
     ],
 )
 def test_a_list_of_words_is_matched_as_one_line(load_policy: Any, command: Any, matches: bool) -> None:
-    """Agents send commands as a string or as a list of words."""
-    policy = load_policy(rule_toml(input__command="* git status"))
+    """Agents send commands as a string or as a list of words, of which a shell and its option are omitted."""
+    policy = load_policy(rule_toml(input__command="git *"))
     assert bool(chosen_option(policy, request_line({"toolCallId": "c1", "rawInput": {"command": command}}))) is matches
 
 

@@ -16,6 +16,10 @@ does not. Missing fields never allow a request: if it is unknown whether an earl
 later rule does not allow the request, and the client decides. A path is matched as it is written and with links
 resolved. A tool of an MCP server is denied by its own name or by the full one, and allowed only by the full one: `Read`
 does not allow `mcp__fs__Read`, which any server may offer.
+
+A text that is a shell command is matched by rules/command_pattern.py. With wildcards a rule allows only one simple
+command; if its text matches but the command is not simple, the client decides, unless a later rule has the exact text.
+The same holds for a rule about the title or another text of a call that runs a command.
 """
 
 from __future__ import annotations
@@ -32,12 +36,14 @@ import msgspec
 from callslip.errors import InvalidInputError
 from callslip.formats.json_fields import as_list, as_str
 from callslip.model import codec
+from callslip.rules.call_commands import PLACE_NAMES, find_commands, plain_name, runs_commands
+from callslip.rules.command_pattern import CommandPattern, any_matches, find_obstacle
 from callslip.rules.lifecycle import strip_mcp_prefix
+from callslip.rules.shell_command import ShellCommand, parse_command
+from callslip.rules.text_pattern import EXACT, REGEX, WILDCARD, TextPattern
 
 Action = Literal["allow", "deny", "ask"]
 ACTIONS = ("allow", "ask", "deny")
-REGEX = "regex:"
-WILDCARD = r"(\*\*|\*|\?)"
 
 
 class PermissionQuery(msgspec.Struct, frozen=True):
@@ -51,10 +57,21 @@ class PermissionQuery(msgspec.Struct, frozen=True):
     paths: tuple[str, ...] = ()
     has_unknown_path: bool = True
     """Whether a path is not known: the agent sent no list of paths, or a path that is not absolute."""
+    commands: dict[tuple[str, ...], ShellCommand] = {}
+    """The shell commands in the input, by the path of their member."""
+    is_execute: bool = False
+    """Whether the call runs a command, or may do so: neither its kind nor its input is known."""
+    title_command: ShellCommand | None = None
+    """The title of a call that runs a command: it often is the command."""
+
+    def list_commands(self) -> list[ShellCommand]:
+        """Return the commands that the call runs, as far as they are known."""
+        title = [self.title_command] if self.title_command is not None else []
+        return list(self.commands.values()) or title
 
 
 Test: TypeAlias = Callable[[PermissionQuery], bool | None]
-"""Return whether a filter matches; None if that is not known."""
+"""Return whether a filter matches; None if that is not known, or to allow, if the client must decide."""
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -65,6 +82,22 @@ class Rule(msgspec.Struct, frozen=True):
     reason: str
     always: bool
     tests: tuple[Test, ...]
+    exact_texts: frozenset[str] | None
+    """The texts without wildcards in the filters title and input; None without such filters."""
+
+    def match(self, query: PermissionQuery) -> bool | None:
+        """Return whether each filter matches; None if that is not known, or to allow, if the client must decide."""
+        is_match = _all_match(test(query) for test in self.tests)
+        if not is_match or self.action != "allow" or self.exact_texts is None or self.names_commands(query):
+            return is_match
+        commands = query.list_commands()
+        has_one = len({command.text for command in commands}) == 1 or not query.is_execute
+        return True if has_one and not any(map(find_obstacle, commands)) else None
+
+    def names_commands(self, query: PermissionQuery) -> bool:
+        """Return whether the call runs commands, and the rule has their exact texts."""
+        texts = {command.text for command in query.list_commands()}
+        return bool(texts) and "" not in texts and self.exact_texts is not None and texts <= self.exact_texts
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -73,14 +106,18 @@ class Policy(msgspec.Struct, frozen=True):
     rules: tuple[Rule, ...]
 
     def decide(self, query: PermissionQuery) -> Rule | None:
-        """Return the first rule that matches; None if it would allow what an earlier one might deny."""
-        might_deny = False
+        """Return the first rule that matches; None if it would allow what an earlier one might deny or left open."""
+        might_deny = is_open = False
         with_full_name = msgspec.structs.replace(query, tools=query.tools[:1])
         for rule in self.rules:
-            is_match = _all_match(test(with_full_name if rule.action == "allow" else query) for test in rule.tests)
+            is_match = rule.match(with_full_name if rule.action == "allow" else query)
             if is_match:
-                return None if might_deny and rule.action == "allow" else rule
-            might_deny = might_deny or (is_match is None and rule.action != "allow")
+                is_blocked = might_deny or (is_open and not rule.names_commands(query))
+                return None if is_blocked and rule.action == "allow" else rule
+            if is_match is None and rule.action == "allow":
+                is_open = True
+            elif is_match is None:
+                might_deny = True
         return None
 
 
@@ -92,17 +129,23 @@ def _all_match(matches: Iterable[bool | None]) -> bool | None:
 
 def permission_query(call: dict[str, Any]) -> PermissionQuery:
     """Return what rules can match, from the fields of a call."""
-    tool = call.get("tool_name")
+    tool, input = call.get("tool_name"), call.get("input")
+    kind, title = as_str(call.get("kind")), as_str(call.get("title"))
     names = dict.fromkeys((tool, strip_mcp_prefix(tool))) if isinstance(tool, str) else ()
     items = _objects([*as_list(call.get("locations")), *as_list(call.get("content"))])
     paths = [as_str(item["path"]) for item in items if "path" in item]  # "" for one that is not a string.
+    is_execute = runs_commands(kind, as_str(tool)) or (kind in ("", "other") and isinstance(input, str | None))
+    commands = find_commands(input, is_execute=is_execute)
     return PermissionQuery(
         tools=tuple(names),
-        kind=as_str(call.get("kind")),
-        title=as_str(call.get("title")),
-        input=call.get("input"),
+        kind=kind,
+        title=title,
+        input=input,
         paths=tuple(form for path in paths for form in _path_forms(path)),
         has_unknown_path=not all(map(os.path.isabs, paths)) or not (paths or isinstance(call.get("locations"), list)),
+        commands=commands,
+        is_execute=is_execute or bool(commands),
+        title_command=parse_command(title) if title and (is_execute or commands) else None,
     )
 
 
@@ -120,85 +163,118 @@ def _objects(items: Iterable[Any]) -> list[dict[str, Any]]:
 # Compile the filters of a rule
 
 
-def _compile_pattern(text: str, is_path: bool, flags: int) -> re.Pattern[str]:
-    if text.startswith(REGEX):
-        return re.compile(text.removeprefix(REGEX), flags)
-    one, many = ("[^/]", "[^/]*") if is_path else (".", ".*")
-    wildcards = {"?": one, "*": many, "**": ".*"}
-    return re.compile("".join(wildcards.get(part) or re.escape(part) for part in re.split(WILDCARD, text)), flags)
-
-
 def _pattern_forms(text: str) -> set[str]:
     """Return a pattern of paths as it is written, and with the links in its fixed first folders resolved."""
-    if text.startswith(REGEX):
+    if text.startswith((REGEX, EXACT)):
         return {text}
     text = unicodedata.normalize("NFC", os.path.expanduser(text))
-    folder, slash, rest = re.split(WILDCARD, text)[0].rpartition("/")
+    folder, slash, rest = WILDCARD.split(text)[0].rpartition("/")
     resolved = os.path.realpath(folder or "/") if slash == "/" and text.startswith("/") else ""
-    if not resolved or re.search(WILDCARD, resolved):
+    if not resolved or WILDCARD.search(resolved):
         return {text}
     return {text, f"{resolved.rstrip('/')}/{rest}{text[len(folder) + 1 + len(rest) :]}"}
 
 
-def _compile(value: Any, *, is_path: bool = False, flags: int = re.DOTALL) -> Callable[[str], bool]:
-    """Return a function that returns whether a text matches one of the patterns of a filter."""
+def _texts(value: Any) -> list[str]:
+    """Return the patterns of a filter."""
     texts = cast("list[Any]", value) if isinstance(value, list) else [value]
     if not texts or not all(isinstance(text, str) and text for text in texts):
         raise ValueError("must be a string or a list of strings, none of them empty")
-    try:
-        forms = [form for text in texts for form in (_pattern_forms(text) if is_path else (text,))]
-        patterns = [_compile_pattern(form, is_path, flags) for form in forms]
-    except re.error as error:
-        raise ValueError(f"is not a regular expression: {error}") from error
-    return lambda text: any(pattern.fullmatch(text) for pattern in patterns)
+    return texts
+
+
+class _Patterns:
+    """The patterns of a filter, of which one must match."""
+
+    def __init__(self, value: Any, action: str) -> None:
+        self._patterns = [CommandPattern(text) for text in _texts(value)]
+        self._is_allow = action == "allow"
+        self.unknown = False if self._is_allow else None
+        """The result for a field that is not known."""
+
+    def match_text(self, text: str) -> bool | None:
+        """Return whether a text that is no command matches."""
+        return any_matches(pattern.text.matches(text) for pattern in self._patterns)
+
+    def match_command(self, text: str, *commands: ShellCommand) -> bool | None:
+        """Return whether a text with commands matches: to allow, as a command, and to deny or ask, also as a text."""
+        if self._is_allow:
+            return any_matches(pattern.allows(command) for pattern in self._patterns for command in commands)
+        finds = [pattern.finds(command) for pattern in self._patterns for command in commands]
+        return any_matches([self.match_text(text), *finds])
 
 
 def _tool_test(value: Any, action: str) -> Test:
-    matches = _compile(value)
-    return lambda query: any(map(matches, query.tools)) if query.tools else None
+    patterns = _Patterns(value, action)
+    return lambda query: any_matches(map(patterns.match_text, query.tools)) if query.tools else patterns.unknown
 
 
 def _kind_test(value: Any, action: str) -> Test:
-    matches = _compile(value)
-    return lambda query: matches(query.kind) if query.kind else None
+    patterns = _Patterns(value, action)
+    return lambda query: patterns.match_text(query.kind) if query.kind else patterns.unknown
 
 
 def _title_test(value: Any, action: str) -> Test:
-    matches = _compile(value)
-    return lambda query: matches(query.title) if query.title else None
+    patterns = _Patterns(value, action)
+
+    def test(query: PermissionQuery) -> bool | None:
+        if query.title_command is not None:
+            return patterns.match_command(query.title, query.title_command)
+        return patterns.match_text(query.title) if query.title else patterns.unknown
+
+    return test
 
 
 def _path_test(value: Any, action: str) -> Test:
     """To allow, all paths must be known and match. To deny or ask, one match in any case of letters is enough."""
-    if action == "allow":
-        matches = _compile(value, is_path=True)
-        return lambda query: not query.has_unknown_path and bool(query.paths) and all(map(matches, query.paths))
-    denies = _compile(value, is_path=True, flags=re.DOTALL | re.IGNORECASE)
-    return lambda query: any(map(denies, query.paths)) or (None if query.has_unknown_path else False)
+    is_allow = action == "allow"
+    forms = [form for text in _texts(value) for form in _pattern_forms(text)]
+    patterns = [TextPattern(form, is_path=True, ignore_case=not is_allow) for form in forms]
+
+    def test(query: PermissionQuery) -> bool | None:
+        matches = [any_matches(pattern.matches(path) for pattern in patterns) for path in query.paths]
+        if is_allow:
+            return not query.has_unknown_path and bool(matches) and all(matches)
+        return any_matches(matches) or (None if query.has_unknown_path else any_matches(matches))
+
+    return test
 
 
 def _input_test(value: Any, action: str) -> Test:
     """Match the complete input as text, or with `input.NAME` one of its members."""
-    if not isinstance(value, dict):
-        matches = _compile(value)
-        return lambda query: None if query.input is None else matches(_as_text(query.input))
-    tests = [_member_test((name,), inner) for name, inner in cast("dict[str, Any]", value).items()]
-    return lambda query: _all_match(test(query.input) for test in tests)
-
-
-def _member_test(path: tuple[str, ...], value: Any) -> Callable[[Any], bool | None]:
-    """Match a member of the input: False if an object lacks it, None if it is null or its parent is not an object."""
     if isinstance(value, dict):
-        tests = [_member_test((*path, name), inner) for name, inner in cast("dict[str, Any]", value).items()]
-        return lambda input: _all_match(test(input) for test in tests)
-    matches = _compile(value)
+        return _member_test((), value, action)
+    patterns = _Patterns(value, action)
 
-    def test(member: Any) -> bool | None:
+    def test(query: PermissionQuery) -> bool | None:
+        if query.input is None:
+            return patterns.unknown
+        if action == "allow" and () not in query.commands:
+            return patterns.match_text(_as_text(query.input))
+        return patterns.match_command(_as_text(query.input), *query.commands.values())
+
+    return test
+
+
+def _member_test(path: tuple[str, ...], value: Any, action: str) -> Test:
+    """Match a member of the input: not if an object lacks it, unknown if it is null or its parent is not an object."""
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value).items()
+        tests = [_member_test((*path, name), inner, action) for name, inner in members]
+        return lambda query: _all_match(test(query) for test in tests)
+    patterns = _Patterns(value, action)
+
+    def test(query: PermissionQuery) -> bool | None:
+        member = query.input
         for name in path:
             if isinstance(member, dict) and name not in member:
                 return False
             member = cast("dict[str, Any]", member)[name] if isinstance(member, dict) else None
-        return None if member is None else matches(_as_text(member))
+        if member is None:
+            return patterns.unknown
+        if path in query.commands:
+            return patterns.match_command(_as_text(member), query.commands[path])
+        return patterns.match_text(_as_text(member))
 
     return test
 
@@ -262,6 +338,25 @@ def _parse_rule(number: int, fields: dict[str, Any], location: str) -> Rule:
         if name in fields:
             try:
                 tests.append(FILTERS[name](fields[name], action))
+            except re.error as error:
+                raise InvalidInputError(location, f"{name} is not a regular expression: {error}") from error
             except ValueError as error:
                 raise InvalidInputError(location, f"{name} {error}") from error
-    return Rule(number, action, reason or f"rule {number} of the policy", always, tuple(tests))
+    if action == "allow" and [name for name in FILTERS if name in fields] == ["path"]:
+        tests.append(lambda query: query.kind != "execute" and not query.commands)  # Its files are not known.
+    reason = reason or f"rule {number} of the policy"
+    return Rule(number, action, reason, always, tuple(tests), _exact_texts(fields))
+
+
+def _exact_texts(fields: dict[str, Any]) -> frozenset[str] | None:
+    """Return the patterns without wildcards in the filters of texts; None if a rule has only other filters."""
+    values = [fields[name] for name in ("title", "input") if name in fields]
+    patterns: list[str] = []
+    for value in values:
+        if isinstance(value, dict):
+            members = cast("dict[str, Any]", value).items()
+            values.extend(inner for name, inner in members if plain_name(name) not in PLACE_NAMES)
+        else:
+            patterns += _texts(value)
+    exact_texts = (TextPattern(pattern).exact for pattern in patterns)
+    return frozenset(text for text in exact_texts if text is not None) if patterns else None

@@ -100,6 +100,10 @@ def wrap(
     agent reports about a call; if it does not report what a deny or ask rule checks, you are asked. A tool of an MCP
     server is allowed only by its full name (mcp__files__read).
 
+    A pattern with wildcards allows a shell command only if it is one simple command that starts no other program: for
+    "git *", you are asked about `git log; rm x` and `git -c alias.x=!rm x`. A pattern without wildcards allows exactly
+    its own text.
+
     With --approvals callslip the client is not asked: a request waits until `callslip approve` or `callslip deny`
     answers it from any terminal, and the agent receives the matching option. Without an answer it is denied after 5
     minutes. It ends with the turn, or when the client cancels it. While recording fails, the client is asked.
