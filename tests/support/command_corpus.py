@@ -325,9 +325,14 @@ yarn exec id
 yarn node evil.js
 yarn --cwd /tmp/evil test
 pnpm dlx evil
+pnpm test --config.script-shell=/tmp/evil
+npm test -prefix /tmp/evil
+npm test -script-shell=/tmp/evil
 pnpm -C /tmp/evil test
 pnpm exec id
 bundle exec id
+bundle exe id
+bundle e id
 uv run evil.py
 uv --directory /tmp/evil run x
 uv tool run evil

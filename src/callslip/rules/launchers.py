@@ -34,10 +34,13 @@ class _Options:
     def has(self, word: str) -> bool:
         """Return whether a word is one of the options, or may be one."""
         name = word.partition("=")[0]
-        if word.startswith("--"):
-            plain = self._plain(name)
-            return bool(plain) and name not in _FULL_NAMES and any(other.startswith(plain) for other in self._names)
-        return name in self._words or (word.startswith("-") and not self._letters.isdisjoint(word[1:]))
+        plain = self._plain(name.partition(".")[0])  # As in --config.name=value.
+        if name in self._words or not word.startswith("-"):
+            return name in self._words
+        has_name = len(plain) > (0 if word.startswith("--") else 2)  # Some programs read -name as --name.
+        if has_name and name not in _FULL_NAMES and any(other.startswith(plain) for other in self._names):
+            return True
+        return not word.startswith("--") and not self._letters.isdisjoint(word[1:])
 
 
 # Programs that run a command from their arguments: shells, builtins of shells, and prefixes such as sudo.
@@ -54,34 +57,36 @@ _PREFIXES = _names("""
 abduco adb alacritty ansible ansible-playbook arch at autossh aws-vault batch bpftrace bunx bwrap byobu caffeinate
 capsh ccache chamber choom chpst chroot chrt concurrently corepack cpulimit crontab cross-env daemonize dbus-launch
 dbus-run-session direnv distcc doas dotenv dtach dtruss dumb-init dzdo entr env envdir expect fakechroot fakeroot
-firejail flock foreman forever gdb gio gnome-terminal gosu guix heaptrack honcho hyperfine i386 ionice kitty knife
-konsole ksu launchctl ld.so linux32 linux64 lldb ltrace mosh mpiexec mpirun multitime nc ncat netcat newgrp nice nix
-nix-build nix-env nix-instantiate nix-shell nodemon nohup npx nq nsenter numactl open openvt osascript parallel perf
-pipx pkexec pm2 prlimit proot proxychains proxychains4 puppet rlogin rlwrap rr rsh run-mailcap run-parts runuser
-s6-setuidgid salt sbatch sccache scp screen script scriptreplay setarch setlock setpriv setsid sftp sg slogin socat
-socket softlimit srun ssh sshpass start-stop-daemon stdbuf strace su su-exec sudo sudoedit systemd-cat systemd-inhibit
-systemd-run taskset telnet timeout tini tmate tmux torify torsocks truss tsocks tsp uftrace unbuffer unshare uvx
-vagrant valgrind watch watchexec winpty with-contenv x-terminal-emulator x86_64 xargs xcrun xdg-open xterm xvfb-run
-zellij
+firejail flock foreman forever gdb gio gnome-terminal gosu guix heaptrack honcho hyperfine i386 ionice kernprof kitty
+knife konsole ksu launchctl ld.so linux32 linux64 lldb logsave ltrace memray mosh mpiexec mpirun mprof multitime nc
+ncat netcat newgrp nice nix nix-build nix-env nix-instantiate nix-shell nodemon nohup npx nq nsenter numactl open
+openvt osascript parallel perf pipx pkexec pm2 prlimit proot proxychains proxychains4 pssh puppet py-spy rlogin rlwrap
+rr rsh run-mailcap run-parts runuser s6-setuidgid salt sbatch scalene sccache scp screen script scriptreplay setarch
+setlock setpriv setsid sftp sg slogin socat socket softlimit srun ssh ssh-agent sshpass start-stop-daemon stdbuf
+strace su su-exec sudo sudoedit systemd-cat systemd-inhibit systemd-run taskset telnet timeout tini tmate tmux torify
+torsocks truss tsocks tsp uftrace unbuffer unshare uvx vagrant valgrind viztracer watch watchexec winpty with-contenv
+x-terminal-emulator x86_64 xargs xcrun xdg-open xterm xvfb-run zellij
 """)
 _WRAPPERS = _SHELLS | _BUILTINS | _PREFIXES
 
 # Programs that run code, or a shell from inside: interpreters, editors, pagers, clients of databases.
 _INTERPRETERS = _names("""
-bpython clisp clj clojure composite conjure convert crash csi cython d8 dc debugfs deno dialog dotnet-script duckdb
-dvips ecl ed editor electron elinks elixir emacs emacsclient erl escript ex exiftool fsi ftp fzf ghci gm gnuplot groff
-groovy gs guile gvim helix hx identify iex info ipython irb java jjs joe jrunscript jshell julia jupyter kak kotlin
-kotlinc latex latexmk lein less lftp links lua luajit lualatex luatex lynx m4 magick mail mailx man mariadb matlab
-maxima mc mcedit micro mogrify mongo mongosh mono montage more most msfconsole msgfilter mutt mysql nano ncftp newlisp
-node nodejs nroff nvim ocaml octave pager pdb pdflatex pdftex perl php pico pry psql psysh pypy python pythonw qjs
-r racket rails ranger red rscript ruby runghc runhaskell rview rvim sage sbcl scala scanmem sensible-browser
-sensible-editor sensible-pager sk slsh smbclient sqlite stack swift tasksh tclkit tclsh tex texlua troff ts-node tsx
-utop vi view vim vimdiff w3m wine wish xelatex xetex yelp
+bpython bzless celery clisp clj clojure code codium composite conjure convert cpan cpanm crash csi cursor cython d8 dc
+debugfs deno dialog dotnet-script duckdb dvips ecl ed editor electron elinks elixir emacs emacsclient erb erl escript
+evim ex exiftool flask fsi ftp fzf ghci gm gnuplot groff groovy gs guile gunicorn gvim gvimdiff helix hx hypercorn
+identify iex info ipython irb java jjs joe jrunscript jshell julia jupyter kak kotlin kotlinc latex latexmk ldd lein
+less lftp links lua luajit lualatex luatex lynx m4 magick mail mailx man mariadb matlab maxima mc mcedit micro mogrify
+mongo mongosh mono montage more most msfconsole msgfilter mutt mysql nano ncftp newlisp node nodejs nroff nvim ocaml
+octave pager pdb pdflatex pdftex perl perldoc php pico pry psql psysh pypy python pythonw qjs r racket rails ranger
+red rgvim rscript ruby runghc runhaskell rview rvim sage sbcl scala scanmem sensible-browser sensible-editor
+sensible-pager sk slsh smbclient sqlite stack subl swift tasksh tclkit tclsh tex texlua troff ts-node tsx utop uvicorn
+vi view vim vimdiff vimtutor w3m wine wish xelatex xetex xzless yelp zless zmore
 """)
 
 # Options of programs that are otherwise harmless. Most start a program or load code; some write to a file.
 _OPTIONS = {
     "ack ag": "--pager --ackrc --output",
+    "ant": "-f -file -buildfile -D -lib",
     "apt apt-get apt-cache aptitude": "-o --option -c --config-file",
     "aria2c": "--on-download-start --on-download-complete --on-download-error --on-bt-download-complete --conf-path",
     "asciidoctor rspec": "-r --require -I --options",
@@ -90,6 +95,7 @@ _OPTIONS = {
     "cargo": "--config -Z --manifest-path -C",
     "composer": "-d --working-dir",
     "cpio": "--rsh-command --rmt-command -F",
+    "ctest meson": "-S --build-and-test --wrapper --setup",
     "curl": "-o -O --output --output-dir --remote-name --remote-name-all -K --config -D --dump-header -c --cookie-jar"
     " --trace --trace-ascii --stderr --libcurl --engine --etag-save --hsts --alt-svc -w --write-out --unix-socket"
     " --abstract-unix-socket",
@@ -104,7 +110,7 @@ _OPTIONS = {
     "gradle gradlew": "-I --init-script -b --build-file -c --settings-file -p --project-dir -D --system-prop"
     " --include-build --gradle-user-home -g",
     "helm kubectl oc": "--kubeconfig --post-renderer --plugins --output-directory",
-    "hg": "--config --cwd -R --repository",
+    "hg": "--config --cwd -R --repository --program",
     "iconv shuf tree": "-o --output",
     "install": "-s --strip --strip-program",
     "jest vitest mocha ava tap cypress playwright": "-c --config -r --require --import --loader --rootDir --root"
@@ -127,6 +133,7 @@ _OPTIONS = {
     "patch": "-o --output -e --ed -r",
     "phpunit": "--bootstrap -c --configuration --prepend --printer --extensions",
     "pip": "--python --log --config-settings",
+    "pre-commit": "-c --config",
     "prettier rollup webpack vite stylelint": "-c --config --plugin --require",
     "pytest py.test": "-p -c --config-file --rootdir --basetemp --pdbcls -o --override-ini --pastebin --confcutdir"
     " --log-file --junit-xml --junitxml --html --debug --report-log --cov-config --tx --px --ds --dc",
@@ -135,9 +142,11 @@ _OPTIONS = {
     "rpm rpmbuild rpmquery rpmverify": "-E --eval -D --define --pipe --rcfile --macros --load",
     "rsync": "-e --rsh --rsync-path -M --remote-option --daemon --config --password-file --log-file --write-batch",
     "ruff": "-o --output-file",
+    "scons": "-f --file --makefile --sconstruct -C --directory -Y",
     "sdiff": "-o --output",
     "sort": "-o --output --compress-program -T --files0-from",
     "split": "--filter",
+    "ssh-keygen ssh-add": "-D -s -P",
     "svn": "--config-option --config-dir --diff-cmd --diff3-cmd --editor-cmd --merge-cmd",
     "tar bsdtar": "-I -F --use-compress-program --checkpoint-action --to-command --info-script --new-volume-script"
     " --rsh-command --rmt-command --occurrence-action --options -T --files-from --index-file",
@@ -168,19 +177,24 @@ _WORD_OPTIONS = {
 _SUBCOMMANDS = {
     "asdf mise rtx rbenv pyenv nodenv jenv nvm fnm volta": "exec x run shell use plugin plugins set",
     "bazel bazelisk": "run",
-    "bundle bundler": "exec console open config plugin",
+    "brew": "sh ruby bundle edit irb tap",
+    "bundle bundler": "e exec console open config plugin",
     "cargo": "config script",
     "composer": "exec run-script run config global",
     "conda mamba micromamba": "run config env",
+    "coverage": "run",
     "dotnet": "exec run tool script fsi new",
     "gem": "exec open",
     "gh": "alias extension extensions ext codespace cs config browse",
     "go": "run generate tool",
     "heroku flyctl fly railway": "run ssh exec shell console",
+    "hg": "extdiff serve histedit",
     "ip": "netns vrf",
+    "meson": "devenv",
     "npm": "exec x init innit create explore edit config c set set-script pkg",
     "pip": "config",
     "poetry pipenv hatch pdm rye pixi": "run shell env config exec x self plugin",
+    "pre-commit": "try-repo",
     "snap flatpak": "run",
     "uv": "run tool x",
 }
@@ -287,10 +301,14 @@ def _is_risky_option(program: str, word: str) -> bool:
 
 
 def _find_subcommand(program: str, texts: list[str]) -> str:
-    """Return the word that makes a program a launcher. Options before it may have values, so then any word counts."""
+    """Return the word that makes a program a launcher; some accept it abbreviated.
+
+    Options before that word may have values, so then any word counts.
+    """
     words = texts if texts and texts[0].startswith("-") else texts[:1]
-    risky = next((word for word in words if word in _SUBCOMMANDS_BY_NAME.get(program, ())), "")
-    harmless = _HARMLESS_BY_NAME.get(program)
+    names, harmless = _SUBCOMMANDS_BY_NAME.get(program, ()), _HARMLESS_BY_NAME.get(program)
+    abbreviations = [word for word in words if len(word) > 1 and any(name.startswith(word) for name in names)]
+    risky = next((word for word in words if word in names), "") or "".join(abbreviations[:1])
     return risky or (words[0] if harmless is not None and words and words[0] not in harmless else "")
 
 
@@ -381,6 +399,7 @@ _CHECKS: dict[str, Callable[[list[str]], str]] = {
     "gh": _check_github,
     "git": _check_git,
     "make": _check_make,
+    "bmake": _check_make,
     "remake": _check_make,
     "sed": _check_sed,
     "awk": _check_awk,
