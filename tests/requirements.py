@@ -851,6 +851,39 @@ PYTHON_API = (
     ),
 )
 
+ANSWERS = (
+    R(
+        "ANS1",
+        "A posted message answers a request for approval only with the right to approve, and in the caller's name.",
+        (
+            "tests/http/test_posted_answers.py::test_a_posted_answer_without_the_right_to_approve_is_refused",
+            "tests/http/test_posted_answers.py::test_a_posted_answer_is_recorded_under_the_name_of_the_caller",
+        ),
+    ),
+    R(
+        "ANS2",
+        "A posted answer follows the rules of `approve`: its option, edited arguments, and unchanged arguments.",
+        (
+            "tests/http/test_posted_answers.py::test_a_posted_answer_follows_the_rules_of_approve",
+            "tests/http/test_posted_answers.py::test_a_posted_answer_does_not_approve_changed_arguments",
+        ),
+    ),
+    R(
+        "ANS3",
+        "A foreign agent reports the answers of its own user, only to its own requests.",
+        (
+            "tests/http/test_posted_answers.py::test_an_agent_reports_the_answer_of_its_own_user",
+            "tests/http/test_posted_answers.py::test_an_agent_cannot_report_the_answer_to_a_request_of_another",
+            "tests/http/test_posted_answers.py::test_a_posted_request_cannot_name_another_caller",
+        ),
+    ),
+    R(
+        "ANS4",
+        "A local import without a caller keeps the recorded `by`.",
+        ("tests/http/test_posted_answers.py::test_a_local_import_keeps_the_recorded_name",),
+    ),
+)
+
 POLICY = (
     R(
         "POL1",
@@ -927,4 +960,4 @@ POLICY = (
     ),
 )
 
-REQUIREMENTS = (*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API, *POLICY)
+REQUIREMENTS = (*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API, *ANSWERS, *POLICY)
