@@ -882,6 +882,14 @@ ANSWERS = (
         "A local import without a caller keeps the recorded `by`.",
         ("tests/http/test_posted_answers.py::test_a_local_import_keeps_the_recorded_name",),
     ),
+    R(
+        "ANS5",
+        "The title of a call with edited arguments names the edited arguments, in every view.",
+        (
+            "tests/rules/test_edited_title.py::test_a_title_names_the_edited_values",
+            "tests/rules/test_edited_title.py::test_every_view_shows_the_edited_title",
+        ),
+    ),
 )
 
 POLICY = (

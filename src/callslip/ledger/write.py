@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 from msgspec import structs
@@ -19,6 +19,7 @@ from callslip.model import events as ev
 from callslip.model.events import Draft, Event, Verdict, encode_event
 from callslip.model.names import NEW_CALL_PREFIX, SOURCE_LEDGER, SOURCE_PYTHON
 from callslip.model.records import ApprovalRecord, CallRecord, HeldText, KeyRecord, SessionRecord
+from callslip.rules.edited_title import retitle
 from callslip.rules.lifecycle import (
     TERMINAL_STATES,
     TURN_CLOSES,
@@ -348,6 +349,7 @@ class WriteOperation:
                 event = self.context.check_answer(posted)
             if isinstance(event, ev.ApprovalGranted):
                 self._check_unchanged(approval, record)
+                event = structs.replace(event, title=self._edited_title(event.input, approval, record))
         if approval is not None:
             event = structs.replace(event, approval=approval.id, aliases=())
         event = self._with_call(event, record, verdict)
@@ -368,6 +370,15 @@ class WriteOperation:
         request = self._find_request(approval) if approval and approval.state == "pending" else None
         if request is not None and request.requested_by != self.context.caller:
             raise PermissionDeniedError(f"call {record.id} waits for the answer to a request of another caller")
+
+    def _edited_title(self, input: Any, approval: ApprovalRecord, record: CallRecord) -> str | msgspec.UnsetType:
+        """Return the title of a call with edited arguments; UNSET if it stays the same."""
+        if input is msgspec.UNSET or not record.title:
+            return msgspec.UNSET
+        events = (self._find_request(approval), self.unit.event(self.session.name, record.entry))
+        updates = [event for event in events if isinstance(event, ev.CallUpdate) and event.input is not msgspec.UNSET]
+        title = retitle(record.title, updates[0].input, input) if updates else record.title
+        return title if title != record.title else msgspec.UNSET
 
     def _check_unchanged(self, approval: ApprovalRecord, record: CallRecord | None) -> None:
         """Refuse an approval of changed arguments, except for a call that an external agent runs in any case."""

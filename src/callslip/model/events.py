@@ -289,9 +289,13 @@ class ApprovalAnswer(CallEvent, frozen=True):
 
 
 class ApprovalGranted(ApprovalAnswer, frozen=True, tag="approval.granted"):
-    """The call may run, with the arguments in `input` if there are any."""
+    """The call may run, with the arguments in `input` if there are any.
+
+    `title` is the title of the call with these arguments; the ledger sets it.
+    """
 
     input: MaybeJson = UNSET
+    title: Maybe = UNSET
 
 
 class ApprovalRefused(ApprovalAnswer, frozen=True, tag="approval.refused"):

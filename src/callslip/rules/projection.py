@@ -147,6 +147,8 @@ def _update_call(row: CallRecord, event: ev.CallEvent) -> None:
     elif isinstance(event, ev.ApprovalGranted):
         if event.input is not UNSET:
             row.input_mark = input_mark(event.input)
+        if event.title is not UNSET:
+            row.title = str(event.title or "")
     elif isinstance(event, ev.ApprovalAnswer):
         row.reason = event.reason
 
