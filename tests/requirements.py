@@ -890,6 +890,15 @@ ANSWERS = (
             "tests/rules/test_edited_title.py::test_every_view_shows_the_edited_title",
         ),
     ),
+    R(
+        "ANS6",
+        "Wrapped agents and commands get no token, and clients that they start do not use the token file.",
+        (
+            "tests/agent/test_agent_env.py::test_a_command_has_no_token",
+            "tests/agent/test_agent_env.py::test_a_wrapped_agent_has_no_token",
+            "tests/agent/test_agent_env.py::test_an_agent_does_not_use_the_token_file",
+        ),
+    ),
 )
 
 POLICY = (

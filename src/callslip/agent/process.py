@@ -15,6 +15,7 @@ from callslip.agent.output_stream import OutputStream
 from callslip.agent.supervisor import wire
 from callslip.agent.supervisor.processes import KILL_TIMEOUT_S
 from callslip.agent.transcript import Transcript
+from callslip.model.agent_env import agent_environment
 
 # The folder is the last one in the path, so that none of its modules hides a standard one.
 BOOT = "import sys; sys.path.append(sys.argv[1]); from supervisor.main import main; main()"
@@ -47,7 +48,12 @@ class Process:
         null = subprocess.DEVNULL
         try:  # In a new session, so that an interrupt from the terminal reaches only the host.
             self._supervisor = subprocess.Popen(
-                SUPERVISOR, stdin=supervisor_socket.fileno(), stdout=null, stderr=null, start_new_session=True
+                SUPERVISOR,
+                stdin=supervisor_socket.fileno(),
+                stdout=null,
+                stderr=null,
+                start_new_session=True,
+                env=agent_environment(),
             )
         except BaseException:
             self._socket.close()

@@ -24,6 +24,7 @@ from callslip.agent.supervisor.wire import NAMES, Request
 from callslip.agent.transcript import Transcript
 from callslip.errors import CallslipError, InvalidInputError
 from callslip.ledger.aio import wait_despite_cancel
+from callslip.model.agent_env import agent_environment
 
 MAX_OUTPUT_BYTES = 2**20
 KILL_GRACE_S = 0.5
@@ -128,11 +129,11 @@ def _request(
 
 def _environment(env: Mapping[str, str] | None) -> dict[bytes, bytes]:
     if env is None:
-        return dict(os.environb)
+        return agent_environment()
     for name in env:
         if not name or "=" in name:
             raise InvalidInputError("env", f"{name!r} is not a valid variable name")
-    return {_encode("env", name): _encode("env", value) for name, value in env.items()}
+    return agent_environment({_encode("env", name): _encode("env", value) for name, value in env.items()})
 
 
 def _encode(field: str, text: str) -> bytes:

@@ -13,10 +13,10 @@ from callslip.client.location import LedgerLocation, data_folder, default_locati
 from callslip.client.remote_ledger import RemoteLedger
 from callslip.client.token_file import check_token, main_token
 from callslip.errors import InvalidInputError
+from callslip.model.agent_env import TOKEN_VARIABLE, is_agent
 from callslip.settings import Settings
 
 SERVER_VARIABLE = "CALLSLIP_SERVER"
-TOKEN_VARIABLE = "CALLSLIP_TOKEN"
 
 
 def open(url: str | Path | None = None, settings: Settings | None = None) -> OpenLedger[LocalLedger]:
@@ -58,12 +58,13 @@ def connect(
 def find_token(address: ServerAddress, token: str = "") -> str:
     """Return the token for a server: the given one, $CALLSLIP_TOKEN, that of the address, or the user's own file.
 
-    The token file is only used for a server on this machine: no other machine may receive it.
+    The token file is only used for a server on this machine: no other machine may receive it. A process that an agent
+    started does not use it.
     """
     known = token or os.environ.get(TOKEN_VARIABLE, "") or address.token
     if known:
         return check_token(known, "token")
-    if address.is_local and os.access(data_folder() / "token", os.R_OK):
+    if address.is_local and not is_agent() and os.access(data_folder() / "token", os.R_OK):
         return main_token(data_folder())
     return ""
 

@@ -15,10 +15,10 @@ import secrets
 from pathlib import Path
 
 from callslip.errors import InvalidInputError, StoreError
+from callslip.model.agent_env import TOKEN_VARIABLE
 
 log = logging.getLogger("callslip.http")
 
-VARIABLE = "CALLSLIP_TOKEN"
 SCOPED_PREFIX = "callslip_"
 """The prefix of a scoped token: log scanners recognise it as a secret, and it never looks like an option."""
 
@@ -65,8 +65,8 @@ def main_token(folder: Path, token: str = "") -> str:
     """
     if token:
         return check_main_token(token, "--token")
-    if os.environ.get(VARIABLE):
-        return check_main_token(os.environ[VARIABLE], VARIABLE)
+    if os.environ.get(TOKEN_VARIABLE):
+        return check_main_token(os.environ[TOKEN_VARIABLE], TOKEN_VARIABLE)
     path = folder / "token"
     try:
         if not path.exists():

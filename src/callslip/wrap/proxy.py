@@ -17,6 +17,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from callslip.model.agent_env import agent_environment
 from callslip.wrap.frames import Kind, encode_policy_answer, encode_text
 from callslip.wrap.held_requests import HeldRequest, HeldRequests
 from callslip.wrap.io import LineWriter, close_standard_stream, read_chunks
@@ -36,7 +37,9 @@ class Agent:
 
     def __init__(self, command: list[str], role: str = "agent") -> None:
         self.command, self.role = command, role
-        self.process = subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=agent_environment()
+        )
         assert self.process.stdin is not None and self.process.stdout is not None
         self.stdin, self.stdout = os.dup(self.process.stdin.fileno()), os.dup(self.process.stdout.fileno())
         self.process.stdin.close()  # Plain descriptors, because different threads close them.

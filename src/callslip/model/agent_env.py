@@ -1,0 +1,27 @@
+"""The environment of programs that an agent controls: wrapped agents, and commands that a tool runs.
+
+They must not answer their own requests for approval, so they get no token: not from the environment, and a variable
+tells Callslip's own client that it may not read the user's token file. This does not stop a program that reads the file
+by itself: it runs under the user's account.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+TOKEN_VARIABLE = "CALLSLIP_TOKEN"
+AGENT_VARIABLE = "CALLSLIP_AGENT"
+
+
+def agent_environment(env: Mapping[bytes, bytes] | None = None) -> dict[bytes, bytes]:
+    """Return an environment, by default that of this process, without the token and with the mark of an agent."""
+    variables = dict(os.environb if env is None else env)
+    variables.pop(TOKEN_VARIABLE.encode(), None)
+    variables[AGENT_VARIABLE.encode()] = b"1"
+    return variables
+
+
+def is_agent() -> bool:
+    """Return whether this process was started by an agent."""
+    return bool(os.environ.get(AGENT_VARIABLE))
