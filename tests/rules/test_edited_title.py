@@ -55,7 +55,7 @@ async def test_every_view_shows_the_edited_title(has_input: bool) -> None:
 
 @pytest.mark.anyio
 async def test_an_answer_cannot_set_another_title() -> None:
-    """The ledger sets the title of edited arguments, whatever the answer contains."""
+    """The ledger sets the title of edited arguments and ignores that of the answer."""
     async with callslip.open("sqlite:///:memory:") as ledger:
         request = ev.ApprovalRequested(tool_name="bash", title="rm a", input={"command": "rm a"})
         *_, requested = await ledger.log.append("s", [request], source="python", strict=True)

@@ -128,12 +128,10 @@ def _request(
 
 
 def _environment(env: Mapping[str, str] | None) -> dict[bytes, bytes]:
-    if env is None:
-        return agent_environment()
-    for name in env:
+    for name in env or ():
         if not name or "=" in name:
             raise InvalidInputError("env", f"{name!r} is not a valid variable name")
-    return agent_environment({_encode("env", name): _encode("env", value) for name, value in env.items()})
+    return {_encode("env", name): _encode("env", value) for name, value in agent_environment(env).items()}
 
 
 def _encode(field: str, text: str) -> bytes:

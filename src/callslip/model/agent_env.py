@@ -14,12 +14,11 @@ TOKEN_VARIABLE = "CALLSLIP_TOKEN"
 AGENT_VARIABLE = "CALLSLIP_AGENT"
 
 
-def agent_environment(env: Mapping[bytes, bytes] | None = None) -> dict[bytes, bytes]:
+def agent_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return an environment, by default that of this process, without the token and with the mark of an agent."""
-    variables = dict(os.environb if env is None else env)
-    variables.pop(TOKEN_VARIABLE.encode(), None)
-    variables[AGENT_VARIABLE.encode()] = b"1"
-    return variables
+    variables = dict(os.environ if env is None else env)
+    variables.pop(TOKEN_VARIABLE, None)
+    return {**variables, AGENT_VARIABLE: "1"}
 
 
 def is_agent() -> bool:
