@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -62,10 +63,20 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+_home_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of all home folders: pytest lists the parent of a temporary folder for each new one."""
+    return tmp_path_factory.mktemp("homes")
+
+
 @pytest.fixture(autouse=True)
-def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(homes: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Set a new home folder for each test, so that no test uses the ledger or the settings of the user."""
-    folder = tmp_path_factory.mktemp("home")
+    folder = homes / str(next(_home_numbers))
+    folder.mkdir()
     for name in [name for name in os.environ if name.startswith(("XDG_", "CALLSLIP_"))]:
         if name not in ("CALLSLIP_LONG", "CALLSLIP_NODE_MODULES", "CALLSLIP_GOLDENS"):
             monkeypatch.delenv(name)
