@@ -891,6 +891,14 @@ ANSWERS = (
         ),
     ),
     R(
+        "ANS7",
+        "Posted events change neither the action nor the parameters of a command, nor the call that its id names.",
+        (
+            "tests/http/test_posted_answers.py::test_posted_events_do_not_change_what_a_worker_runs",
+            "tests/http/test_posted_answers.py::test_a_posted_alias_does_not_take_over_a_command",
+        ),
+    ),
+    R(
         "ANS6",
         "Wrapped agents and commands get no token, and clients that they start do not use the token file.",
         (

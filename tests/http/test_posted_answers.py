@@ -141,6 +141,52 @@ async def test_an_agent_cannot_report_the_answer_to_a_request_of_another(ledger:
     assert await find_state(ledger, approval.id) == ("pending", "")
 
 
+POSTED_CHANGES = [
+    [{"type": "call.input", "input": {"path": "/"}}],
+    [{"type": "call.input", "toolName": "format"}],
+    [{"type": "call.input_delta", "text": '{"path": "/"}'}],
+    [{"type": "call.proposed", "input": {"path": "/"}, "idempotent": True}],
+    [{"type": "call.progress", "input": {"path": "/"}, "toolName": "format", "attempt": 1}],
+    [{"type": "call.requeued"}, {"type": "call.input", "input": {"path": "/"}}],
+    [{"type": "call.started", "toolName": "format", "input": {"path": "/"}}],
+]
+
+
+@pytest.mark.parametrize("state", ["awaiting_approval", "queued", "running"])
+@pytest.mark.parametrize("changes", POSTED_CHANGES)
+async def test_posted_events_do_not_change_what_a_worker_runs(
+    ledger: LocalLedger, url: str, changes: list[dict[str, Any]], state: str
+) -> None:
+    """Before and after its approval, and while it runs, a command keeps its action and parameters."""
+    await ledger.commands.submit(
+        "delete", {"path": "a.txt"}, session="s", correlation_id="job-1", approval=True, idempotent=state == "running"
+    )
+    if state != "awaiting_approval":
+        await ledger.approve((await ledger.approvals())[0].id, by="ann")
+    if state == "running":
+        assert await ledger.commands.claim(worker="one")
+    posted = [{"aliases": [["command", "job-1"]], **change} for change in changes]
+    assert (await post(url, "writer", *posted)).status == 200
+    if state == "awaiting_approval":
+        await ledger.approve((await ledger.approvals())[0].id, by="ann")
+    (record,) = (await ledger.calls(session="s")).items
+    assert (record.state, record.tool) == ("running" if state == "running" else "queued", "delete")
+    if state != "running":
+        claim = await ledger.commands.claim(worker="one")
+        assert claim is not None and (claim.action, claim.params) == ("delete", {"path": "a.txt"})
+
+
+async def test_a_posted_alias_does_not_take_over_a_command(ledger: LocalLedger, url: str) -> None:
+    """The correlation id still names the command, not a call with a forged result."""
+    await ledger.commands.submit("delete", {"path": "a.txt"}, session="s", correlation_id="job-1")
+    (command,) = (await ledger.calls(session="s")).items
+    aliases = [["callslip", "call_forged"], ["command", "job-1"]]
+    forged = {"type": "call.completed", "aliases": aliases, "output": "forged"}
+    assert (await post(url, "writer", forged)).status == 200
+    found = await ledger.commands.find("job-1")
+    assert (found.id, found.state) == (command.id, "queued")
+
+
 async def test_a_posted_request_cannot_name_another_caller(ledger: LocalLedger, url: str) -> None:
     """The ledger sets the caller of a request."""
     forged = {"type": "approval.requested", "toolName": "rm", "source": "acp", "requestedBy": "writer"}

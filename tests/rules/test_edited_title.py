@@ -54,6 +54,18 @@ async def test_every_view_shows_the_edited_title(has_input: bool) -> None:
 
 
 @pytest.mark.anyio
+async def test_a_title_for_unknown_arguments_is_removed() -> None:
+    """If the arguments came in a separate event, the title might name them, so views show the arguments instead."""
+    async with callslip.open("sqlite:///:memory:") as ledger:
+        proposal = ev.CallProposed(call="new:1", tool_name="rm", title="rm a")
+        drafts = [proposal, ev.CallInput(call="new:1", input={"path": "a"}), ev.ApprovalRequested(call="new:1")]
+        *_, requested = await ledger.log.append("s", drafts, source="python", strict=True)
+        assert isinstance(requested, ev.ApprovalRequested)
+        await ledger.approve(requested.approval, by="ann", input={"path": "b"})
+        assert await read_titles(ledger) == [""] * 3
+
+
+@pytest.mark.anyio
 async def test_an_answer_cannot_set_another_title() -> None:
     """The ledger sets the title of edited arguments and ignores that of the answer."""
     async with callslip.open("sqlite:///:memory:") as ledger:

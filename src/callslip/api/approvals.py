@@ -87,8 +87,9 @@ async def check_posted_answers(session: str, source: str, caller: str, access: A
 
     def check(posted: PostedAnswer) -> ev.ApprovalAnswer:
         answer, approval, request, call = posted
-        is_foreign = source in _EXTERNAL_SOURCES and call.source == source and not call.owner
-        if is_foreign and request is not None and (request.source, request.requested_by) == (source, caller):
+        is_foreign = source in _EXTERNAL_SOURCES and call.source == source and not call.owner and not call.client
+        is_own = request is not None and (request.source, request.requested_by) == (source, caller)
+        if is_foreign and is_own and caller:
             return answer
         if not may_answer:
             raise PermissionDeniedError(f"approval {approval.id} can only be answered with the right to approve")

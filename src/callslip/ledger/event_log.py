@@ -92,7 +92,7 @@ class EventLog:
         source: str = "",
         owner: str = "",
         strict: bool = False,
-        caller: str = "",
+        caller: str | None = None,
         check_answer: AnswerCheck | None = None,
     ) -> list[Event]:
         """Append drafts to a session, all or none, and return their events once they are durable.
@@ -122,7 +122,7 @@ class EventLog:
         source: str,
         owner: str = "",
         strict: bool = True,
-        caller: str = "",
+        caller: str | None = None,
         check_answer: AnswerCheck | None = None,
     ) -> Awaitable[T]:
         """Validate drafts and return the result of `work` over them, decided in one transaction."""
@@ -131,7 +131,7 @@ class EventLog:
         context = self._contexts.get((source, owner, strict)) or self.write_context(
             source=source, owner=owner, strict=strict
         )
-        if caller or check_answer is not None:
+        if caller is not None:
             context = structs.replace(context, caller=caller, check_answer=check_answer)
         if owner or [draft for draft in valid if type(draft.event) in MAY_BE_LARGE]:
             return self._transact_prepared(valid, work, context)

@@ -26,10 +26,11 @@ from callslip.rules.lifecycle import (
     CallMatch,
     classify_answer,
     classify_event,
+    may_be_posted,
     proposal_of,
     resolve_call,
 )
-from callslip.rules.projection import MESSAGE_NAMESPACE, TURN_NAMESPACE, apply_event
+from callslip.rules.projection import MESSAGE_NAMESPACE, TURN_NAMESPACE, apply_event, input_mark
 from callslip.rules.redaction import Redactor
 from callslip.rules.redaction_stream import (
     TEXT_STREAM,
@@ -62,14 +63,15 @@ AnswerCheck = Callable[[PostedAnswer], ev.ApprovalAnswer]
 class WriteContext(msgspec.Struct, frozen=True, kw_only=True):
     """The source and owner of a write, and its settings. With `strict` an impossible step raises an error.
 
-    A write for a caller of a server has the caller's name and a check of the answers to requests for approval.
+    A write for a caller of a server has the caller's name and a check of the answers to requests for approval. `caller`
+    is None for local writes.
     """
 
     redactor: Redactor
     source: str = ""
     owner: str = ""
     strict: bool = False
-    caller: str = ""
+    caller: str | None = None
     check_answer: AnswerCheck | None = None
     ingest_lease: float = 600.0
     turn_grace: float = 2.0
@@ -246,6 +248,9 @@ class WriteOperation:
         if match == "new":
             record = None
         verdict: Verdict = "duplicate" if match == "duplicate" else classify_event(record, event)
+        is_posted = self.context.caller is not None
+        if verdict == "applied" and is_posted and record is not None and not may_be_posted(record, event):
+            verdict = "illegal"
         if record is None and isinstance(event, ev.ApprovalRequested):
             proposal = cast(ev.CallProposed, self._write_event(proposal_of(event)))
             event = structs.replace(event, call=proposal.call, aliases=())
@@ -256,7 +261,7 @@ class WriteOperation:
                 f"{ev.type_of(event)} is not possible while call {event.call or '?'} is {state}"
             )
         if verdict == "applied":
-            if self.context.caller and isinstance(event, ev.ApprovalRequested) and record is not None:
+            if is_posted and isinstance(event, ev.ApprovalRequested) and record is not None:
                 self._check_requester(record)
             event = self._with_identity(event, record)
         else:
@@ -309,9 +314,11 @@ class WriteOperation:
     def _with_identity(self, event: ev.CallEvent, record: CallRecord | None) -> ev.CallEvent:
         """Return an event to apply with the id of its call, a new id for a new call."""
         session = self.session.name
+        if self.context.caller is not None:
+            event = structs.replace(event, aliases=tuple(filter(self._is_free_alias, event.aliases)))
         if isinstance(event, ev.ApprovalRequested):
             approval = self._new_approval_id(event.approval)
-            event = structs.replace(event, approval=approval, requested_by=self.context.caller)
+            event = structs.replace(event, approval=approval, requested_by=self.context.caller or "")
         if record is not None:
             new = tuple(alias for alias in event.aliases if self.unit.alias(session, alias.ns, alias.id) != record.id)
             return structs.replace(event, call=record.id, aliases=new)
@@ -322,6 +329,12 @@ class WriteOperation:
             call = ids.call_id()
         reused = any(self.unit.has_alias(session, alias.id) for alias in event.aliases)
         return structs.replace(event, call=call, reused=reused)
+
+    def _is_free_alias(self, alias: ev.Alias) -> bool:
+        """Return whether a posted event may set an alias: not the id of a command that exists."""
+        call = self.unit.alias(self.session.name, alias.ns, alias.id)
+        record = self.unit.call(call) if call else None
+        return record is None or not record.client
 
     def _with_call(self, event: E, record: CallRecord | None, verdict: Verdict) -> E:
         """Return an event with the id of its call; a late one also with the entry that counts it."""
@@ -368,7 +381,7 @@ class WriteOperation:
         """Refuse a posted request that would replace the pending request of another caller."""
         approval = self.unit.approval(record.approval) if record.approval else None
         request = self._find_request(approval) if approval and approval.state == "pending" else None
-        if request is not None and request.requested_by != self.context.caller:
+        if request is not None and (not self.context.caller or request.requested_by != self.context.caller):
             raise PermissionDeniedError(f"call {record.id} waits for the answer to a request of another caller")
 
     def _edited_title(self, input: Any, approval: ApprovalRecord, record: CallRecord) -> str | msgspec.UnsetType:
@@ -376,8 +389,9 @@ class WriteOperation:
         if input is msgspec.UNSET or not record.title:
             return msgspec.UNSET
         events = (self._find_request(approval), self.unit.event(self.session.name, record.entry))
-        updates = [event for event in events if isinstance(event, ev.CallUpdate) and event.input is not msgspec.UNSET]
-        title = retitle(record.title, updates[0].input, input) if updates else record.title
+        inputs = [event.input for event in events if isinstance(event, ev.CallUpdate)]
+        known = [before for before in inputs if input_mark(before) == record.input_mark]
+        title = retitle(record.title, known[0], input) if known else ""  # Without a title, views show the arguments.
         return title if title != record.title else msgspec.UNSET
 
     def _check_unchanged(self, approval: ApprovalRecord, record: CallRecord | None) -> None:

@@ -192,6 +192,13 @@ def _attempt(event: CallEvent) -> int:
     return event.attempt if isinstance(event, CallEnd | CallProgress) else 0
 
 
+def may_be_posted(row: CallRecord, event: CallEvent) -> bool:
+    """Return whether posted messages may contain this event: about a command only reports, which change no argument."""
+    if not row.client or isinstance(event, CallEnd):
+        return True
+    return isinstance(event, CallProgress) and not isinstance(event.tool_name, str) and event.input is msgspec.UNSET
+
+
 def is_held(row: CallRecord, attempt: int) -> bool:
     """Return whether the worker that claimed a command with this attempt still holds it."""
     return row.state == "running" and row.attempt == attempt
