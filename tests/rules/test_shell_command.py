@@ -36,7 +36,7 @@ def words_of(text: str) -> list[str]:
         ("echo 'a;b' \"c|d\" e\\&f", ["echo", "a;b", "c|d", "e&f"]),
         ("echo '$HOME' '`id`' \"\\$HOME\" \"\\`\"", ["echo", "$HOME", "`id`", "$HOME", "`"]),
         ('echo "a\\b\\"c"', ["echo", 'a\\b"c']),
-        ("echo a$ 5$", ["echo", "a$", "5$"]),
+        ("echo a$ 5$ 'b$c' \"d$\"", ["echo", "a$", "5$", "b$c", "d$"]),
         ("echo a#b 'Hi!' wow! a=b", ["echo", "a#b", "Hi!", "wow!", "a=b"]),
         ("git show stash@{0} HEAD~1 {} {x}", ["git", "show", "stash@{0}", "HEAD~1", "{}", "{x}"]),
         ("ls ~/x *.py a?b [ab]", ["ls", "~/x", "*.py", "a?b", "[ab]"]),
@@ -71,7 +71,7 @@ def test_the_words_of_a_simple_command(text: str, words: list[str]) -> None:
         ("a <(b)", "has the redirection <"),
         *(
             (f"a {expansion}", "contains an expansion")
-            for expansion in ("$X", "${X}", "$1", "$@", "$'x'", '$"x"', "{a,b}")
+            for expansion in ("$X", "${X}", "$1", "$@", "$'x'", '$"x"', "{a,b}", "$=X", "$~X", "$^X", "$+X", "$:X")
         ),
         ("a {1..3}", "contains an expansion"),
         ('a "$X"', "contains an expansion"),
@@ -120,6 +120,9 @@ def test_what_is_not_one_simple_command_has_a_problem(text: str, problem: str) -
         ("A=1 B=2 rm x", ["rm x"], True),
         ("rm x >y 2>&1 <z", ["rm x"], True),
         (">y rm x", ["rm x"], True),
+        ("{fd}>y rm x", ["rm x"], True),
+        ("a {fd} >y", ["a {fd}"], True),
+        ("=rm x", ["=rm x"], False),
         ("(cd x; rm y)", ["cd x", "rm y"], True),
         ("a # b; rm x\nc", ["a", "c"], True),
         ("echo $(rm x)", ["echo $", "rm x"], False),

@@ -2,53 +2,17 @@
 
 from __future__ import annotations
 
-# What a user may write into a policy. The last line has programs that no wildcard allows.
+# What a user may write into a policy. The last lines have programs that no wildcard allows.
+_PROGRAMS = """
+git ls cat pytest grep rg find head tail wc sort uniq sed awk tar echo make cargo go docker kubectl curl cp mkdir cd
+diff ruff mypy tsc eslint jest pip uv gh jq which printf test gcc rsync fd ./gradlew mvn yarn pnpm bundle gem
+bazel bun cmake coverage diff3 django-admin doit dotnet fab golangci-lint lerna mix msbuild nx php-cs-fixer phpcs
+phpstan pre-commit rubocop rustc rustup sdiff sphinx-build task tox vitest
+python python3.12 node bash sh sudo env xargs vim less ssh time
+"""
 COMMAND_RULES = [
-    *("git *", "ls", "ls *", "cat *", "npm test*", "npm run *", "npm ci", "npm install*", "pytest", "pytest *"),
-    *("grep *", "rg *", "find *", "head *", "tail *", "wc *", "sort *", "uniq *", "sed *", "awk *", "tar *", "echo *"),
-    *(
-        "make",
-        "make *",
-        "cargo *",
-        "go *",
-        "docker *",
-        "kubectl *",
-        "curl *",
-        "cp *",
-        "mkdir *",
-        "cd *",
-        "pwd",
-        "diff *",
-    ),
-    *(
-        "ruff *",
-        "mypy *",
-        "tsc *",
-        "eslint *",
-        "jest *",
-        "pip *",
-        "uv *",
-        "gh *",
-        "jq *",
-        "which *",
-        "date*",
-        "printf *",
-    ),
-    *("test *", "gcc *", "rsync *", "tree*", "fd *", "./gradlew *", "mvn *", "yarn *", "pnpm *", "bundle *", "gem *"),
-    *(
-        "python *",
-        "node *",
-        "bash *",
-        "sh *",
-        "sudo *",
-        "env *",
-        "xargs *",
-        "vim *",
-        "less *",
-        "ssh *",
-        "time *",
-        "* -v",
-    ),
+    *(f"{program} *" for program in _PROGRAMS.split()),
+    *("ls", "pytest", "make", "pwd", "npm test*", "npm run *", "npm ci", "npm install*", "date*", "tree*", "* -v"),
 ]
 
 _WAYS_AROUND = r"""
@@ -178,6 +142,79 @@ git instaweb --httpd=id
 git -c alias.x='!id' x
 git grep x *
 git log -[c]
+git evil
+git st
+git branchless move
+git filter-repo --force
+git bundle create /home/me/.bashrc HEAD
+git apply --unsafe-paths x.patch
+git apply --directory=/home/me x.patch
+git format-patch -o /home/me HEAD~1
+git merge -s evil x
+git help -w log
+git lfs install
+git config user.name evil
+git config --global core.pager evil
+git config --unset user.name
+git log $=X
+git log $~X
+git log $^X
+git log $+X
+git log $:X
+git log "$=X"
+git log x$=X
+{fd}>y git log
+diff3 --diff-program=./evil a b c
+sdiff --diff-program=./evil a b
+bun test --preload /tmp/e.ts
+bun test -r x
+bun test --cwd /tmp/e
+cmake --build . -- SHELL=evil
+bazel test --run_under=evil //x
+sdiff --diff-pr=./evil a b
+coverage report --rc=/tmp/e
+bazel --bazelrc=evil build
+bazel build --workspace_status_command=evil //x
+rustup run nightly evil
+rustc -C linker=evil x.rs
+rustc -Clinker=evil x.rs
+cargo watch -s evil
+cargo evil
+cargo rustdoc -- --test-runtool=evil
+cargo rustc -- -C linker=evil
+cargo clippy -- -C linker=evil
+cargo fmt -- --config-path /tmp/evil
+dotnet evil.dll
+dotnet build -p:PreBuildEvent=evil
+dotnet build /p:PreBuildEvent=evil
+dotnet build --property:PreBuildEvent=evil
+dotnet build -logger:Evil,evil.dll
+dotnet test --test-adapter-path /tmp/e
+msbuild evil.proj
+mix run -e evil
+mix eval evil
+mix cmd evil
+tox exec -- evil
+tox -- evil
+nx exec -- evil
+lerna exec -- evil
+fab -H x -- evil
+rubocop -r evil
+rubocop --require evil
+phpstan analyse --autoload-file=e.php
+phpstan analyse -c e.neon
+phpcs --bootstrap=e.php
+php-cs-fixer fix --config=e.php
+coverage report --rcfile=/tmp/e
+sphinx-build -c /tmp/e . out
+doit -f e.py
+task -t e.yml
+django-admin shell
+django-admin --traceback shell
+mvn -q exec:exec
+mvn exec:java
+mvn test -- evil
+ruff check --config /tmp/evil.toml
 ls; id
 ls -la && id
 ls $(id)
@@ -439,7 +476,6 @@ git diff main...feature
 git show HEAD
 git show HEAD:README.md
 git show 'stash@{0}'
-git stash@{0}
 git stash list
 git stash push -m "work in progress"
 git add .
@@ -476,6 +512,8 @@ git reset --hard HEAD~1
 git clean -fd
 git config --get user.email
 git config --list
+git config user.name
+git config --global user.name
 git worktree add ../other main
 git --no-pager log -3
 git --version
@@ -517,6 +555,11 @@ pytest -k "parser and not slow" --tb=short
 pytest --lf -n 2
 pytest --maxfail=1 --durations=10
 pytest -m 'not slow' -rA
+pytest --co -q
+pytest --collect-only
+pytest -rpf
+pytest -qrp
+pytest --strict-config
 pytest --cov=src --cov-report=term-missing
 grep -rn "TODO" src
 grep -E '^(a|b)+$' file.txt
@@ -614,6 +657,44 @@ pnpm install
 pnpm test
 bundle install
 gem list
+git merge-base main HEAD
+git bisect start
+git apply fix.patch
+git cherry-pick -x abc123
+git format-patch -1 HEAD
+grep -rn run src
+grep exec src/main.py
+rg eval
+echo run
+mkdir run
+cd shell
+cargo run
+cargo test -- --nocapture
+cargo fmt -- --check
+cmake --build build --config Release
+cmake --build build -- -j4
+dotnet build --configuration Release
+dotnet test --no-build
+pip install --requirement requirements.txt
+make run
+golangci-lint run
+pre-commit run --all-files
+vitest run
+nx run app:test
+lerna run test
+tox -e py312
+task build
+mvn dependency:tree
+mvn -pl :core test
+rustup show
+coverage report
+bun test
+bazel test //x
+mix test
+rubocop -A
+phpstan analyse src
+sphinx-build -b html docs out
+npm run config
 """
 ORDINARY = [
     *_ORDINARY.strip("\n").split("\n"),

@@ -126,6 +126,7 @@ def test_words_are_compared_not_texts(decide: Any) -> None:
             "time rm x",
         ),
         *("\\rm x", 'r"m" x', "'rm' x", "r\\\nm x", "/bin/rm x", "RM x", "A=1 rm x", ">y rm x", "rm x >y", "rm\tx"),
+        *("{fd}>y rm x", "2>y rm x"),
         *("if true; then rm x; fi", "for i in a; do rm x; done", "echo $(rm x)", "echo `rm x`", "f() { rm x; }; f"),
         *(["bash", "-lc", "true; rm x"], ["/bin/rm", "x"], ["rm", "x"]),
     ],
@@ -146,6 +147,9 @@ def test_a_denied_command_is_found_in_every_form(decide: Any, command: Any) -> N
         *(
             "$X x",
             "r$X x",
+            "r$=X x",
+            "=rm x",
+            "true; =rm x",
             "r{m,} x",
             "/bin/r? x",
             "eval 'r''m x'",
@@ -175,8 +179,8 @@ def test_other_commands_are_not_denied(decide: Any, command: str) -> None:
 
 
 def test_a_rule_about_another_text_allows_only_simple_commands(decide: Any) -> None:
-    """POL4: About the title, the complete input, or a member that is no command. The folder is different."""
-    for filters in ({"title": "Run*"}, {"title": "Run it"}, {"input": "*"}, {"input__note": "x"}, {"input__note": "?"}):
+    """POL4: About the complete input, or a member that is no command. The folder is different."""
+    for filters in ({"input": "*"}, {"input__note": "x"}, {"input__note": "?"}):
         call = {"kind": "execute", "title": "Run it"}
         simple, chained = {"command": "ls", "note": "x", "cwd": "/p"}, {"command": "ls; id", "note": "x", "cwd": "/p"}
         assert decide(rule("allow", **filters), input=simple, **call) == "allow", filters
@@ -186,12 +190,50 @@ def test_a_rule_about_another_text_allows_only_simple_commands(decide: Any) -> N
         assert decide(rule("allow", **filters), **call) == "allow", filters
 
 
+def test_a_title_allows_only_the_command_that_it_shows(decide: Any) -> None:
+    """POL4: The agent chooses the title. If the input has another command, that must match as well."""
+    for title, command, decision in (
+        ("git log", "git log", "allow"),
+        ("git log", "git show", "allow"),
+        ("git log", "git show; id", ""),
+        ("git log", "rm x", ""),
+        ("git log", ["rm", "x"], ""),
+        ("Run it", "ls", ""),
+        ("cd web && npm test", "cd web && npm test", "allow"),
+        ("cd web && npm test", "rm x", ""),
+    ):
+        call = {"kind": "execute", "title": title, "input": {"command": command}}
+        for titles in (["git *", "Run*", "cd web && npm test"], ["regex:git .*", "Run it", "cd web && npm test"]):
+            assert decide(rule("allow", title=titles), **call) == decision, call
+            assert decide(rule("allow", title=titles) + ALLOW_ALL, **call) == decision, call
+    assert decide(rule("allow", title="git *"), title="git log", input={"command": "git log", "cmd": "rm x"}) == ""
+    assert decide(rule("deny", title="git *"), title="git log", input={"command": "rm x"}) == "deny"
+
+
 def test_a_call_with_two_commands_is_left_to_the_client(decide: Any) -> None:
     """POL4: It is not known which of them runs."""
     call = {"input": {"command": "git status", "cmd": "git push"}}
     assert decide(ALLOW_GIT, **call) == ""
     assert decide(rule("allow", input__command="git status", input__cmd="git push"), **call) == "allow"
     assert decide(ALLOW_GIT, input={"command": "git status", "cmd": "git status"}) == "allow"
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        *({"argv": ["-c"]}, {"params": ["-c"]}, {"arg": "-c"}, {"command_args": ["-c"]}, {"env_vars": {"A": "b"}}),
+        *({"executable": "x"}, {"shell_path": "x"}, {"shell": ["x"]}, {"stdin": "x"}, {"pre_command": "rm x"}),
+        *({"steps": [{"command": "rm x"}]}, {"steps": [[{"cmd": "rm x"}]]}, {"unknown": "x"}),
+    ],
+)
+def test_a_call_with_unknown_members_is_left_to_the_client(decide: Any, others: dict[str, Any]) -> None:
+    """POL4: They may change what the command runs. A denied command is still found."""
+    call = {"kind": "execute", "input": {"command": "git log", **others}}
+    for policy in (ALLOW_GIT, rule("allow", input__command="git log"), rule("allow", title="git log")):
+        assert decide(policy, title="git log", **call) == ""
+    assert decide(rule("deny", input__command="git *") + ALLOW_ALL, **call) == "deny"
+    chain = {"command": "cd web && npm test", **others}
+    assert decide(rule("allow", input__command="cd web && npm test"), input=chain) == ""
 
 
 def test_a_call_without_a_known_command_is_left_to_the_client(decide: Any) -> None:

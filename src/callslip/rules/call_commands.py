@@ -13,24 +13,34 @@ from typing import Any, NamedTuple, TypeGuard, cast
 
 from callslip.rules.shell_command import ShellCommand, is_shell, parse_arguments, parse_command
 
-COMMAND_NAMES = frozenset(
-    shlex.split(
-        "bash bashcommand bashscript cmd cmdline cmds command commandline commands script sh shellcommand shellscript"
-        " terminalcommand"
-    )
-)
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+COMMAND_NAMES = _names("""
+bash bashcommand bashscript cmd cmdline cmds command commandline commands precommand postcommand script sh shellcommand
+shellscript terminalcommand
+""")
 """Members of the input that are commands, in any spelling: `shell_command` and `shellCommand` are the same."""
-PLACE_NAMES = frozenset(
-    shlex.split(
-        "cwd directory dir dirpath file filename filepath folder path paths timeout timeoutms workdir workingdirectory"
-        " workspace"
-    )
-)
+PLACE_NAMES = _names("""
+cwd directory dir dirpath file filename filepath folder path paths timeout timeoutms workdir workingdirectory workspace
+""")
 """Members that limit where or how long something runs."""
 MAX_COMMANDS = 20
 """More commands in one input are not parsed."""
-_SIBLINGS = frozenset(("args", "arguments", "env", "environment", "shell"))
-_EXPLANATIONS = frozenset(("description", "explanation", "justification", "reason"))
+_SIBLINGS = _names("args arguments env environment shell")
+_EXPLANATIONS = _names("description explanation justification reason")
+_HARMLESS_NAMES = (
+    PLACE_NAMES
+    | _EXPLANATIONS
+    | _names("""
+availabledecisions background callid comment commandid id intent isbackground kind label maxoutputtokens note notes
+outputbytelimit parsedcmd prefixrule processid proposedexecpolicyamendment purpose risk runinbackground
+sandboxpermissions sessionid source status summary terminalid title toolcallid turnid type yieldtimems
+""")
+)
+"""Members next to a command that do not change what it runs."""
 _SHELL_TOOL = re.compile(r"bash|shell|terminal|(exec|execute|run)_?command", re.IGNORECASE)
 
 
@@ -51,13 +61,17 @@ def find_commands(input: Any, *, is_execute: bool) -> dict[tuple[str, ...], Shel
     """
     if isinstance(input, str):
         return {(): parse_command(input)} if is_execute else {}
-    members = [member for member in _list_members(input) if plain_name(member.name) in COMMAND_NAMES]
+    all_members = list(_list_members(input))
+    members = [member for member in all_members if plain_name(member.name) in COMMAND_NAMES]
+    unknown_name = _find_unknown_name(all_members) if members else ""
     if is_execute and not members:
-        texts = [member for member in _list_members(input) if isinstance(member.parent[member.name], str | list)]
+        texts = [member for member in all_members if isinstance(member.parent[member.name], str | list)]
         members = [member for member in texts if plain_name(member.name) not in PLACE_NAMES | _EXPLANATIONS]
     unknown = ShellCommand("", f"is one of more than {MAX_COMMANDS} commands", is_known=False)
     commands = dict.fromkeys(((*member.path, member.name) for member in members), unknown)
-    return commands | {(*member.path, member.name): _parse_member(member) for member in members[:MAX_COMMANDS]}
+    for member in members[:MAX_COMMANDS]:
+        commands[*member.path, member.name] = _parse_member(member, unknown_name)
+    return commands
 
 
 class _Member(NamedTuple):
@@ -69,28 +83,47 @@ class _Member(NamedTuple):
 
 
 def _list_members(input: Any) -> Iterator[_Member]:
-    """Yield each member that is not an object."""
-    objects: list[tuple[tuple[str, ...], dict[str, Any]]] = [((), input)] if isinstance(input, dict) else []
-    for path, members in objects:
-        for name, value in members.items():
-            if isinstance(value, dict):
-                objects.append(((*path, name), cast("dict[str, Any]", value)))
-            else:
-                yield _Member(path, name, members)
+    """Yield each member that is not an object, also of objects in lists."""
+    values: list[tuple[tuple[str, ...], Any]] = [((), input)]
+    for path, value in values:
+        if isinstance(value, list):
+            values.extend(((*path, str(index)), item) for index, item in enumerate(cast("list[Any]", value)))
+        elif isinstance(value, dict):
+            members = cast("dict[str, Any]", value)
+            for name, inner in members.items():
+                if isinstance(inner, dict) or (isinstance(inner, list) and plain_name(name) not in _HARMLESS_NAMES):
+                    values.append(((*path, name), cast("Any", inner)))
+                if not isinstance(inner, dict):
+                    yield _Member(path, name, members)
 
 
-def _parse_member(member: _Member) -> ShellCommand:
+def _find_unknown_name(members: list[_Member]) -> str:
+    """Return the name of a member with a text that may change what a command runs."""
+    parents = {id(member.parent) for member in members if plain_name(member.name) in COMMAND_NAMES}
+    for path, name, parent in members:
+        plain, value = plain_name(name), parent[name]
+        is_sibling = plain in _SIBLINGS and id(parent) in parents
+        is_known = is_sibling or plain in COMMAND_NAMES or plain in _HARMLESS_NAMES
+        if not is_known and value and isinstance(value, str | list):
+            return ".".join((*path, name))
+    return ""
+
+
+def _parse_member(member: _Member, unknown_name: str) -> ShellCommand:
     """Parse a command together with the members next to it that change what it runs."""
     others = {plain: value for name, value in member.parent.items() if (plain := plain_name(name)) in _SIBLINGS}
     arguments, shell = others.get("args") or others.get("arguments"), others.get("shell")
     value = member.parent[member.name]
     command = _parse_with_arguments(value, arguments) if arguments else _parse_value(value)
     problem = "sets variables" if others.get("env") or others.get("environment") else ""
-    if isinstance(shell, str) and not is_shell(shell):
-        problem = f"runs in {shell[:40]!r}"
+    if isinstance(shell, str | list | dict) and not (isinstance(shell, str) and is_shell(shell)):
+        problem = f"runs in {str(cast('Any', shell))[:40]!r}"
+    if unknown_name and not problem:
+        problem = f"has the unknown member {unknown_name[:40]!r}"
     if not problem:
         return command
-    return ShellCommand("", problem, (), command.parts, command.is_known, (command.text, *command.other_texts))
+    is_known = command.is_known and not unknown_name
+    return ShellCommand("", problem, (), command.parts, is_known, (command.text, *command.other_texts))
 
 
 def _is_words(value: Any) -> TypeGuard[list[str]]:

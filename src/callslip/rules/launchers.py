@@ -76,9 +76,9 @@ debugfs deno dialog dotnet-script duckdb dvips ecl ed editor electron elinks eli
 evim ex exiftool flask fsi ftp fzf ghci gm gnuplot groff groovy gs guile gunicorn gvim gvimdiff helix hx hypercorn
 identify iex info ipython irb java jjs joe jrunscript jshell julia jupyter kak kotlin kotlinc latex latexmk ldd lein
 less lftp links lua luajit lualatex luatex lynx m4 magick mail mailx man mariadb matlab maxima mc mcedit micro mogrify
-mongo mongosh mono montage more most msfconsole msgfilter mutt mysql nano ncftp newlisp node nodejs nroff nvim ocaml
-octave pager pdb pdflatex pdftex perl perldoc php pico pry psql psysh pypy python pythonw qjs r racket rails ranger
-red rgvim rscript ruby runghc runhaskell rview rvim sage sbcl scala scanmem sensible-browser sensible-editor
+mongo mongosh mono montage more most msbuild msfconsole msgfilter mutt mysql nano ncftp newlisp node nodejs nroff nvim
+ocaml octave pager pdb pdflatex pdftex perl perldoc php pico pry psql psysh pypy python pythonw qjs r racket rails
+ranger red rgvim rscript ruby runghc runhaskell rview rvim sage sbcl scala scanmem sensible-browser sensible-editor
 sensible-pager sk slsh smbclient sqlite stack subl swift tasksh tclkit tclsh tex texlua troff ts-node tsx utop uvicorn
 vi view vim vimdiff vimtutor w3m wine wish xelatex xetex xzless yelp zless zmore
 """)
@@ -91,14 +91,20 @@ _OPTIONS = {
     "aria2c": "--on-download-start --on-download-complete --on-download-error --on-bt-download-complete --conf-path",
     "asciidoctor rspec": "-r --require -I --options",
     "bat batcat delta": "--pager --diff-so-fancy --config-file",
+    "bazel bazelisk": "--output_base --override_repository --override_module --shell_executable --host_jvm_args"
+    " --install_base --server_javabase --action_env --repo_env --crosstool_top --extra_toolchains",
+    "bun": "-r --preload --require --import --cwd -c --config -e --eval -p --print",
     "bundle bundler": "-r --gemfile",
     "cargo": "--config -Z --manifest-path -C",
     "composer": "-d --working-dir",
+    "coverage": "--rcfile",
     "cpio": "--rsh-command --rmt-command -F",
     "ctest meson": "-S --build-and-test --wrapper --setup",
     "curl": "-o -O --output --output-dir --remote-name --remote-name-all -K --config -D --dump-header -c --cookie-jar"
     " --trace --trace-ascii --stderr --libcurl --engine --etag-save --hsts --alt-svc -w --write-out --unix-socket"
     " --abstract-unix-socket",
+    "django-admin": "--settings --pythonpath",
+    "doit": "-f --file -d --dir",
     "dpkg": "--pre-invoke --post-invoke --status-logger --admindir --root",
     "eslint": "-c --config --rulesdir --resolve-plugins-relative-to --plugin --parser -f --format -o --output-file",
     "fd fdfind": "-x --exec -X --exec-batch",
@@ -131,6 +137,8 @@ _OPTIONS = {
     "pacman yum dnf zypper": "--config -c --hookdir --gpgdir --dbpath --root --installroot --setopt",
     "pandoc": "-F --filter -L --lua-filter --pdf-engine -o --output --defaults -d --extract-media --data-dir",
     "patch": "-o --output -e --ed -r",
+    "phpcs phpcbf": "--standard --runtime-set",
+    "phpstan psalm": "-a --autoload-file -c",
     "phpunit": "--bootstrap -c --configuration --prepend --printer --extensions",
     "pip": "--python --log --config-settings",
     "pre-commit": "-c --config",
@@ -141,15 +149,19 @@ _OPTIONS = {
     "rg": "--pre --pre-glob --hostname-bin",
     "rpm rpmbuild rpmquery rpmverify": "-E --eval -D --define --pipe --rcfile --macros --load",
     "rsync": "-e --rsh --rsync-path -M --remote-option --daemon --config --password-file --log-file --write-batch",
+    "rubocop": "-r -c",
     "ruff": "-o --output-file",
+    "rustc": "-C --codegen -Z --sysroot",
     "scons": "-f --file --makefile --sconstruct -C --directory -Y",
-    "sdiff": "-o --output",
+    "diff3 sdiff": "-o --output --diff-program",
     "sort": "-o --output --compress-program -T --files0-from",
+    "sphinx-build": "-c --conf-dir -D --define",
     "split": "--filter",
     "ssh-keygen ssh-add": "-D -s -P",
     "svn": "--config-option --config-dir --diff-cmd --diff3-cmd --editor-cmd --merge-cmd",
     "tar bsdtar": "-I -F --use-compress-program --checkpoint-action --to-command --info-script --new-volume-script"
     " --rsh-command --rmt-command --occurrence-action --options -T --files-from --index-file",
+    "task go-task": "-t --taskfile -d --dir",
     "tcpdump tshark wireshark dumpcap": "-z -w -X",
     "uv poetry pipenv hatch pdm rye pixi": "--directory --project -C --config-file --python -p --cache-dir",
     "wget": "-e --execute --config --use-askpass -O --output-document -o --output-file -a --append-output -P"
@@ -161,7 +173,9 @@ _OPTIONS = {
     "zip": "-T -TT --test --unzip-command",
 }
 
-_FULL_NAMES = _names("--cov --coverage")
+_PYTEST_REPORT = re.compile(r"-[lqsvx]*r[A-Za-z]+")
+"""The option -r, which has letters as its value."""
+_FULL_NAMES = _names("--co --cov --coverage")
 """Options that look like abbreviations of another one."""
 
 # The same for options that are words with one dash, or two.
@@ -177,13 +191,15 @@ _WORD_OPTIONS = {
 _SUBCOMMANDS = {
     "asdf mise rtx rbenv pyenv nodenv jenv nvm fnm volta": "exec x run shell use plugin plugins set",
     "bazel bazelisk": "run",
+    "mix": "run eval cmd do escript.install archive.install",
+    "rustup": "run toolchain override set self default",
+    "django-admin": "shell dbshell runscript",
+    "lerna nx tox": "exec e",
     "brew": "sh ruby bundle edit irb tap",
     "bundle bundler": "e exec console open config plugin",
-    "cargo": "config script",
     "composer": "exec run-script run config global",
     "conda mamba micromamba": "run config env",
     "coverage": "run",
-    "dotnet": "exec run tool script fsi new",
     "gem": "exec open",
     "gh": "alias extension extensions ext codespace cs config browse",
     "go": "run generate tool",
@@ -202,9 +218,14 @@ _SUBCOMMANDS = {
 # Programs of which only these first words are known to start nothing.
 _HARMLESS_SUBCOMMANDS = {
     "bun": "test install i ci add remove rm update outdated pm --version -v",
+    "cargo": "add b bench build c check clean clippy d doc fetch fix fmt generate-lockfile info init install"
+    " locate-project metadata new nextest pkgid r remove rm run rustc rustdoc search t test tree uninstall update"
+    " vendor version --version -V --list",
     "cmake": "--build --version --install",
     "docker podman nerdctl": "ps images logs inspect version info stats top port diff history events search",
     "docker-compose": "ps logs images version top port",
+    "dotnet": "add build clean format list pack publish remove restore test --info --list-runtimes --list-sdks"
+    " --version",
     "helm": "list ls status get history version search",
     "kubectl oc": "get describe logs top version explain api-resources api-versions cluster-info",
     "openssl": "version x509 dgst rand prime ciphers",
@@ -213,21 +234,74 @@ _HARMLESS_SUBCOMMANDS = {
     "systemctl": "status is-active is-enabled is-failed list-units list-unit-files list-timers show cat",
 }
 
+# What is an option, or the first word, of a launcher in programs that are not listed above.
+_GENERAL_OPTION = re.compile(
+    "adapter|bazelrc|bootstrap|command|config|eval|exec|hook|linker|loader|plugin|preload|program|rcfile|require"
+    "|runner|runtool|rununder|workspacestatus"
+)
+_HARMLESS_OPTIONS = _names("--print-config --show-config --showConfig --strict-config")
+_HARMLESS_OPTIONS_OF = {
+    "cmake ctest": "--config",
+    "dotnet ng nx": "--configuration",
+    "pip uv": "--requirement --requirements --require-hashes --require-virtualenv",
+    "rsync": "--executability",
+}
+_GENERAL_SUBCOMMANDS = _names("console eval exec run shell")
+# Programs whose first word is data, or a task that a file of the project names.
+_WITHOUT_LAUNCHES = _names("""
+ack ag ant awk basename black bmake cargo cat cc cd chmod chown cksum clang cmp column comm cp curl cut cypress date
+df diff dirname du echo egrep eslint false fd fdfind fgrep file find flake8 fold g++ gcc gh git golangci-lint gradle
+gradlew grep gunzip gzip head hexdump id isort jest join jq just kill lerna ln ls make mawk md5sum mkdir mv mypy nawk
+ninja nl npm nx od paste pre-commit prettier print printf ps pwd py.test pylint pytest rake readlink realpath remake rev
+rg rm rmdir rsync ruff sed seq sha1sum sha256sum sleep sort stat strings tac tail tar task tee test touch tox tr tree
+true tsc turbo type uniq unzip vitest wc wget whereis which xxd xz yq zip
+""")
+
 _GIT_FLAGS = _names("--no-pager -P --no-optional-locks --literal-pathspecs --no-replace-objects --version -v")
 _GIT_SUBCOMMANDS = _names("""
-archimport bugreport checkout-index citool credential credential-cache credential-store cvsexportcommit cvsimport
-cvsserver daemon diagnose difftool difftool--helper fast-import filter-branch for-each-repo gui help hook http-backend
-imap-send instaweb mailinfo mailsplit maintenance merge-index merge-one-file mergetool mergetool--lib p4 receive-pack
-remote-ext remote-fd remote-http remote-https scalar send-email sh-i18n sh-setup shell submodule--helper svn
-update-server-info upload-archive upload-pack web--browse
+add am annotate apply archive bisect blame branch cat-file check-attr check-ignore check-mailmap check-ref-format
+checkout cherry cherry-pick clean clone commit commit-tree config count-objects describe diff diff-files diff-index
+diff-tree fetch for-each-ref format-patch fsck gc get-tar-commit-id grep hash-object init log ls-files ls-remote ls-tree
+merge merge-base merge-file merge-tree mktag mktree mv name-rev notes pack-refs patch-id prune prune-packed pull push
+range-diff read-tree rebase reflog remote repack replace request-pull rerere reset restore rev-list rev-parse revert rm
+shortlog show show-branch show-ref sparse-checkout stage stash status stripspace submodule switch symbolic-ref tag
+update-index update-ref var verify-commit verify-pack verify-tag version whatchanged worktree write-tree
 """)
+"""The subcommands of git that start nothing. Any other name may be an alias, or a program `git-NAME`."""
 _GIT_OPTIONS = (
     "--config --config-env --edit-description --exec --exec-path --ext-diff --extcmd --interactive"
     " --open-files-in-pager --output --receive-pack --remote --template --tool --upload-pack"
 )
-_GIT_SHORT_OPTIONS = {"grep": " -O", "clone": " -u -c", "rebase": " -x -i", "archive": " -o", "ls-remote": " -u"}
+_GIT_MORE_OPTIONS = {
+    "am": "--directory",
+    "apply": "--directory --unsafe-paths",
+    "archive": "-o",
+    "cherry-pick": "--strategy",
+    "clone": "-u -c",
+    "format-patch": "-o --output-directory",
+    "grep": "-O",
+    "init": "--separate-git-dir",
+    "ls-remote": "-u",
+    "merge": "-s --strategy",
+    "pull": "-s --strategy",
+    "rebase": "-x -i -s --strategy",
+    "revert": "--strategy",
+}
+_GIT_OPTIONS_BY_SUBCOMMAND = {
+    name: _Options(f"{_GIT_OPTIONS} {_GIT_MORE_OPTIONS.get(name, '')}") for name in _GIT_SUBCOMMANDS
+}
+_GIT_CONFIG_FILES = _names("--global --local --system --worktree")
 _GIT_CONFIG_READS = _names("--get --get-all --get-regexp --get-urlmatch --list -l list get")
 
+_COMPILER_OPTIONS = (
+    *("@", "-B", "-specs", "--specs", "-wrapper", "-fplugin", "-fpass-plugin", "-Xclang", "-fuse-ld", "-Wl,"),
+    *("-Xlinker", "-load", "--config", "--gcc-toolchain", "--ld-path"),
+)
+_CARGO_WITH_ARGUMENTS = _names("bench fmt nextest r run t test")
+_MAVEN_GOALS = _names("""
+checkstyle:check compiler:compile dependency:analyze dependency:resolve dependency:tree failsafe:verify jacoco:report
+spotless:apply spotless:check surefire:test versions:display-dependency-updates
+""")
 _MAKE_OPTIONS = _Options("-f -C -E -I --file --makefile --directory --eval --include-dir")
 _SED_SCRIPT = re.compile(  # Print, delete, quit or replace at addresses; no other command.
     r"""(?:\s*(?:\d+|\$|/[^/\\[]*/)?(?:,(?:\+?\d+|\$|/[^/\\[]*/))?\s*!?
@@ -245,6 +319,8 @@ def find_launch(words: Sequence[Word]) -> str:
     if is_wrapper(words) or is_interpreter(words):
         return f"runs what is written in the arguments of {program}"
     texts = [word.text for word in words[1:]]
+    if reason := _find_general_risk(_spellings(program), texts):
+        return f"can run other programs: {program} with {reason[:40]!r}"
     for name in _spellings(program):
         reason = next((word for word in texts if _is_risky_option(name, word)), "") or _find_subcommand(name, texts)
         reason = reason or (_CHECKS[name](texts) if name in _CHECKS else "")
@@ -252,6 +328,20 @@ def find_launch(words: Sequence[Word]) -> str:
             reason = reason or next((word.text for word in words[1:] if _may_be_option(word)), "")
         if reason:
             return f"can run other programs: {program} with {reason[:40]!r}"
+    return ""
+
+
+def _find_general_risk(names: list[str], texts: list[str]) -> str:
+    """Return an option or first word that makes almost any program start another one, or load code."""
+    first_words = texts if texts and texts[0].startswith("-") else texts[:1]
+    if not _GENERAL_SUBCOMMANDS.isdisjoint(first_words) and _WITHOUT_LAUNCHES.isdisjoint(names):
+        return next(word for word in first_words if word in _GENERAL_SUBCOMMANDS)
+    harmless = _HARMLESS_OPTIONS | {option for name in names for option in _HARMLESS_OPTIONS_BY_NAME.get(name, ())}
+    for word in texts:
+        option = word.partition("=")[0]
+        is_listed = option.startswith("--") and _GENERAL_OPTION.search(re.sub("[-_]", "", option).lower())
+        if is_listed and option not in harmless and not option.startswith("--no-"):
+            return word
     return ""
 
 
@@ -292,11 +382,14 @@ _OPTIONS_BY_NAME = {name: _Options(options) for names, options in _OPTIONS.items
 _WORD_OPTIONS_BY_NAME = _by_name(_WORD_OPTIONS)
 _SUBCOMMANDS_BY_NAME = _by_name(_SUBCOMMANDS)
 _HARMLESS_BY_NAME = _by_name(_HARMLESS_SUBCOMMANDS)
+_HARMLESS_OPTIONS_BY_NAME = _by_name(_HARMLESS_OPTIONS_OF)
 
 
 def _is_risky_option(program: str, word: str) -> bool:
     name = word.partition("=")[0].replace("--", "-", 1)
     options = _OPTIONS_BY_NAME.get(program)
+    if program in ("pytest", "py.test") and _PYTEST_REPORT.fullmatch(word):
+        return False
     return name in _WORD_OPTIONS_BY_NAME.get(program, ()) or (options is not None and options.has(word))
 
 
@@ -317,13 +410,15 @@ def _check_git(texts: list[str]) -> str:
     if start == len(texts):
         return ""
     subcommand, *others = texts[start:]
-    if subcommand.startswith("-") or subcommand in _GIT_SUBCOMMANDS:
+    if subcommand not in _GIT_SUBCOMMANDS:
         return subcommand
-    if subcommand == "config" and (not others or others[0] not in _GIT_CONFIG_READS):
-        return subcommand
+    if subcommand == "config":
+        words = [word for word in others if word not in _GIT_CONFIG_FILES]
+        is_name = len(words) == 1 and re.fullmatch(r"\w[\w-]*\.[\w.-]+", words[0])
+        return "" if is_name or (words and words[0] in _GIT_CONFIG_READS) else subcommand
     if (subcommand == "bisect" and "run" in others) or (subcommand == "submodule" and {"foreach", "add"} & {*others}):
         return subcommand
-    options = _Options(_GIT_OPTIONS + _GIT_SHORT_OPTIONS.get(subcommand, ""))
+    options = _GIT_OPTIONS_BY_SUBCOMMAND[subcommand]
     return next((word for word in others if options.has(word) or re.match(r"\w+(::|://-)", word)), "")
 
 
@@ -359,30 +454,47 @@ def _check_tar(texts: list[str]) -> str:
 
 def _check_compiler(texts: list[str]) -> str:
     """Check options that choose the programs of a compiler; `@` reads more options from a file."""
-    options = _names(
-        "@ -B -specs --specs -wrapper -fplugin -fpass-plugin -Xclang -fuse-ld -Wl, -Xlinker -load --config"
-        " --gcc-toolchain --ld-path"
-    )
-    return next((word for word in texts if word.startswith((*options,))), "")
+    return next((word for word in texts if word.startswith(_COMPILER_OPTIONS)), "")
 
 
-def _check_files(texts: list[str]) -> str:
-    """Check arguments that are read from a file."""
+def _find_argument_file(texts: list[str]) -> str:
+    """Find a file of more arguments."""
     return next((word for word in texts if word.startswith("@")), "")
 
 
 def _check_maven(texts: list[str]) -> str:
-    """Check goals of any plugin, which is downloaded."""
-    return next((word for word in texts if word.count(":") > 1), "")
+    """Check goals of plugins, which are downloaded."""
+    return _find_separator(texts) or next((word for word in texts if ":" in word[1:] and word not in _MAVEN_GOALS), "")
 
 
-def _check_github(texts: list[str]) -> str:
-    """Check options for git, which follow two dashes."""
+def _check_cargo(texts: list[str]) -> str:
+    """Check what follows two dashes: the arguments of a test are harmless, those of the compiler are not."""
+    if "--" not in texts or texts[0] in _CARGO_WITH_ARGUMENTS:
+        return ""
+    words = texts[texts.index("--") + 1 :] if texts[0] == "clippy" else ["--"]
+    return next((word for word in words if not re.match("-[DWAF]|[^-@]", word)), "")
+
+
+def _check_cmake(texts: list[str]) -> str:
+    """Check the arguments of the build tool."""
+    words = texts[texts.index("--") + 1 :] if "--" in texts else []
+    return next((word for word in words if not re.fullmatch(r"-j\d*|\d+", word)), "")
+
+
+def _check_dotnet(texts: list[str]) -> str:
+    """Check properties and loggers of the build, which can name commands and files of code."""
+    return next(
+        (word for word in texts if re.match(r"(--?|/)(p|property|d?l|(distributed)?logger)\b|@", word, re.I)), ""
+    )
+
+
+def _find_separator(texts: list[str]) -> str:
+    """Find two dashes: what follows are the arguments of another program."""
     return "--" if "--" in texts else ""
 
 
-def _check_operands(texts: list[str]) -> str:
-    """Allow one file: the second is written."""
+def _find_output_file(texts: list[str]) -> str:
+    """Find the second file: it is written."""
     operands = [word for word in texts if not word.startswith("-")]
     return "".join(operands[1:2])
 
@@ -394,9 +506,12 @@ def _check_arithmetic(texts: list[str]) -> str:
 
 _CHECKS: dict[str, Callable[[list[str]], str]] = {
     **dict.fromkeys(("cc", "gcc", "g++", "c++", "clang", "clang++"), _check_compiler),
-    **dict.fromkeys(("pytest", "py.test", "mypy"), _check_files),
+    **dict.fromkeys(("pytest", "py.test", "mypy"), _find_argument_file),
     **dict.fromkeys(("mvn", "mvnw"), _check_maven),
-    "gh": _check_github,
+    **dict.fromkeys(("fab", "gh", "lerna", "nx", "tox"), _find_separator),
+    "cargo": _check_cargo,
+    "cmake": _check_cmake,
+    "dotnet": _check_dotnet,
     "git": _check_git,
     "make": _check_make,
     "bmake": _check_make,
@@ -407,8 +522,8 @@ _CHECKS: dict[str, Callable[[list[str]], str]] = {
     "nawk": _check_awk,
     "tar": _check_tar,
     "bsdtar": _check_tar,
-    "uniq": _check_operands,
-    "xxd": _check_operands,
+    "uniq": _find_output_file,
+    "xxd": _find_output_file,
     "printf": _check_arithmetic,
     "test": _check_arithmetic,
     "print": _check_arithmetic,

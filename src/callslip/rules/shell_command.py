@@ -12,6 +12,7 @@ are out of scope: their commands may be split wrongly.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from typing import NamedTuple
@@ -35,19 +36,20 @@ _TOKEN = re.compile(
 _CONTROLS = re.compile(
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"  # Also of direction.
 )
-_EXPANSION = re.compile(r"[A-Za-z0-9_{(\[@*#?$!-]")
-"""What follows a dollar sign that is not an ordinary character."""
+_EXPANSION = re.compile(r"[^\s;&|<>)]")
+"""What follows a dollar sign that is not the end of a word. Which characters expand depends on the shell."""
 _EXPANSION_IN_QUOTES = re.compile(rf"`|\${_EXPANSION.pattern}")
 _HISTORY = re.compile(r"[^\s=(\"]")
 """What follows an exclamation mark that an interactive shell replaces."""
+_DESCRIPTOR = re.compile(r"[0-9]+|\{\w+\}")
+"""What precedes a redirection: the number of a file descriptor, or a variable for it."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=")
 _PROGRAM = re.compile(r"(?![-=%^~])[^\s;&|<>()$`'\"\\*?\[\]{}!#=]+")
-_RESERVED = frozenset(
-    shlex.split(
-        "! { } [[ ]] (( )) if then elif else fi case esac for foreach select while until do done in end function time"
-        " coproc repeat always nocorrect noglob"
-    )
-)
+_RESERVED_WORDS = """
+! { } [[ ]] (( )) if then elif else fi case esac for foreach select while until do done in end function time coproc
+repeat always nocorrect noglob
+"""
+_RESERVED = frozenset(_RESERVED_WORDS.split())
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 _SHELL_FOLDERS = frozenset(
     ("", "/bin", "/usr/bin", "/usr/local/bin", "/opt/homebrew/bin", "/run/current-system/sw/bin")
@@ -87,7 +89,7 @@ def parse_command(text: str) -> ShellCommand:
     first = scan.parts[0][0] if scan.parts else _ScannedWord("", "")
     problem = scan.problem or _problem_of_program(first)
     parts = tuple(words for part in scan.parts if (words := _strip_prefixes(part)))
-    is_known = scan.is_known and not any(part[0].glob >= 0 for part in parts)
+    is_known = scan.is_known and not any(part[0].glob >= 0 or part[0].text[:1] == "=" for part in parts)
     return ShellCommand(text, problem, () if problem else parts[0], parts, is_known)
 
 
@@ -115,8 +117,8 @@ def split_words(text: str) -> list[str] | None:
 
 def is_shell(program: str) -> bool:
     """Return whether a program is a shell that this module understands, in a folder of the system."""
-    folder, _, name = program.rpartition("/")
-    return name in _SHELLS and folder in _SHELL_FOLDERS and not program.startswith("/" + name)
+    folder, name = os.path.split(program)
+    return name in _SHELLS and folder in _SHELL_FOLDERS
 
 
 class _ScannedWord(NamedTuple):
@@ -219,7 +221,7 @@ class _Scan:
         if character == "`":
             self._report("contains a substitution", is_known=False)
             return self._end_part()
-        if character == "$" and (_EXPANSION.match(following) or following in ("'", '"')):
+        if character == "$" and _EXPANSION.match(following):
             self._report("contains an expansion", is_known=False)
         elif character == "!" and _HISTORY.match(following):
             self._report("contains a history expansion")
@@ -232,7 +234,7 @@ class _Scan:
             self._report("has more than one line" if operator == "\n" else f"has the operator {operator}")
             return self._end_part()
         self._report(f"has the redirection {operator}", is_known=not operator.startswith("<<"))
-        if "".join(self._unquoted).isdigit():  # The number of a file descriptor.
+        if _DESCRIPTOR.fullmatch("".join(self._unquoted)):
             self._text.clear()
             self._unquoted.clear()
         self._end_word()

@@ -70,7 +70,7 @@ class PermissionQuery(msgspec.Struct, frozen=True):
         return list(self.commands.values()) or title
 
 
-Test: TypeAlias = Callable[[PermissionQuery], bool | None]
+FilterTest: TypeAlias = Callable[[PermissionQuery], bool | None]
 """Return whether a filter matches; None if that is not known, or to allow, if the client must decide."""
 
 
@@ -81,7 +81,7 @@ class Rule(msgspec.Struct, frozen=True):
     action: Action
     reason: str
     always: bool
-    tests: tuple[Test, ...]
+    tests: tuple[FilterTest, ...]
     exact_texts: frozenset[str] | None
     """The texts without wildcards in the filters title and input; None without such filters."""
 
@@ -107,15 +107,15 @@ class Policy(msgspec.Struct, frozen=True):
 
     def decide(self, query: PermissionQuery) -> Rule | None:
         """Return the first rule that matches; None if it would allow what an earlier one might deny or left open."""
-        might_deny = is_open = False
+        might_deny = needs_person = False
         with_full_name = msgspec.structs.replace(query, tools=query.tools[:1])
         for rule in self.rules:
             is_match = rule.match(with_full_name if rule.action == "allow" else query)
             if is_match:
-                is_blocked = might_deny or (is_open and not rule.names_commands(query))
+                is_blocked = might_deny or (needs_person and not rule.names_commands(query))
                 return None if is_blocked and rule.action == "allow" else rule
             if is_match is None and rule.action == "allow":
-                is_open = True
+                needs_person = True
             elif is_match is None:
                 might_deny = True
         return None
@@ -204,28 +204,33 @@ class _Patterns:
         return any_matches([self.match_text(text), *finds])
 
 
-def _tool_test(value: Any, action: str) -> Test:
+def _tool_test(value: Any, action: str) -> FilterTest:
     patterns = _Patterns(value, action)
     return lambda query: any_matches(map(patterns.match_text, query.tools)) if query.tools else patterns.unknown
 
 
-def _kind_test(value: Any, action: str) -> Test:
+def _kind_test(value: Any, action: str) -> FilterTest:
     patterns = _Patterns(value, action)
     return lambda query: patterns.match_text(query.kind) if query.kind else patterns.unknown
 
 
-def _title_test(value: Any, action: str) -> Test:
+def _title_test(value: Any, action: str) -> FilterTest:
     patterns = _Patterns(value, action)
 
     def test(query: PermissionQuery) -> bool | None:
-        if query.title_command is not None:
-            return patterns.match_command(query.title, query.title_command)
-        return patterns.match_text(query.title) if query.title else patterns.unknown
+        if query.title_command is None:
+            return patterns.match_text(query.title) if query.title else patterns.unknown
+        is_match = patterns.match_command(query.title, query.title_command)
+        has_same_text = {each.text for each in query.list_commands()} == {query.title_command.text}
+        if action != "allow" or not is_match or has_same_text:
+            return is_match
+        # The agent chooses the title, so it allows no other command than the one that it shows.
+        return all(patterns.match_command(each.text, each) for each in query.commands.values()) or None
 
     return test
 
 
-def _path_test(value: Any, action: str) -> Test:
+def _path_test(value: Any, action: str) -> FilterTest:
     """To allow, all paths must be known and match. To deny or ask, one match in any case of letters is enough."""
     is_allow = action == "allow"
     forms = [form for text in _texts(value) for form in _pattern_forms(text)]
@@ -240,7 +245,7 @@ def _path_test(value: Any, action: str) -> Test:
     return test
 
 
-def _input_test(value: Any, action: str) -> Test:
+def _input_test(value: Any, action: str) -> FilterTest:
     """Match the complete input as text, or with `input.NAME` one of its members."""
     if isinstance(value, dict):
         return _member_test((), value, action)
@@ -256,7 +261,7 @@ def _input_test(value: Any, action: str) -> Test:
     return test
 
 
-def _member_test(path: tuple[str, ...], value: Any, action: str) -> Test:
+def _member_test(path: tuple[str, ...], value: Any, action: str) -> FilterTest:
     """Match a member of the input: not if an object lacks it, unknown if it is null or its parent is not an object."""
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value).items()
@@ -287,7 +292,7 @@ def _as_text(value: Any) -> str:
     return " ".join(words) if words and words == value else codec.encode(value).decode()
 
 
-FILTERS: dict[str, Callable[[Any, str], Test]] = {
+FILTERS: dict[str, Callable[[Any, str], FilterTest]] = {
     "tool": _tool_test,
     "kind": _kind_test,
     "title": _title_test,
@@ -333,7 +338,7 @@ def _parse_rule(number: int, fields: dict[str, Any], location: str) -> Rule:
         raise InvalidInputError(location, f"action must be one of {', '.join(ACTIONS)}{got}")
     if not isinstance(reason, str) or not isinstance(always, bool):
         raise InvalidInputError(location, "reason must be a string and always must be true or false")
-    tests: list[Test] = []
+    tests: list[FilterTest] = []
     for name in FILTERS:
         if name in fields:
             try:
