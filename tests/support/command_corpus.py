@@ -152,6 +152,10 @@ git apply --directory=/home/me x.patch
 git format-patch -o /home/me HEAD~1
 git merge -s evil x
 git help -w log
+git merge-file /home/me/.bashrc a b
+git read-tree --index-output=/home/me/.bashrc HEAD
+git gc --expire-to=/home/me
+git bisect replay evil
 git lfs install
 git config user.name evil
 git config --global core.pager evil
@@ -673,6 +677,7 @@ cargo test -- --nocapture
 cargo fmt -- --check
 cmake --build build --config Release
 cmake --build build -- -j4
+cmake --build build --target run
 dotnet build --configuration Release
 dotnet test --no-build
 pip install --requirement requirements.txt

@@ -254,7 +254,7 @@ df diff dirname du echo egrep eslint false fd fdfind fgrep file find flake8 fold
 gradlew grep gunzip gzip head hexdump id isort jest join jq just kill lerna ln ls make mawk md5sum mkdir mv mypy nawk
 ninja nl npm nx od paste pre-commit prettier print printf ps pwd py.test pylint pytest rake readlink realpath remake rev
 rg rm rmdir rsync ruff sed seq sha1sum sha256sum sleep sort stat strings tac tail tar task tee test touch tox tr tree
-true tsc turbo type uniq unzip vitest wc wget whereis which xxd xz yq zip
+cmake true tsc turbo type uniq unzip vitest wc wget whereis which xxd xz yq zip
 """)
 
 _GIT_FLAGS = _names("--no-pager -P --no-optional-locks --literal-pathspecs --no-replace-objects --version -v")
@@ -262,8 +262,8 @@ _GIT_SUBCOMMANDS = _names("""
 add am annotate apply archive bisect blame branch cat-file check-attr check-ignore check-mailmap check-ref-format
 checkout cherry cherry-pick clean clone commit commit-tree config count-objects describe diff diff-files diff-index
 diff-tree fetch for-each-ref format-patch fsck gc get-tar-commit-id grep hash-object init log ls-files ls-remote ls-tree
-merge merge-base merge-file merge-tree mktag mktree mv name-rev notes pack-refs patch-id prune prune-packed pull push
-range-diff read-tree rebase reflog remote repack replace request-pull rerere reset restore rev-list rev-parse revert rm
+merge merge-base merge-tree mktag mktree mv name-rev notes pack-refs patch-id prune prune-packed pull push
+range-diff rebase reflog remote replace request-pull rerere reset restore rev-list rev-parse revert rm
 shortlog show show-branch show-ref sparse-checkout stage stash status stripspace submodule switch symbolic-ref tag
 update-index update-ref var verify-commit verify-pack verify-tag version whatchanged worktree write-tree
 """)
@@ -279,6 +279,7 @@ _GIT_MORE_OPTIONS = {
     "cherry-pick": "--strategy",
     "clone": "-u -c",
     "format-patch": "-o --output-directory",
+    "gc": "--expire-to",
     "grep": "-O",
     "init": "--separate-git-dir",
     "ls-remote": "-u",
@@ -290,6 +291,7 @@ _GIT_MORE_OPTIONS = {
 _GIT_OPTIONS_BY_SUBCOMMAND = {
     name: _Options(f"{_GIT_OPTIONS} {_GIT_MORE_OPTIONS.get(name, '')}") for name in _GIT_SUBCOMMANDS
 }
+_GIT_LAUNCHING_WORDS = {"bisect": _names("run replay"), "submodule": _names("foreach add")}
 _GIT_CONFIG_FILES = _names("--global --local --system --worktree")
 _GIT_CONFIG_READS = _names("--get --get-all --get-regexp --get-urlmatch --list -l list get")
 
@@ -416,7 +418,7 @@ def _check_git(texts: list[str]) -> str:
         words = [word for word in others if word not in _GIT_CONFIG_FILES]
         is_name = len(words) == 1 and re.fullmatch(r"\w[\w-]*\.[\w.-]+", words[0])
         return "" if is_name or (words and words[0] in _GIT_CONFIG_READS) else subcommand
-    if (subcommand == "bisect" and "run" in others) or (subcommand == "submodule" and {"foreach", "add"} & {*others}):
+    if not _GIT_LAUNCHING_WORDS.get(subcommand, frozenset()).isdisjoint(others):
         return subcommand
     options = _GIT_OPTIONS_BY_SUBCOMMAND[subcommand]
     return next((word for word in others if options.has(word) or re.match(r"\w+(::|://-)", word)), "")
