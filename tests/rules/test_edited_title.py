@@ -54,6 +54,20 @@ async def test_every_view_shows_the_edited_title(has_input: bool) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("before", [{"path": "a", "n": 1}, {"path": "a", "n": 1.0}])
+async def test_approving_the_same_arguments_keeps_all_views_equal(before: Any) -> None:
+    """An approval that repeats the arguments is no edit; if only a number is written differently, the views agree."""
+    async with callslip.open("sqlite:///:memory:") as ledger:
+        proposal = ev.CallProposed(call="new:1", tool_name="rm", title="rm a")
+        drafts = [proposal, ev.CallInput(call="new:1", input=before), ev.ApprovalRequested(call="new:1")]
+        *_, requested = await ledger.log.append("s", drafts, source="python", strict=True)
+        assert isinstance(requested, ev.ApprovalRequested)
+        await ledger.approve(requested.approval, by="ann", input={"path": "a", "n": 1})
+        assert await read_titles(ledger) == ([""] * 3 if isinstance(before["n"], float) else ["rm a"] * 3)
+        assert not await find_faults(ledger)
+
+
+@pytest.mark.anyio
 async def test_a_title_for_unknown_arguments_is_removed() -> None:
     """If the arguments came in a separate event, the title might name them, so views show the arguments instead."""
     async with callslip.open("sqlite:///:memory:") as ledger:

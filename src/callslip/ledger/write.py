@@ -386,7 +386,7 @@ class WriteOperation:
 
     def _edited_title(self, input: Any, approval: ApprovalRecord, record: CallRecord) -> str | msgspec.UnsetType:
         """Return the title of a call with edited arguments; UNSET if it stays the same."""
-        if input is msgspec.UNSET or not record.title:
+        if input is msgspec.UNSET or not record.title or input_mark(input) == record.input_mark:
             return msgspec.UNSET
         events = (self._find_request(approval), self.unit.event(self.session.name, record.entry))
         inputs = [event.input for event in events if isinstance(event, ev.CallUpdate)]

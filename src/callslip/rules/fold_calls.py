@@ -203,9 +203,9 @@ def answered(state: FoldState, event: ev.ApprovalAnswer, out: Out) -> None:
     if _is_edited(event, call.raw_input):
         call.raw_input = event.input
         changed.append("raw_input")
-        if event.title is not UNSET:
-            call.title = event.title
-            changed.append("title")
+    if isinstance(event, ev.ApprovalGranted) and event.title is not UNSET:
+        call.title = event.title
+        changed.append("title")
     _set_status(state, call, status, event, changed)
     if status in TERMINAL_STATES and event.reason:
         call.reason = event.reason

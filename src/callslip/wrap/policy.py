@@ -106,7 +106,7 @@ class Policy(msgspec.Struct, frozen=True):
     rules: tuple[Rule, ...]
 
     def decide(self, query: PermissionQuery) -> Rule | None:
-        """Return the first rule that matches; None if it would allow what an earlier one might deny or left open."""
+        """Return the first rule that matches; None if an earlier rule may deny what it allows, or asks a person."""
         might_deny = needs_person = False
         with_full_name = msgspec.structs.replace(query, tools=query.tools[:1])
         for rule in self.rules:
