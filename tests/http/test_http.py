@@ -574,15 +574,15 @@ async def test_a_retry_completes_a_body_that_was_written_in_part(
     ledger: LocalLedger, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is full after the first part of a long body; the retry writes the other parts."""
-    append, parts = ledger.log.append, list[int]()
+    transact, parts = ledger.log.transact_drafts, list[int]()
 
-    async def append_or_fail(session: str, drafts: Any, **more: Any) -> Any:
+    async def transact_or_fail(drafts: Any, *args: Any, **more: Any) -> Any:
         parts.append(len(drafts))
         if len(parts) == 2:
             raise DiskFullError("no room")
-        return await append(session, drafts, **more)
+        return await transact(drafts, *args, **more)
 
-    monkeypatch.setattr(ledger.log, "append", append_or_fail)
+    monkeypatch.setattr(ledger.log, "transact_drafts", transact_or_fail)
     body = [{"type": "message.user", "text": f"{number}"} for number in range(1500)]
     request = {"value": body, "headers": {"idempotency-key": "k"}}
     check_problem(await fetch(f"{url}/v1/sessions/s/events", "POST", **request), 507)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,6 +15,7 @@ import msgspec
 import callslip
 from callslip.api.ledger import LocalLedger
 from callslip.ledger.verify import verify
+from callslip.model import codec
 from callslip.settings import Settings
 from tests.support.paths import PROGRAMS
 
@@ -76,3 +79,11 @@ async def sound_ledger(url: str, **settings: Any) -> AsyncGenerator[LocalLedger]
         assert not await find_faults(ledger)
     finally:
         await ledger.close()
+
+
+def normalize_entries(entries: Sequence[Any]) -> str:
+    """Return entries as text, without times and with the ids of calls and approvals by their order."""
+    text = json.dumps(codec.parse_json(codec.encode(list(entries))), sort_keys=True)
+    text = re.sub(r'"(\w*[aA]t|\w*Time|timestamp)": \d{13}', r'"\1": 0', text)
+    ids: dict[str, str] = {}
+    return re.sub(r"(exec|appr)_[0-9a-f]{12}", lambda match: ids.setdefault(match[0], f"{match[1]}{len(ids)}"), text)

@@ -34,6 +34,10 @@ class Decoder(Protocol):
         """Return the drafts that end what is open when the input ends. `reason` is one of `turn.ended`."""
         ...
 
+    def holds_input(self) -> bool:
+        """Return whether a part of the input is not in any draft yet: it waits for the next messages."""
+        ...
+
 
 class Unfinished:
     """Tracks what the end of the input would leave open: a turn, or a text outside of turns."""

@@ -85,15 +85,17 @@ class Health(CamelStruct):
 
 
 class Appended(CamelStruct):
-    """The result of posted messages: how many events were appended, and the seq of the last one (0 for none).
+    """The result of posted messages: how many events were appended, and the seq of the last one.
 
+    If no event resulted, the messages are stored until the next ones complete them, and `seq` is the last event of the
+    session; it is missing if the session has no event yet.
     `notUnderstood` counts messages that were stored as they are. `others` are further conversations in the body, by
     session with their last seq. `events` are those of this session, with `return=events`.
     """
 
     session: str
-    seq: int
     appended: int
+    seq: int | msgspec.UnsetType = msgspec.UNSET
     not_understood: int = 0
     others: dict[str, int] = msgspec.field(default_factory=dict)
     events: list[Any] | msgspec.UnsetType = msgspec.UNSET

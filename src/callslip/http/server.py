@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from callslip.api.ledger import LocalLedger
+from callslip.api.posts import Posts
 from callslip.http.access import Authorizer
-from callslip.http.ingest import Posts
 from callslip.http.metrics import Metrics
 from callslip.http.prompts import Answers, Prompts
 from callslip.http.request import Route
@@ -23,7 +23,7 @@ class Server:
         self.gate = gate
         self.limits = limits or Limits()
         self.hub = Hub(ledger, self.limits)
-        self.posts = Posts(ledger)
+        self.posts = Posts(ledger.log)
         self.prompts = Prompts(ledger, answers)
         self.metrics = Metrics(ledger.log)
         self.routes: tuple[Route, ...] = ()

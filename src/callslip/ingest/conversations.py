@@ -15,6 +15,7 @@ from msgspec import structs
 from callslip.errors import InvalidInputError
 from callslip.formats import registry
 from callslip.formats.base import Decoder, unwrapped
+from callslip.ingest.decoder_state import encode_state, restore_state
 from callslip.ingest.raw_fallback import append_or_keep_raw, group_drafts
 from callslip.ingest.recorder import OpenCalls
 from callslip.ledger import liveness
@@ -89,6 +90,20 @@ class Conversations:
             return [(name, part, 0) for name, part in self._splitter.split(message)]
         bare, seconds = unwrapped(message)
         return [("", bare, int(self._started + seconds * 1000) if self._started and seconds else 0)]
+
+    def dump(self, mask: Callable[[str], str]) -> bytes:
+        """Return what the decoders remember as bytes that can be stored. `mask` hides secrets."""
+        splitter = b"" if self._splitter is None else encode_state(self._splitter, mask)
+        decoders = {name: encode_state(each.decoder, mask) for name, each in self.all.items()}
+        return msgspec.msgpack.encode((splitter, decoders))
+
+    def load(self, state: bytes) -> None:
+        """Continue with what the decoders remembered. Raise StateMismatchError if they are of another version."""
+        splitter, decoders = msgspec.msgpack.decode(state, type=tuple[bytes, dict[str, bytes]])
+        if self._splitter is not None:
+            restore_state(self._splitter, splitter)
+        for name, memory in decoders.items():
+            restore_state(self.named(name).decoder, memory)
 
     async def flush(self, write: Write) -> None:
         """Write the waiting drafts in few writes. After an error, those that were not written still wait."""

@@ -123,12 +123,43 @@ class AliasRecord(msgspec.Struct, gc=False):
 
 
 class KeyRecord(msgspec.Struct, gc=False):
-    """An idempotency key with the digest of its draft and the event that was written for it."""
+    """An idempotency key with the digest of its draft and the event that was written for it.
+
+    For the key of a body without an event, the digest of the body and the last event of the session.
+    """
 
     session: str
     key: str
     mark: str
     seq: int
+
+
+class ConversationRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What is stored of a conversation that a caller posts: the state of its decoders, and the input after it.
+
+    `version` counts its changes; `inputs` are the bodies that were read after `state`, `input_bytes` their size.
+    """
+
+    session: str
+    format: str
+    caller: str
+    chunks: str = ""
+    version: int = 0
+    state: bytes = b""
+    input_bytes: int = 0
+    inputs: list[bytes] = []
+
+
+class ConversationChange(msgspec.Struct, frozen=True):
+    """What a body changes: it adds an `input`, or replaces the state and all inputs, or ends the conversation.
+
+    `before` is the stored conversation that the body continues.
+    """
+
+    before: ConversationRecord
+    input: bytes = b""
+    state: bytes = b""
+    is_ended: bool = False
 
 
 class OwnerRecord(msgspec.Struct, gc=False):

@@ -115,7 +115,22 @@ class Redactor:
 
     def value(self, value: Any) -> Any:
         """Return a JSON value without the secrets in its texts and keys; the same object if it has none."""
-        return self._value(value) if self.patterns else value
+        return self._value(value, self.text) if self.patterns else value
+
+    def mask(self, text: str) -> str:
+        """Return a text of the same length in which every secret has zeros after its prefix; it stays a secret."""
+        after, out, at = " " + text, list[str](), 1
+        match = self._complete(after, 0) if self.patterns else None
+        while match is not None:
+            prefix = self.patterns[cast(int, match.lastindex) - 2].prefix
+            out += (after[at : match.end(1)], prefix, "0" * (match.end() - match.end(1) - len(prefix)))
+            at = match.end()
+            match = self._complete(after, at)
+        return "".join((*out, after[at:])) if out else text
+
+    def mask_value(self, value: Any) -> Any:
+        """Return a JSON value with masked texts and keys."""
+        return self._value(value, self.mask) if self.patterns else value
 
     def restore_secrets(self, edited: Any, before: Any) -> Any:
         """Return edited arguments with the secrets put back in unchanged parts: the editor only saw them redacted."""
@@ -179,17 +194,17 @@ class Redactor:
         out.append(after[at:])
         return "".join(out), ""
 
-    def _value(self, value: Any) -> Any:
+    def _value(self, value: Any, redact: Callable[[str], str]) -> Any:
         if isinstance(value, str):
-            return self.text(value)
+            return redact(value)
         if isinstance(value, dict):
             members = cast("dict[str, Any]", value)
-            cut = {self.text(key): self._value(member) for key, member in members.items()}
+            cut = {redact(key): self._value(member, redact) for key, member in members.items()}
             same = all(map(is_, cut, members)) and all(map(is_, cut.values(), members.values()))
             return members if same and len(cut) == len(members) else cut
         if isinstance(value, list):
             items = cast("list[Any]", value)
-            inside = [self._value(item) for item in items]
+            inside = [self._value(item, redact) for item in items]
             return items if all(map(is_, inside, items)) else inside
         return value
 

@@ -20,6 +20,7 @@ from callslip.model.records import (
     AliasRecord,
     ApprovalRecord,
     CallRecord,
+    ConversationRecord,
     KeyRecord,
     OwnerRecord,
     Page,
@@ -271,6 +272,37 @@ class SqliteStore:
         await self._alone(lambda connection: connection.execute(SQL["drop_owner"], (owner,)).fetchall())
 
     # Tokens
+
+    async def conversation(self, session: str, format: str, caller: str) -> ConversationRecord | None:
+        """Return a posted conversation with its inputs."""
+        rows = self._all("conversation", session, format, caller)
+        if not rows:
+            return None
+        number, chunks, version, state, input_bytes = rows[0]
+        inputs = [row[0] for row in self._all("inputs", number)] if input_bytes else []
+        return ConversationRecord(
+            session=session,
+            format=format,
+            caller=caller,
+            chunks=chunks,
+            version=version,
+            state=state,
+            input_bytes=input_bytes,
+            inputs=inputs,
+        )
+
+    async def input_key(self, session: str, key: str) -> KeyRecord | None:
+        """Return the key of a body without an event."""
+        return first(self._all("input_key", session, key), lambda row: KeyRecord(session, key, row[1], row[0]))
+
+    async def drop_conversations(self, before: int) -> None:
+        """Delete the conversations without a body since a time in ms since the epoch, and old keys."""
+
+        def drop(connection: Connection) -> None:
+            connection.execute(SQL["drop_conversations"], (before,)).fetchall()
+            connection.execute(SQL["drop_input_keys"], (before,)).fetchall()
+
+        await self._alone(drop)
 
     async def token(self, digest: str) -> TokenRecord | None:
         return first(self._all("token", digest), token_row)

@@ -46,6 +46,50 @@ SELECT seq, mark FROM keys WHERE session = (SELECT id FROM sessions WHERE name =
 -- name: put_key
 INSERT INTO keys (session, key, mark, seq) VALUES (?, ?, ?, ?);
 
+-- name: conversation_version
+SELECT version FROM conversations WHERE session = ? AND format = ? AND caller = ?;
+
+-- name: conversation
+SELECT id, chunks, version, state, input_bytes FROM conversations WHERE session = ? AND format = ? AND caller = ?;
+
+-- name: inputs
+SELECT body FROM inputs WHERE conversation = ? ORDER BY version;
+
+-- name: put_conversation
+INSERT INTO conversations (session, format, caller, chunks, version, state, input_bytes, updated_at)
+VALUES (?, ?, ?, ?, ?, ?, 0, ?)
+ON CONFLICT (session, format, caller) DO UPDATE SET version = excluded.version, state = excluded.state,
+  input_bytes = 0, updated_at = excluded.updated_at
+RETURNING id;
+
+-- name: add_to_conversation
+INSERT INTO conversations (session, format, caller, chunks, version, state, input_bytes, updated_at)
+VALUES (?, ?, ?, ?, ?, x'', ?, ?)
+ON CONFLICT (session, format, caller) DO UPDATE SET version = excluded.version,
+  input_bytes = input_bytes + excluded.input_bytes, updated_at = excluded.updated_at
+RETURNING id;
+
+-- name: drop_conversation
+DELETE FROM conversations WHERE session = ? AND format = ? AND caller = ?;
+
+-- name: drop_conversations
+DELETE FROM conversations WHERE updated_at < ?;
+
+-- name: drop_input_keys
+DELETE FROM input_keys WHERE updated_at < ?;
+
+-- name: add_input
+INSERT INTO inputs (conversation, version, body) VALUES (?, ?, ?);
+
+-- name: drop_inputs
+DELETE FROM inputs WHERE conversation = ?;
+
+-- name: input_key
+SELECT seq, mark FROM input_keys WHERE session = ? AND key = ?;
+
+-- name: put_input_key
+INSERT INTO input_keys (session, key, mark, seq, updated_at) VALUES (?, ?, ?, ?, ?);
+
 -- name: call
 {calls} WHERE c.id = ?;
 

@@ -13,7 +13,15 @@ from msgspec.structs import astuple, replace
 
 from callslip.model import codec
 from callslip.model.events import Event, blob_of, decode_event
-from callslip.model.records import ApprovalRecord, CallRecord, HeldText, KeyRecord, SessionRecord, TokenRecord
+from callslip.model.records import (
+    ApprovalRecord,
+    CallRecord,
+    ConversationChange,
+    HeldText,
+    KeyRecord,
+    SessionRecord,
+    TokenRecord,
+)
 from callslip.rules.lifecycle import TERMINAL_STATES
 from callslip.store.sql import Connection, statements
 from callslip.store.unit_of_work import UnitOfWork
@@ -138,6 +146,9 @@ class Rows:
     def key(self, session: str, key: str) -> KeyRecord | None:
         return first(self._all("key", session, key), lambda row: KeyRecord(session, key, row[1], row[0]))
 
+    def conversation_version(self, session: str, format: str, caller: str) -> int:
+        return first_value(self._all("conversation_version", session, format, caller), 0)
+
     def event(self, session: str, seq: int) -> Event | None:
         return first(self._all("event", session, seq), lambda row: decode_event(row[0]))
 
@@ -217,8 +228,28 @@ def flush(connection: Connection, unit: UnitOfWork) -> None:
     uses = [(session_ids[m.session], m.event.seq, blob.hash) for m in unit.events if (blob := blob_of(m.event))]
     if uses:
         put_many(connection, "use_blob", uses)
+    for change, version in unit.conversations.values():
+        _change_conversation(connection, change, version, unit.now)
+    for row in unit.input_keys:
+        connection.execute(SQL["put_input_key"], (row.session, row.key, row.mark, row.seq, unit.now)).fetchall()
     if unit.owners:
         put_many(connection, "put_owner", [(row.id, row.until) for row in unit.owners.values()])
+
+
+def _change_conversation(connection: Connection, change: ConversationChange, version: int, now: int) -> None:
+    before = change.before
+    name = (before.session, before.format, before.caller)
+    if change.is_ended:
+        connection.execute(SQL["drop_conversation"], name).fetchall()
+        return
+    if not change.input:
+        values = (*name, before.chunks, version, change.state, now)
+        conversation = connection.execute(SQL["put_conversation"], values).fetchall()[0][0]
+        connection.execute(SQL["drop_inputs"], (conversation,)).fetchall()
+        return
+    values = (*name, before.chunks, version, len(change.input), now)
+    conversation = connection.execute(SQL["add_to_conversation"], values).fetchall()[0][0]
+    connection.execute(SQL["add_input"], (conversation, version, change.input)).fetchall()
 
 
 def _number_changes(connection: Connection, commands: list[CallRecord]) -> None:

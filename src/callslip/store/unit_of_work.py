@@ -11,7 +11,15 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from callslip.model.events import Event, encode_event
-from callslip.model.records import ApprovalRecord, CallRecord, KeyRecord, OwnerRecord, SessionRecord
+from callslip.model.records import (
+    ApprovalRecord,
+    CallRecord,
+    ConversationChange,
+    ConversationRecord,
+    KeyRecord,
+    OwnerRecord,
+    SessionRecord,
+)
 from callslip.rules.lifecycle import OPEN_STATES, PENDING_STATES
 from callslip.store.protocol import Reads, StoredEvent
 
@@ -21,7 +29,8 @@ class UnitOfWork:
 
     __slots__ = (
         *("_stored", "now"),
-        *("aliases", "approvals", "calls", "events", "keys", "owners", "pending_changes", "seals", "sessions"),
+        *("aliases", "approvals", "calls", "conversations", "events", "input_keys", "keys", "owners"),
+        *("pending_changes", "seals", "sessions"),
     )
 
     def __init__(self, stored: Reads) -> None:
@@ -32,6 +41,8 @@ class UnitOfWork:
         self.approvals: dict[str, ApprovalRecord] = {}
         self.aliases: dict[tuple[str, str, str], str] = {}
         self.keys: dict[tuple[str, str], KeyRecord] = {}
+        self.conversations: dict[tuple[str, str, str], tuple[ConversationChange, int]] = {}
+        self.input_keys: list[KeyRecord] = []
         self.owners: dict[str, OwnerRecord] = {}
         self.seals: dict[str, tuple[str, bytes]] = {}
         self.pending_changes: dict[str, int] = {}
@@ -110,6 +121,25 @@ class UnitOfWork:
 
     def put_key(self, row: KeyRecord) -> None:
         self.keys[row.session, row.key] = row
+
+    def conversation_version(self, record: ConversationRecord) -> int:
+        """Return the version of a conversation; 0 if it is not stored."""
+        name = (record.session, record.format, record.caller)
+        return self.conversations[name][1] if name in self.conversations else self._stored.conversation_version(*name)
+
+    def change_conversation(self, change: ConversationChange) -> int:
+        """Write what a posted body changes, and return the new version of the conversation.
+
+        The first version is the time, so that a conversation which ended and began again has another version.
+        """
+        before = change.before
+        version = 0 if change.is_ended else before.version + 1 if before.version else self.now
+        self.conversations[before.session, before.format, before.caller] = (change, version)
+        return version
+
+    def put_input_key(self, row: KeyRecord) -> None:
+        """Write the key of a body without an event."""
+        self.input_keys.append(row)
 
     def put_owner(self, row: OwnerRecord) -> None:
         self.owners[row.id] = row

@@ -104,6 +104,9 @@ class AcpDecoder:
         self._calls.close(reason)
         return drafts_of(abandoned) + self._unfinished.close(reason)
 
+    def holds_input(self) -> bool:
+        return self._replay is not None or self._calls.terminals.hold_text()
+
     def _drafts(self, message: Message) -> list[Draft] | None:
         """Return the drafts of a message: [] if it was not understood, None if it is held for later."""
         if message.kind == "eof":

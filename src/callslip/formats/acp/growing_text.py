@@ -5,25 +5,20 @@ Events can only append. The length and a digest of what was passed on are enough
 
 from __future__ import annotations
 
-import hashlib
-
-from callslip.formats.json_fields import to_bytes
+from callslip.formats.text_digest import TextDigest
 
 
 class GrowingText:
     """One such text. Once a full text differs from what was passed on, all of it is stored."""
 
-    __slots__ = ("_hash", "_length", "_pieces")
+    __slots__ = ("_digest", "_pieces")
 
     def __init__(self, text: str = "") -> None:
-        self._restart(text)
+        self._digest = TextDigest(text)
         self._pieces: list[str] | None = None
 
-    def _restart(self, text: str) -> None:
-        self._hash, self._length = _hash(text), len(text)
-
     def __bool__(self) -> bool:
-        return bool(self._length)
+        return bool(self._digest.length)
 
     @property
     def replacement(self) -> str | None:
@@ -32,8 +27,7 @@ class GrowingText:
 
     def add(self, text: str) -> None:
         """Record that a piece was passed on."""
-        self._hash.update(to_bytes(text))
-        self._length += len(text)
+        self._digest.add(text)
         if self._pieces is not None:
             self._pieces.append(text)
 
@@ -43,14 +37,11 @@ class GrowingText:
 
     def extend_to(self, full_text: str) -> str | None:
         """Return what to append so that the text becomes `full_text`; None if appending cannot achieve that."""
-        if _hash(full_text[: self._length]).digest() != self._hash.digest():
-            self._restart(full_text)
+        length = self._digest.length
+        if not self._digest.matches(full_text[:length]):
+            self._digest = TextDigest(full_text)
             self._pieces = [full_text]
             return None
-        rest = full_text[self._length :]
+        rest = full_text[length:]
         self.add(rest)
         return rest
-
-
-def _hash(text: str) -> hashlib.blake2b:
-    return hashlib.blake2b(to_bytes(text), digest_size=16)

@@ -61,6 +61,10 @@ class Terminals:
         self._terminals: dict[str, Terminal] = {}
         self._shown: dict[str, list[Terminal]] = {}
 
+    def hold_text(self) -> bool:
+        """Return whether a terminal has printed what no call shows yet, or a part of a character."""
+        return any(terminal.unread or terminal.partial for terminal in self._terminals.values())
+
     def show(self, call: str, content: Any) -> dict[str, Any]:
         """Add the terminals in some content to a call. Return their earlier output and exit status as fields."""
         fields: dict[str, Any] = {}

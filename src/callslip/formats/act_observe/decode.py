@@ -51,6 +51,9 @@ class ActObserveDecoder:
         self._change_turn(False)
         return self._unfinished.close(reason)
 
+    def holds_input(self) -> bool:
+        return False
+
     # Calls
 
     def _act(self, message: Message) -> Events:

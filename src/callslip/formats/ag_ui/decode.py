@@ -60,6 +60,9 @@ class AgUiDecoder:
         self._turns.end(reason)
         return self._unfinished.close(reason)
 
+    def holds_input(self) -> bool:
+        return self._texts.hold_user_text()
+
     def _read_event(self, kind: str, event: Fields) -> list[Draft]:
         handler, known = self._HANDLERS.get(kind, (None, ENVELOPE))
         ended = self._end_streams(kind, event)

@@ -59,6 +59,10 @@ class Texts:
         text.pieces.append(new)
         return []
 
+    def hold_user_text(self) -> bool:
+        """Return whether a user's text is incomplete."""
+        return any(text.pieces for text in self._texts.values())
+
     def end(self, message_id: str, role: str) -> Events:
         """End a text. A user's message becomes an event only now."""
         text = self._texts.get((role, message_id))

@@ -48,6 +48,9 @@ class UiDecoder:
         self._conversation.end(reason)
         return self._unfinished.close(reason)
 
+    def holds_input(self) -> bool:
+        return False
+
     def _read(self, message: Any) -> list[Draft] | None:
         """Return the drafts of a message; None if it is not understood."""
         fields = as_dict(message)

@@ -65,6 +65,9 @@ class RowsDecoder:
         self._in_turn = False
         return drafts + self._unfinished.close(reason)
 
+    def holds_input(self) -> bool:
+        return self._queue.holds_rows or bool(self._early or self._refused)
+
     def _add_rows(self, rows: list[Row]) -> list[Draft]:
         ordered = rows if len(rows) < 2 or detect_order(rows) == NEWEST else oldest_first(rows)
         drafts: list[Draft] = []

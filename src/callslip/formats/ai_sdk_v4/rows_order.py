@@ -104,6 +104,10 @@ class RowQueue:
         ready, self._held = self._held, []
         return ready
 
+    @property
+    def holds_rows(self) -> bool:
+        return bool(self._held)
+
     def flush(self) -> list[Row]:
         """Return the held rows in order."""
         held, self._held = self._held, []

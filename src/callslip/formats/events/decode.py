@@ -36,6 +36,9 @@ class EventsDecoder:
     def close(self, reason: str) -> list[Draft]:
         return self._unfinished.close(reason)
 
+    def holds_input(self) -> bool:
+        return False
+
     def _read(self, body: Any) -> list[Draft]:
         try:
             event = read_event(body)

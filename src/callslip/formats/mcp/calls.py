@@ -200,6 +200,10 @@ class Calls:
         call.task_end = call.task_end or ev.CallCancelled(aliases=call.aliases, reason=tasks.ABANDONED)
         return []
 
+    def hold_results(self) -> bool:
+        """Return whether the result of a task waits for its client to fetch it."""
+        return any(call.task_end is not None for call in self._by_task.values())
+
     def close(self) -> list[Event]:
         """Return the ends of tasks whose results the client did not fetch."""
         ends = [call.task_end for call in self._by_task.values() if call.task_end is not None]

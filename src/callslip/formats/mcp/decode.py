@@ -37,6 +37,9 @@ class McpDecoder:
         """End the tasks whose results were not fetched. The ledger ends other open calls with the connection."""
         return drafts_of(self._calls.close())
 
+    def holds_input(self) -> bool:
+        return self._calls.hold_results()
+
     def _drafts(self, message: Message) -> list[Draft]:
         if not self._calls.connection:
             self._calls.connection = codec.digest(codec.encode(codec.to_json(message.body)))[:8]

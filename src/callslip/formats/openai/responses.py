@@ -75,6 +75,9 @@ class ResponsesDecoder(ModelDecoder):
         turn_reason = "end_turn" if reason == "eof" and is_complete else reason
         return self._conversation.close(self._interrupt(reason), reason, turn_reason)
 
+    def holds_input(self) -> bool:
+        return self._is_open
+
     def _read(self, message: Any) -> Events:
         fields: Fields = {"input": as_list(message)} if isinstance(message, list) else as_dict(message)
         kind = as_str(fields.get("type"))

@@ -49,6 +49,10 @@ class ModelDecoder(ABC):
         return self._conversation.close(self._interrupt(reason), reason)
 
     @abstractmethod
+    def holds_input(self) -> bool:
+        """Return whether a response is incomplete: its usage and some arguments are in no draft before its end."""
+
+    @abstractmethod
     def _read(self, message: Any) -> Events:
         """Return the events of a message."""
 
@@ -120,6 +124,9 @@ class MessageDecoder(ModelDecoder, Generic[ReplyT]):
 
     def _open_reply(self) -> ReplyT | None:
         return self._reply if self._reply is not None and not self._reply.is_finished else None
+
+    def holds_input(self) -> bool:
+        return self._open_reply() is not None
 
     def _settle(self) -> Events:
         reply = self._open_reply()

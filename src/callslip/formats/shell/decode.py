@@ -74,6 +74,9 @@ class ShellDecoder:
         self._reset_turn()
         return drafts + self._unfinished.close(reason)
 
+    def holds_input(self) -> bool:
+        return self._parser.holds_text
+
     def _read(self, message: Any, *, is_part: bool = False) -> Events:
         """Return the events of a message, or of a part of one, which has no role."""
         fields = as_dict(message)

@@ -50,6 +50,11 @@ class ShellParser:
         """Return the texts and commands that a piece of text completes, in their order."""
         return list(self._pieces(text))
 
+    @property
+    def holds_text(self) -> bool:
+        """Return whether a tag or a command is incomplete."""
+        return bool(self._held) or self._body is not None
+
     def close(self) -> list[Piece]:
         """End the text: return what was held back as text."""
         unclosed = [] if self._body is None else [OPEN, *self._body]
