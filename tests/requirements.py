@@ -985,6 +985,47 @@ POLICY = (
             "tests/wrap/test_policy_commands.py::test_the_time_for_a_rule_grows_linearly",
         ),
     ),
+    R(
+        "HELD1",
+        "Posted input that results in no event yet survives the death of the server, in every format.",
+        (
+            "tests/http/test_posted_input.py::test_half_a_tag_survives_a_restart",
+            "tests/http/test_posted_input.py::test_a_lone_row_survives_a_restart",
+            "tests/faults/test_killed_server.py::test_no_acknowledged_message_is_lost_if_the_server_is_killed",
+        ),
+    ),
+    R(
+        "HELD2",
+        "Any process continues a posted conversation.",
+        (
+            "tests/http/test_posted_input.py::test_any_process_continues_a_conversation",
+            "tests/http/test_posted_input.py::test_the_end_of_a_conversation_shows_what_was_held",
+            "tests/http/test_posted_input.py::test_two_processes_that_read_one_conversation_at_once_lose_nothing",
+            "tests/ingest/test_decoder_state.py::test_a_decoder_that_is_stored_after_every_message_returns_the_same_drafts",
+        ),
+    ),
+    R(
+        "HELD3",
+        "A retry with the same key changes nothing, also if no event resulted; no answer has a seq of 0.",
+        (
+            "tests/http/test_posted_input.py::test_a_retry_of_a_body_without_events_changes_nothing",
+            "tests/http/test_posted_input.py::test_an_answer_never_says_that_the_last_event_is_0",
+        ),
+    ),
+    R(
+        "HELD4",
+        "Held input adds no event, has no secret at rest, and is deleted with its session or by retention.",
+        (
+            "tests/http/test_posted_input.py::test_held_input_adds_no_event_and_goes_with_its_session",
+            "tests/http/test_posted_input.py::test_held_input_has_no_secret_at_rest",
+            "tests/http/test_posted_input.py::test_retention_deletes_held_input",
+        ),
+    ),
+    R(
+        "HELD5",
+        "The cost of a posted body does not depend on the length of its conversation.",
+        ("tests/http/test_posted_input.py::test_the_cost_of_a_body_does_not_grow",),
+    ),
 )
 
 REQUIREMENTS = (*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API, *ANSWERS, *POLICY)

@@ -50,7 +50,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PostResult(msgspec.Struct):
-    """What became of a body.
+    """The result of a body.
 
     `seq` is its last event, or the last event of the session if it has none. `others` are the last events in further
     sessions. Without an event the messages are stored and wait for the next ones.

@@ -84,7 +84,7 @@ class Health(CamelStruct):
     version: str
 
 
-class Appended(CamelStruct):
+class Appended(CamelStruct, kw_only=True):
     """The result of posted messages: how many events were appended, and the seq of the last one.
 
     If no event resulted, the messages are stored until the next ones complete them, and `seq` is the last event of the
@@ -94,8 +94,8 @@ class Appended(CamelStruct):
     """
 
     session: str
-    appended: int
     seq: int | msgspec.UnsetType = msgspec.UNSET
+    appended: int
     not_understood: int = 0
     others: dict[str, int] = msgspec.field(default_factory=dict)
     events: list[Any] | msgspec.UnsetType = msgspec.UNSET
