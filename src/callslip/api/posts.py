@@ -1,8 +1,9 @@
 """Record messages that callers post, in any readable format and in one or more bodies.
 
-A poster has no connection: a call that gets no more events ends when its lease expires. What the decoder remembers of a
+A poster has no connection: a call that gets no more events ends when its lease expires. What the decoders remember of a
 body is stored with its events (`callslip.ingest.stored_conversation`), so that no acknowledged message is lost if the
-process dies, and any process can read the next body.
+process dies, and any process can read the next body. A process that finds that another one has read a body meanwhile,
+or that needs several transactions, claims the conversation first.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import structs
@@ -20,21 +21,24 @@ from callslip.api.access import Access
 from callslip.api.approvals import check_posted_answers
 from callslip.api.sessions import list_keys, read_by_seq, write_or_create
 from callslip.errors import ConflictError, InvalidInputError
-from callslip.ingest.conversations import Conversation, Conversations
+from callslip.ingest.conversations import MAX_PENDING_DRAFTS, Conversation, Conversations
 from callslip.ingest.stored_conversation import StoredConversation
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.write import WriteContext, write_events
-from callslip.model import codec
+from callslip.model import codec, ids
 from callslip.model.events import ApprovalAnswer, Chunks, Draft, Event, Raw, SessionInfo, encode_event
-from callslip.model.records import ConversationChange, ConversationRecord, KeyRecord
+from callslip.model.records import ConversationChange, ConversationName, ConversationRecord, PostRecord
 from callslip.store.unit_of_work import UnitOfWork
 
 IDLE_S = 600.0
 """How long a conversation stays in memory after its last body."""
 MAX_CONVERSATIONS = 1000
-MAX_ATTEMPTS = 5
-"""How often a body is read again because another process read one of the same conversation meanwhile."""
+"""How many conversations stay in memory."""
+CLAIM_MS = 30_000
+"""How long a process that died keeps others from reading the next body of a conversation that it claimed."""
+CLAIM_POLL_S = 0.02
 LAST_KEY_SUFFIX = "."
+"""Versions before 0.3 marked the last event of a body with it and stored no answer."""
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,11 +68,7 @@ class PostResult(msgspec.Struct):
 
 
 class _StaleConversationError(Exception):
-    """Another process has read a body of this conversation."""
-
-
-ConversationKey = tuple[str, str, str]
-"""The session, the format and the caller: bodies that share them belong to one conversation."""
+    """Another process has read a body of this conversation, or is reading one."""
 
 
 class _OpenConversation:
@@ -85,42 +85,79 @@ class Posts:
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._open: dict[ConversationKey, _OpenConversation] = {}
+        self._owner = ids.call_id()
+        self._open: dict[ConversationName, _OpenConversation] = {}
 
-    async def append(self, name: ConversationKey, body: Body, access: Access) -> PostResult:
+    async def append(self, name: ConversationName, body: Body, access: Access) -> PostResult:
         """Append a body to a conversation. A body that was posted before with the same key returns the same result."""
         async with self._locked(name) as opened:
-            for _ in range(MAX_ATTEMPTS):
-                result = await self._find_result(name[0], body)
-                if result is not None:
-                    return result
-                with contextlib.suppress(_StaleConversationError):
-                    return await self._append(opened, name, body, access)
-        raise ConflictError("other processes keep posting to this conversation. Try again.")
+            result = await self._find_result(name, body)
+            if result is not None:
+                return result
+            try:
+                return await self._append(opened, name, body, access, is_claimed=False)
+            except _StaleConversationError:
+                await self._claim(name, body)
+                try:
+                    result = await self._find_result(name, body)
+                    return result or await self._append(opened, name, body, access, is_claimed=True)
+                finally:
+                    await self._release(name)
 
-    async def _append(self, opened: _OpenConversation, name: ConversationKey, body: Body, access: Access) -> PostResult:
-        stored, opened.stored = opened.stored or await self._load(name, body), None
+    async def _append(
+        self, opened: _OpenConversation, name: ConversationName, body: Body, access: Access, *, is_claimed: bool
+    ) -> PostResult:
         # After an error the stored conversation is loaded again: this one has read what was not written.
-        write = _BodyWrite(self._log, stored, name, body, access)
+        stored, opened.stored = opened.stored, None
+        if stored is None or is_claimed:
+            stored = await self._load(name, body)
+        if body.chunks and body.chunks != (stored.record.chunks or body.chunks):
+            raise InvalidInputError("chunks", f"{stored.record.chunks!r} since the first body. Post an end=true first.")
         await stored.read(body.messages, check_drafts, is_end=body.is_end)
-        await write.run()
+        write = _BodyWrite(self._log, stored, body, access, self._owner if is_claimed else "")
+        if write.needs_claim and not is_claimed:
+            raise _StaleConversationError
+        result = await write.run()
         if body.is_end:
             self._open.pop(name, None)
         else:
             opened.stored = stored
-        return await write.result()
+        return result
 
-    async def _load(self, name: ConversationKey, body: Body) -> StoredConversation:
-        session, format, caller = name
-        record = await self._log.store.conversation(session, format, caller)
-        if record is None:
-            record = ConversationRecord(session=session, format=format, caller=caller, chunks=body.chunks or "")
-        stored = StoredConversation(record, self._log.redactor)
-        await stored.load_inputs()
+    async def _load(self, name: ConversationName, body: Body) -> StoredConversation:
+        record = await self._log.store.conversation(name) or ConversationRecord(chunks=body.chunks or "")
+        stored = StoredConversation(name, record, self._log.redactor)
+        await stored.load(self._log.store)
         return stored
 
+    async def _claim(self, name: ConversationName, body: Body) -> None:
+        """Wait until no other process reads a body of the conversation, and keep others from it."""
+
+        def claim(unit: UnitOfWork) -> bool:
+            record = unit.conversation(name)
+            if record is not None and record.claimed_until > unit.now and record.claimed_by != self._owner:
+                return False
+            chunks = record.chunks if record is not None else body.chunks or ""
+            claimed_until = unit.now + CLAIM_MS
+            change = ConversationChange(chunks=chunks, claimed_by=self._owner, claimed_until=claimed_until)
+            unit.change_conversation(name, change)
+            return True
+
+        while not await self._log.store.transact(claim):
+            await asyncio.sleep(CLAIM_POLL_S)
+
+    async def _release(self, name: ConversationName) -> None:
+        """End the claim if the write did not, because it failed."""
+
+        def release(unit: UnitOfWork) -> None:
+            record = unit.conversation(name)
+            if record is not None and record.claimed_by == self._owner:
+                unit.change_conversation(name, ConversationChange(chunks=record.chunks))
+
+        await self._log.store.transact(release)
+
     @contextlib.asynccontextmanager
-    async def _locked(self, name: ConversationKey) -> AsyncGenerator[_OpenConversation]:
+    async def _locked(self, name: ConversationName) -> AsyncGenerator[_OpenConversation]:
         """Lock a conversation for one body. If it was forgotten while waiting for the lock, start again."""
         while True:
             opened = self._find_or_open(name)
@@ -129,7 +166,7 @@ class Posts:
                     yield opened
                     return
 
-    def _find_or_open(self, name: ConversationKey) -> _OpenConversation:
+    def _find_or_open(self, name: ConversationName) -> _OpenConversation:
         now = time.monotonic()
         for other_name, other in list(self._open.items()):
             if other.lock.locked():
@@ -141,22 +178,29 @@ class Posts:
         opened.used_at = now
         return opened
 
-    async def _find_result(self, session: str, body: Body) -> PostResult | None:
+    async def _find_result(self, name: ConversationName, body: Body) -> PostResult | None:
         """Return the result of a body that was completely written before; None if a part of it is missing."""
         if not body.key:
             return None
         prefix = _key_prefix(body.key)
-        records = await list_keys(self._log, session, prefix)
-        held = await self._log.store.input_key(session, prefix)
-        if any(record.mark != body.digest for record in (*records, *([held] if held else ()))):
+        records = await list_keys(self._log, name.session, prefix)
+        post = await self._log.store.post(name.session, prefix)
+        is_other_body = post is not None and post.mark != _post_mark(name, body)
+        if is_other_body or any(record.mark != body.digest for record in records):
             raise ConflictError(f"idempotency-key: {body.key!r} was used before with another body")
-        if held is not None:
-            return PostResult(seq=held.seq, appended=0, events=[] if body.with_events else None)
-        if not records or not records[-1].key.endswith(LAST_KEY_SUFFIX):
-            return None
         seqs = [record.seq for record in records]
-        events = await read_by_seq(self._log, session, seqs) if body.with_events else None
-        return PostResult(seq=max(seqs), appended=len(set(seqs)), events=events)
+        if post is not None:
+            result = _decode_answer(post.answer)
+        elif records and records[-1].key.endswith(LAST_KEY_SUFFIX):
+            result = PostResult(seq=max(seqs), appended=len(set(seqs)))
+        else:
+            return None
+        if body.with_events:
+            result.events = await read_by_seq(self._log, name.session, seqs) if seqs else []
+        return result
+
+
+_decode_answer = codec.stored_decoder(PostResult, "the answer to a posted body")
 
 
 def check_drafts(drafts: list[Draft]) -> list[Draft]:
@@ -172,51 +216,56 @@ def _key_prefix(key: str) -> str:
     return f"http:{codec.digest(key.encode())[:32]}:"
 
 
-def _set_keys(conversations: Conversations, session: str, prefix: str, mark: str) -> None:
-    """Give each draft a key with its number. The posted session comes last, so its last key marks the whole body."""
-    conversations.all = dict(sorted(conversations.all.items(), key=lambda item: item[1].session == session))
+def _post_mark(name: ConversationName, body: Body) -> str:
+    """Return what a body must have in common with an earlier one of the same key."""
+    return codec.digest(f"{name.format} {name.caller} {body.digest}".encode())
+
+
+def _set_keys(conversations: Conversations, prefix: str, mark: str) -> None:
+    """Give each draft a key with its number, so that a retry writes none twice."""
     for conversation in conversations.all.values():
-        count = sum(len(drafts) for _, drafts in conversation.waiting)
-        keys = (f"{prefix}{number:08}{LAST_KEY_SUFFIX if number == count else ''}" for number in range(1, count + 1))
-        conversation.waiting = [
-            (message, [structs.replace(draft, key=next(keys), mark=mark) for draft in drafts])
-            for message, drafts in conversation.waiting
-        ]
+        count = 0
+        for number, (message, drafts) in enumerate(conversation.waiting):
+            keyed = [
+                structs.replace(draft, key=f"{prefix}{count + index:08}", mark=mark)
+                for index, draft in enumerate(drafts, 1)
+            ]
+            conversation.waiting[number] = (message, keyed)
+            count += len(drafts)
 
 
 class _BodyWrite:
-    """The write of one body that was read, in one or more transactions. The last one stores the conversation."""
+    """The write of one body that was read. Its last transaction also stores the conversation and the answer."""
 
-    def __init__(
-        self, log: EventLog, stored: StoredConversation, name: ConversationKey, body: Body, access: Access
-    ) -> None:
+    def __init__(self, log: EventLog, stored: StoredConversation, body: Body, access: Access, claimed_by: str) -> None:
         self._log = log
         self._stored = stored
-        self._session, format, self._caller = name
-        self._source = "" if format == "events" else format
+        self._name = stored.name
+        self._source = "" if self._name.format == "events" else self._name.format
         self._body = body
         self._access = access
-        self._events: dict[str, list[Event]] = {}
-        self._before = stored.record
+        self._claimed_by = claimed_by
+        self._version = stored.record.version
         self._change: ConversationChange | None = None
-        self._input_key: KeyRecord | None = None
-        self._remaining = 0
+        self._events: dict[str, list[Event]] = {}
+        waiting = [part.waiting for part in stored.conversations.all.values()]
+        self._remaining = sum(len(drafts) for messages in waiting for _, drafts in messages)
+        self.needs_claim = self._remaining > MAX_PENDING_DRAFTS or sum(map(bool, waiting)) > 1
+        """Whether it takes more than one transaction."""
+        self._result: PostResult | None = None
 
-    async def run(self) -> None:
+    async def run(self) -> PostResult:
         """Write the drafts of the body, its key, and what changes in the conversation."""
         body, conversations = self._body, self._stored.conversations
+        await self._access.require_write(self._name.session)
         if body.key:
-            _set_keys(conversations, self._session, _key_prefix(body.key), body.digest)
+            _set_keys(conversations, _key_prefix(body.key), body.digest)
         await self._check_access(conversations)
-        self._change = self._stored.change(body.messages, body.size, is_end=body.is_end)
-        has_events = any(part.waiting for part in conversations.all.values() if part.session == self._session)
-        if body.key and not has_events:
-            self._input_key = KeyRecord(self._session, _key_prefix(body.key), body.digest, 0)
-        self._remaining = sum(len(drafts) for part in conversations.all.values() for _, drafts in part.waiting)
+        self._change = await self._stored.change(body.messages, body.size, is_end=body.is_end)
         await conversations.flush(self._append)
-        if self._change is not None or self._input_key is not None:
-            await self._access.require_write(self._session)
-            self._note(await self._log.store.transact(lambda unit: self._finish(unit)))
+        if self._result is None:
+            self._finished(*await self._log.store.transact(lambda unit: self._finish(unit, [])))
+        return cast(PostResult, self._result)
 
     async def _check_access(self, conversations: Conversations) -> None:
         """Raise unless the caller may write to every session of the body, before anything is written."""
@@ -227,62 +276,71 @@ class _BodyWrite:
 
     async def _append(self, part: Conversation, drafts: list[Draft]) -> None:
         """Append drafts to the session of a conversation, creating it if needed."""
-        session, check_answer = part.session, None
+        session, check_answer, caller = part.session, None, self._name.caller
         if any(isinstance(draft.event, ApprovalAnswer) for draft in drafts):
-            check_answer = await check_posted_answers(session, self._source, self._caller, self._access)
+            check_answer = await check_posted_answers(session, self._source, caller, self._access)
         is_last = len(drafts) == self._remaining
 
-        async def write(before: Sequence[Draft]) -> tuple[list[Event], int]:
-            def work(unit: UnitOfWork, valid: list[Draft], context: WriteContext) -> tuple[list[Event], int]:
+        async def write(before: Sequence[Draft]) -> tuple[list[Event], tuple[int, PostResult] | None]:
+            def work(unit: UnitOfWork, valid: list[Draft], context: WriteContext) -> Any:
                 self._check_version(unit)
-                events = write_events(unit, session, valid, context)
-                return events[len(before) :], self._finish(unit) if is_last else 0
+                events = write_events(unit, session, valid, context)[len(before) :]
+                return events, self._finish(unit, [(session, events)]) if is_last else None
 
             return await self._log.transact_drafts(
                 [*before, *drafts],
                 work,
                 source=self._source,
                 strict=False,
-                caller=self._caller,
+                caller=caller,
                 check_answer=check_answer,
             )
 
-        events, version = await write_or_create(self._log, session, write, access=self._access)
+        events, finished = await write_or_create(self._log, session, write, access=self._access)
         self._remaining -= len(drafts)
         self._events.setdefault(session, []).extend(events)
-        if is_last:
-            self._note(version)
+        if finished is not None:
+            self._finished(*finished)
 
     def _check_version(self, unit: UnitOfWork) -> None:
-        if unit.conversation_version(self._before) == self._before.version:
-            return
-        if any(self._events.values()):
-            raise ConflictError("another process read a body of this conversation meanwhile. Post this one again.")
-        raise _StaleConversationError
+        """Raise unless the conversation is as it was read."""
+        record = unit.conversation(self._name) or ConversationRecord()
+        is_claimed = record.claimed_until > unit.now and record.claimed_by != self._claimed_by
+        if record.version != self._version or is_claimed:
+            if any(self._events.values()):
+                raise ConflictError("the body was not completely written in time. Post it again with the same key.")
+            raise _StaleConversationError
 
-    def _finish(self, unit: UnitOfWork) -> int:
-        """Store the conversation and the key of the body. Return the version of the conversation."""
+    def _finish(self, unit: UnitOfWork, last: list[tuple[str, list[Event]]]) -> tuple[int, PostResult]:
+        """Store the conversation and the answer. Return the version of the conversation and the answer."""
         self._check_version(unit)
-        if self._input_key is not None:
-            session = unit.session(self._session)
-            unit.put_input_key(structs.replace(self._input_key, seq=session.last_seq if session else 0))
-        return self._before.version if self._change is None else unit.change_conversation(self._change)
+        result = self._make_result(unit, last)
+        name, body, key = self._name, self._body, _key_prefix(self._body.key)
+        if body.key:
+            if unit.post(name.session, key) is not None:
+                raise _StaleConversationError  # Another caller posted it at the same time.
+            unit.put_post(PostRecord(name.session, key, _post_mark(name, body), codec.encode(result)))
+        change = self._change
+        if change is None and self._claimed_by:
+            change = ConversationChange(chunks=self._stored.record.chunks)
+        return unit.change_conversation(name, change) if change is not None else self._version, result
 
-    def _note(self, version: int) -> None:
-        if self._change is not None:
-            self._stored.changed(self._change, version)
-        self._change = self._input_key = None
+    def _finished(self, version: int, result: PostResult) -> None:
+        self._stored.changed(self._change or ConversationChange(), version)
+        self._result = result
+        if self._body.with_events:
+            result.events = [encode_event(event) for event in self._events.get(self._name.session, [])]
 
-    async def result(self) -> PostResult:
-        """Return what was written."""
-        seqs = {name: max((event.seq for event in events), default=0) for name, events in self._events.items()}
-        events = [event for events in self._events.values() for event in events]
-        own = self._events.get(self._session, [])
-        record = None if own else await self._log.get_session(self._session)
+    def _make_result(self, unit: UnitOfWork, last: list[tuple[str, list[Event]]]) -> PostResult:
+        events = {session: list(written) for session, written in self._events.items()}
+        for session, written in last:
+            events.setdefault(session, []).extend(written)
+        seqs = {session: max((event.seq for event in written), default=0) for session, written in events.items()}
+        record = unit.session(self._name.session)
+        all_events = [event for written in events.values() for event in written]
         return PostResult(
-            seq=seqs.get(self._session, 0) or (record.last_seq if record else 0),
-            appended=len(events),
-            not_understood=sum(isinstance(event, Raw) for event in events),
-            others={name: seq for name, seq in seqs.items() if name != self._session},
-            events=[encode_event(event) for event in own] if self._body.with_events else None,
+            seq=seqs.pop(self._name.session, 0) or (record.last_seq if record else 0),
+            appended=len(all_events),
+            not_understood=sum(isinstance(event, Raw) for event in all_events),
+            others=seqs,
         )

@@ -17,6 +17,7 @@ from callslip.http.request import RequestContext, Route, json_response
 from callslip.model import codec
 from callslip.model.events import Chunks
 from callslip.model.names import check_session_name
+from callslip.model.records import ConversationName
 
 
 class PostQuery(msgspec.Struct, kw_only=True):
@@ -50,7 +51,7 @@ async def post(context: RequestContext) -> Response:
         is_end=query.end,
         with_events=query.returns == "events",
     )
-    result = await context.server.posts.append((name, query.format, caller), posted, access)
+    result = await context.server.posts.append(ConversationName(name, query.format, caller), posted, access)
     appended = schemas.Appended(
         session=name,
         seq=result.seq or msgspec.UNSET,

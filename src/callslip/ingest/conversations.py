@@ -15,7 +15,7 @@ from msgspec import structs
 from callslip.errors import InvalidInputError
 from callslip.formats import registry
 from callslip.formats.base import Decoder, unwrapped
-from callslip.ingest.decoder_state import encode_state, restore_state
+from callslip.ingest.decoder_state import StateMismatchError, encode_state, restore_state
 from callslip.ingest.raw_fallback import append_or_keep_raw, group_drafts
 from callslip.ingest.recorder import OpenCalls
 from callslip.ledger import liveness
@@ -98,12 +98,19 @@ class Conversations:
         return msgspec.msgpack.encode((splitter, decoders))
 
     def load(self, state: bytes) -> None:
-        """Continue with what the decoders remembered. Raise StateMismatchError if they are of another version."""
-        splitter, decoders = msgspec.msgpack.decode(state, type=tuple[bytes, dict[str, bytes]])
+        """Continue with what the decoders remembered. Raise StateMismatchError if it cannot be read."""
+        try:
+            splitter, decoders = msgspec.msgpack.decode(state, type=tuple[bytes, dict[str, bytes]])
+        except msgspec.DecodeError as error:
+            raise StateMismatchError(str(error)) from error
         if self._splitter is not None:
             restore_state(self._splitter, splitter)
         for name, memory in decoders.items():
             restore_state(self.named(name).decoder, memory)
+
+    def holds_input(self) -> bool:
+        """Return whether a decoder holds input back."""
+        return any(conversation.decoder.holds_input() for conversation in self.all.values())
 
     async def flush(self, write: Write) -> None:
         """Write the waiting drafts in few writes. After an error, those that were not written still wait."""

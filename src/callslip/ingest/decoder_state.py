@@ -24,7 +24,7 @@ from msgspec import UNSET, Struct, structs
 from callslip.formats.text_digest import TextDigest
 
 VERSION = 1
-"""Increase it if an attribute of a decoder gets another meaning. Added and removed attributes are noticed anyway."""
+"""Increase it if an attribute of a decoder is added, removed or gets another meaning."""
 
 REFERENCE, LIST, TUPLE, DICT, SET, DEQUE, OBJECT, CLASS, UNSET_VALUE, TIME, DIGEST, INTEGER = range(12)
 _MAX_INTEGER = 2**63
@@ -104,10 +104,7 @@ class _Encoder:
         """Mask the pieces of a text together, as a secret may be split between them; None for other lists."""
         if len(value) < 2 or any(type(item) is not str for item in value):
             return None
-        text = "".join(value)
-        masked = self._mask(text)
-        if masked is text:
-            return value
+        masked = self._mask("".join(map(self._mask, value)))
         ends = accumulate(map(len, value), initial=0)
         return [masked[start:end] for start, end in pairwise(ends)]
 

@@ -1,7 +1,7 @@
 """Record the messages of one conversation into a session as they arrive.
 
-A recorded stream is passed on chunk by chunk, each after its events are durable. Input that the decoder holds back, such
-as half of a tag, is durable with the chunk that completes it: the stream ends with its process in any case.
+A recorded stream is passed on chunk by chunk, each after its events are durable. Input that the decoder holds back,
+such as half of a tag, is durable with the chunk that completes it: the stream ends with its process in any case.
 """
 
 from __future__ import annotations

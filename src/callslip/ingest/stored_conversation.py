@@ -1,9 +1,10 @@
 """A conversation that arrives in several bodies, each read by any process.
 
-What its decoders remember is stored after every body, at a cost that depends on the body and not on the conversation:
-either the body itself is added to the stored input, or, when that input has become larger than the state of the
-decoders, the state replaces it. Input that a decoder holds back is never in a state only, because a later version of
-the decoder may not be able to read the state. Secrets are masked.
+What its decoders remember is stored after every body, at a cost that does not grow with the conversation: the body
+itself is added to the stored input; only when the input since the last stored state has become larger than that state,
+a new state is stored. A process reads the state and the input after it. Input that a decoder holds back is never in a
+state only, because a later version of the decoder may not be able to read it. Stored texts have their secrets masked,
+but the decoders read the messages as they are: they compare repeated texts.
 """
 
 from __future__ import annotations
@@ -12,47 +13,77 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
+import msgspec
 from msgspec import structs
 
+from callslip.errors import InvalidInputError
+from callslip.formats import registry
 from callslip.ingest.conversations import Conversation, Conversations, joined
 from callslip.ingest.decoder_state import StateMismatchError
 from callslip.model import codec
 from callslip.model.events import Chunks, Draft
-from callslip.model.records import ConversationChange, ConversationRecord
+from callslip.model.records import ConversationChange, ConversationName, ConversationRecord
 from callslip.rules.redaction import Redactor
+from callslip.store.protocol import Store
 
 BATCH_MESSAGES = 500
 """How many messages are read before other tasks get a turn."""
+LARGE_BYTES = 256 * 1024
+"""Larger states and bodies are encoded in a thread."""
+MAX_EARLY_STATE_BYTES = 64 * 1024
+"""A state up to this size is stored after each body with a secret: masked input would not be the same input."""
 
 
 class StoredConversation:
     """One conversation. `record` is what is stored of it."""
 
-    def __init__(self, record: ConversationRecord, redactor: Redactor) -> None:
+    def __init__(self, name: ConversationName, record: ConversationRecord, redactor: Redactor) -> None:
+        self.name = name
         self.record = record
         self._redactor = redactor
+        self._input_bytes = self._message_count = 0
+        self._text_before = ""
         self.conversations = self._new_conversations()
-        if record.state:
-            try:
-                self.conversations.load(record.state)
-            except StateMismatchError:  # Of another version: like after a restart of that version, begin again.
-                self.conversations = self._new_conversations()
 
     def _new_conversations(self) -> Conversations:
-        session = self.record.session
+        session = self.name.session
 
         def session_of(name: str) -> str:
             return session if not name else joined(session, ":", name)
 
         chunks = cast("Chunks | None", self.record.chunks or None)
-        return Conversations(self.record.format, session_of, chunks=chunks)
+        return Conversations(self.name.format, session_of, chunks=chunks)
 
-    async def load_inputs(self) -> None:
-        """Read the stored input. Its events are in the log."""
-        for body in self.record.inputs:
-            async for _ in self._decode(codec.parse_json(body, max_bytes=len(body) + 1)):
-                pass
-        self.record = structs.replace(self.record, inputs=[])
+    async def load(self, store: Store) -> None:
+        """Read the stored state and the bodies after it, whose events are in the log; without a state, all bodies."""
+        after = 0
+        if self.record.state:
+            try:
+                await self._in_thread(len(self.record.state), self._load_state, self.record.state)
+                after = self.record.state_version
+            except StateMismatchError:  # It was stored by another version, or is damaged.
+                self.conversations = self._new_conversations()
+        for body in await store.inputs(self.name, after):
+            self._input_bytes += len(body)
+            try:
+                messages = codec.parse_json(body, max_bytes=len(body) + 1, max_depth=codec.MAX_DEPTH + 1)
+            except InvalidInputError:  # It is damaged; the others are still of use.
+                continue
+            if isinstance(messages, list):
+                read = cast("list[Any]", messages)
+                self._mask(read)  # It remembers how the last text ends.
+                async for _ in self._decode(read):
+                    pass
+
+    def _load_state(self, state: bytes) -> None:
+        try:
+            memory, self._text_before = msgspec.msgpack.decode(state, type=tuple[bytes, str])
+        except msgspec.DecodeError as error:
+            raise StateMismatchError(str(error)) from error
+        self.conversations.load(memory)
+
+    def _dump_state(self, _: None) -> bytes:
+        return msgspec.msgpack.encode((self.conversations.dump(self._redactor.mask), self._text_before))
 
     async def read(self, messages: list[Any], check: Callable[[list[Draft]], list[Draft]], *, is_end: bool) -> None:
         """Read a body. Its drafts wait to be written."""
@@ -63,30 +94,56 @@ class StoredConversation:
                 part.keep(None, check(part.decoder.close("eof")))
 
     async def _decode(self, messages: list[Any]) -> AsyncIterator[tuple[Conversation, Any, list[Draft]]]:
-        for number, message in enumerate(messages, 1):
+        for message in messages:
             for decoded in self.conversations.read(message):
                 yield decoded
-            if not number % BATCH_MESSAGES:
+            self._message_count += 1
+            if not self._message_count % BATCH_MESSAGES:
                 await asyncio.sleep(0)
 
-    def change(self, messages: list[Any], size: int, *, is_end: bool) -> ConversationChange | None:
+    async def change(self, messages: list[Any], size: int, *, is_end: bool) -> ConversationChange | None:
         """Return what to store after a body was read; None if nothing changed."""
-        record = self.record
         if is_end:
-            return ConversationChange(record, is_ended=True) if record.version else None
-        if record.input_bytes + size >= len(record.state) and not self.holds_input():
-            state = self.conversations.dump(self._redactor.mask)
-            is_same = state == record.state and not record.input_bytes
-            return None if is_same else ConversationChange(record, state=state)
-        return ConversationChange(record, input=codec.encode(self._redactor.mask_value(messages)))
+            return ConversationChange(is_ended=True) if self.record.version else None
+        masked = await self._in_thread(size, self._mask, messages)
+        limit = MAX_EARLY_STATE_BYTES if masked is not messages else self._input_bytes + size
+        if len(self.record.state) > limit:
+            return ConversationChange(chunks=self.record.chunks, input=codec.encode(masked))
+        holds_input = self.conversations.holds_input()
+        state = await self._in_thread(len(self.record.state), self._dump_state, None)
+        if state == self.record.state and not self._input_bytes and not holds_input:
+            return None
+        kept_input = codec.encode(masked) if holds_input else b""
+        return ConversationChange(
+            chunks=self.record.chunks, input=kept_input, state=state, drops_inputs=not holds_input
+        )
 
-    def holds_input(self) -> bool:
-        """Return whether a decoder holds input back."""
-        return any(part.decoder.holds_input() for part in self.conversations.all.values())
+    def _mask(self, messages: list[Any]) -> list[Any]:
+        """Return messages without secrets; the same list if there are none.
+
+        Texts that continue each other are masked together: of a secret in two of them the second part is masked.
+        """
+        if not registry.find(self.name.format).plain:
+            return self._redactor.mask_value(messages)
+        masked: list[Any] = []
+        for message in messages:
+            if isinstance(message, str):
+                text, self._text_before = self._redactor.mask_next(self._text_before, message)
+                masked.append(text)
+            else:
+                masked.append(self._redactor.mask_value(message))
+        is_same = all(map(lambda one, other: one is other, masked, messages))
+        return messages if is_same else masked
 
     def changed(self, change: ConversationChange, version: int) -> None:
         """Note that a change was stored."""
-        size = self.record.input_bytes + len(change.input) if change.input else 0
-        self.record = structs.replace(
-            self.record, version=version, state=self.record.state if change.input else change.state, input_bytes=size
-        )
+        if change.state:
+            self._input_bytes = 0
+            self.record = structs.replace(self.record, state=change.state, state_version=version)
+        else:
+            self._input_bytes += len(change.input)
+        self.record = structs.replace(self.record, version=version)
+
+    async def _in_thread(self, size: int, work: Callable[[Any], Any], value: Any) -> Any:
+        """Return the result of a function, which runs in a thread if the data is large."""
+        return work(value) if size < LARGE_BYTES else await asyncio.to_thread(work, value)

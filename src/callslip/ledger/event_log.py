@@ -281,7 +281,7 @@ class EventLog:
 
     async def delete(self, session: str) -> None:
         """Delete a session with everything in it."""
-        if await self.store.session(session) is None or not await self.store.delete(session):
+        if not await self.store.delete(session):
             raise NotFoundError(f"no session {session!r}")
 
     async def project(self, session: str) -> None:

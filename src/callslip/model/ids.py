@@ -43,3 +43,8 @@ def call_id() -> str:
 def approval_id() -> str:
     """Return a new approval id: `appr_` and twelve hex digits."""
     return "appr_" + _hex12()
+
+
+def first_version() -> int:
+    """Return a random version to count from, so that two counters never meet. It fits into 64 bits."""
+    return (int(_hex12()[:9], 16) + 1) << 24

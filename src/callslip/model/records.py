@@ -6,7 +6,7 @@ session. All their fields follow from the log except those in OPERATIONAL.
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -123,10 +123,7 @@ class AliasRecord(msgspec.Struct, gc=False):
 
 
 class KeyRecord(msgspec.Struct, gc=False):
-    """An idempotency key with the digest of its draft and the event that was written for it.
-
-    For the key of a body without an event, the digest of the body and the last event of the session.
-    """
+    """An idempotency key with the digest of its draft and the event that was written for it."""
 
     session: str
     key: str
@@ -134,32 +131,52 @@ class KeyRecord(msgspec.Struct, gc=False):
     seq: int
 
 
-class ConversationRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is stored of a conversation that a caller posts: the state of its decoders, and the input after it.
-
-    `version` counts its changes; `inputs` are the bodies that were read after `state`, `input_bytes` their size.
-    """
+class ConversationName(NamedTuple):
+    """What identifies a posted conversation: bodies that share all of it belong together."""
 
     session: str
     format: str
     caller: str
-    chunks: str = ""
-    version: int = 0
-    state: bytes = b""
-    input_bytes: int = 0
-    inputs: list[bytes] = []
 
 
-class ConversationChange(msgspec.Struct, frozen=True):
-    """What a body changes: it adds an `input`, or replaces the state and all inputs, or ends the conversation.
+class ConversationRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What is stored of a posted conversation: the state of its decoders, and the bodies after it.
 
-    `before` is the stored conversation that the body continues.
+    `version` changes with every body, and differs between conversations of one name. `state_version` is the version
+    that the state was stored with, 0 for none. `claimed_by` alone may write until `claimed_until`.
     """
 
-    before: ConversationRecord
+    chunks: str = ""
+    version: int = 0
+    state_version: int = 0
+    state: bytes = b""
+    claimed_by: str = ""
+    claimed_until: int = 0
+
+
+class ConversationChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What a body changes in a conversation; without any field set, only its version and its claim.
+
+    `input` is added to the stored bodies. `state` replaces the state; if `drops_inputs`, the bodies are not needed any
+    more. `is_ended`: the conversation is deleted.
+    """
+
+    chunks: str = ""
     input: bytes = b""
     state: bytes = b""
+    drops_inputs: bool = False
     is_ended: bool = False
+    claimed_by: str = ""
+    claimed_until: int = 0
+
+
+class PostRecord(msgspec.Struct, frozen=True):
+    """The idempotency key of a posted body, with the digest of the body and the answer to it."""
+
+    session: str
+    key: str
+    mark: str
+    answer: bytes
 
 
 class OwnerRecord(msgspec.Struct, gc=False):

@@ -118,15 +118,26 @@ class Redactor:
         return self._value(value, self.text) if self.patterns else value
 
     def mask(self, text: str) -> str:
-        """Return a text of the same length in which every secret has zeros after its prefix; it stays a secret."""
+        """Return a text of the same length in which other characters replace every secret; they are a secret again."""
         after, out, at = " " + text, list[str](), 1
         match = self._complete(after, 0) if self.patterns else None
         while match is not None:
-            prefix = self.patterns[cast(int, match.lastindex) - 2].prefix
-            out += (after[at : match.end(1)], prefix, "0" * (match.end() - match.end(1) - len(prefix)))
+            pattern = self.patterns[cast(int, match.lastindex) - 2]
+            start = match.end(1) + len(pattern.prefix)
+            out += (after[at:start], _mask_secret(pattern, after[start : match.end()]))
             at = match.end()
             match = self._complete(after, at)
         return "".join((*out, after[at:])) if out else text
+
+    def mask_next(self, before: str, text: str) -> tuple[str, str]:
+        """Mask a text that continues another one. Return it, and what the next text needs as `before`."""
+        joined = self.mask(before + text)
+        _, carry = self.feed("", joined)
+        if carry[:1] == _DROP:
+            pattern = next(pattern for pattern in self.patterns if pattern.prefix == carry[1:])
+            carry = f" {pattern.prefix}{_mask_secret(pattern, 'x' * pattern.least)}"
+        masked = joined[len(before) :]
+        return text if masked == text else masked, carry or joined[-2:]
 
     def mask_value(self, value: Any) -> Any:
         """Return a JSON value with masked texts and keys."""
@@ -207,6 +218,23 @@ class Redactor:
             inside = [self._value(item, redact) for item in items]
             return items if all(map(is_, inside, items)) else inside
         return value
+
+
+_KEPT_BY_MASK = re.compile(r"(\\.|[\r\n])", re.DOTALL)
+
+
+def _mask_secret(pattern: Pattern, secret: str) -> str:
+    """Return as many other characters for what follows a prefix. Escapes and line ends stay, as they have a meaning."""
+    parts = _KEPT_BY_MASK.split(secret)
+    return "".join(part if number % 2 else _filler(pattern) * len(part) for number, part in enumerate(parts))
+
+
+@cache
+def _filler(pattern: Pattern) -> str:
+    """Return a character of a pattern's class: a digit or a capital if it has one."""
+    chars = re.compile(f"[{pattern.chars}]")
+    candidates = [char for char in map(chr, (*range(48, 58), *range(65, 91), *range(33, 127))) if chars.match(char)]
+    return candidates[0] if candidates else "0"
 
 
 @cache

@@ -20,10 +20,12 @@ from callslip.model.records import (
     AliasRecord,
     ApprovalRecord,
     CallRecord,
+    ConversationName,
     ConversationRecord,
     KeyRecord,
     OwnerRecord,
     Page,
+    PostRecord,
     SessionRecord,
     TokenRecord,
 )
@@ -37,6 +39,7 @@ from callslip.store.sqlite_rows import (
     SQL,
     approval_row,
     call_row,
+    conversation_row,
     first,
     first_value,
     glob_containing,
@@ -271,38 +274,30 @@ class SqliteStore:
     async def drop_owner(self, owner: str) -> None:
         await self._alone(lambda connection: connection.execute(SQL["drop_owner"], (owner,)).fetchall())
 
-    # Tokens
+    # Posted conversations
 
-    async def conversation(self, session: str, format: str, caller: str) -> ConversationRecord | None:
-        """Return a posted conversation with its inputs."""
-        rows = self._all("conversation", session, format, caller)
-        if not rows:
-            return None
-        number, chunks, version, state, input_bytes = rows[0]
-        inputs = [row[0] for row in self._all("inputs", number)] if input_bytes else []
-        return ConversationRecord(
-            session=session,
-            format=format,
-            caller=caller,
-            chunks=chunks,
-            version=version,
-            state=state,
-            input_bytes=input_bytes,
-            inputs=inputs,
-        )
+    async def conversation(self, name: ConversationName) -> ConversationRecord | None:
+        """Return a posted conversation."""
+        return first(self._all("conversation_with_state", *name), conversation_row)
 
-    async def input_key(self, session: str, key: str) -> KeyRecord | None:
-        """Return the key of a body without an event."""
-        return first(self._all("input_key", session, key), lambda row: KeyRecord(session, key, row[1], row[0]))
+    async def inputs(self, name: ConversationName, after: int) -> list[bytes]:
+        """Return the stored bodies of a conversation after a version of it."""
+        return [row[0] for row in self._all("inputs", *name, after)]
+
+    async def post(self, session: str, key: str) -> PostRecord | None:
+        """Return the idempotency key of a posted body."""
+        return first(self._all("post", session, key), lambda row: PostRecord(session, key, *row))
 
     async def drop_conversations(self, before: int) -> None:
-        """Delete the conversations without a body since a time in ms since the epoch, and old keys."""
+        """Delete conversations without a body since a time in ms since the epoch, and keys of older bodies."""
 
         def drop(connection: Connection) -> None:
             connection.execute(SQL["drop_conversations"], (before,)).fetchall()
-            connection.execute(SQL["drop_input_keys"], (before,)).fetchall()
+            connection.execute(SQL["drop_posts"], (before,)).fetchall()
 
         await self._alone(drop)
+
+    # Tokens
 
     async def token(self, digest: str) -> TokenRecord | None:
         return first(self._all("token", digest), token_row)

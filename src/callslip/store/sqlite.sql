@@ -46,37 +46,42 @@ SELECT seq, mark FROM keys WHERE session = (SELECT id FROM sessions WHERE name =
 -- name: put_key
 INSERT INTO keys (session, key, mark, seq) VALUES (?, ?, ?, ?);
 
--- name: conversation_version
-SELECT version FROM conversations WHERE session = ? AND format = ? AND caller = ?;
-
 -- name: conversation
-SELECT id, chunks, version, state, input_bytes FROM conversations WHERE session = ? AND format = ? AND caller = ?;
+SELECT chunks, version, claimed_by, claimed_until FROM conversations WHERE session = ? AND format = ? AND caller = ?;
+
+-- name: conversation_with_state
+SELECT chunks, version, claimed_by, claimed_until, state_version, state FROM conversations
+WHERE session = ? AND format = ? AND caller = ?;
 
 -- name: inputs
-SELECT body FROM inputs WHERE conversation = ? ORDER BY version;
+SELECT body FROM inputs WHERE conversation =
+  (SELECT id FROM conversations WHERE session = ? AND format = ? AND caller = ?) AND version > ? ORDER BY version;
 
 -- name: put_conversation
-INSERT INTO conversations (session, format, caller, chunks, version, state, input_bytes, updated_at)
-VALUES (?, ?, ?, ?, ?, ?, 0, ?)
-ON CONFLICT (session, format, caller) DO UPDATE SET version = excluded.version, state = excluded.state,
-  input_bytes = 0, updated_at = excluded.updated_at
+INSERT INTO conversations (session, format, caller, chunks, version, claimed_by, claimed_until, updated_at,
+  state_version, state)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, x'')
+ON CONFLICT (session, format, caller) DO UPDATE SET version = excluded.version, claimed_by = excluded.claimed_by,
+  claimed_until = excluded.claimed_until, updated_at = excluded.updated_at
 RETURNING id;
 
--- name: add_to_conversation
-INSERT INTO conversations (session, format, caller, chunks, version, state, input_bytes, updated_at)
-VALUES (?, ?, ?, ?, ?, x'', ?, ?)
-ON CONFLICT (session, format, caller) DO UPDATE SET version = excluded.version,
-  input_bytes = input_bytes + excluded.input_bytes, updated_at = excluded.updated_at
-RETURNING id;
+-- name: put_state
+UPDATE conversations SET state = ?, state_version = ? WHERE id = ?;
 
 -- name: drop_conversation
 DELETE FROM conversations WHERE session = ? AND format = ? AND caller = ?;
 
+-- name: drop_conversations_of
+DELETE FROM conversations WHERE session = ? RETURNING id;
+
+-- name: drop_posts_of
+DELETE FROM posts WHERE session = ? RETURNING key;
+
 -- name: drop_conversations
 DELETE FROM conversations WHERE updated_at < ?;
 
--- name: drop_input_keys
-DELETE FROM input_keys WHERE updated_at < ?;
+-- name: drop_posts
+DELETE FROM posts WHERE created_at < ?;
 
 -- name: add_input
 INSERT INTO inputs (conversation, version, body) VALUES (?, ?, ?);
@@ -84,11 +89,11 @@ INSERT INTO inputs (conversation, version, body) VALUES (?, ?, ?);
 -- name: drop_inputs
 DELETE FROM inputs WHERE conversation = ?;
 
--- name: input_key
-SELECT seq, mark FROM input_keys WHERE session = ? AND key = ?;
+-- name: post
+SELECT mark, answer FROM posts WHERE session = ? AND key = ?;
 
--- name: put_input_key
-INSERT INTO input_keys (session, key, mark, seq, updated_at) VALUES (?, ?, ?, ?, ?);
+-- name: put_post
+INSERT INTO posts (session, key, mark, answer, created_at) VALUES (?, ?, ?, ?, ?);
 
 -- name: call
 {calls} WHERE c.id = ?;

@@ -87,10 +87,12 @@ def prune_session(connection: Connection, name: str, seq: int, base: bytes, kept
 
 
 def delete_session(connection: Connection, name: str) -> bool:
-    """Delete a session with all its data; return whether it existed."""
+    """Delete a session with all its data; return whether anything of it existed."""
+    conversations = connection.execute(SQL["drop_conversations_of"], (name,)).fetchall()
+    posts = connection.execute(SQL["drop_posts_of"], (name,)).fetchall()
     session = _session_id(connection, name)
     if session is None:
-        return False
+        return bool(conversations or posts)
     rows = connection.execute("SELECT DISTINCT hash FROM blob_uses WHERE session = ?", (session,)).fetchall()
     for table in TABLES:
         connection.execute(f"DELETE FROM {table} WHERE session = ?", (session,)).fetchall()

@@ -17,8 +17,11 @@ from callslip.model.records import (
     ApprovalRecord,
     CallRecord,
     ConversationChange,
+    ConversationName,
+    ConversationRecord,
     HeldText,
     KeyRecord,
+    PostRecord,
     SessionRecord,
     TokenRecord,
 )
@@ -50,6 +53,13 @@ def call_row(row: tuple[Any, ...]) -> CallRecord:
     record = CallRecord(*row)
     record.idempotent = bool(record.idempotent)
     return record
+
+
+def conversation_row(row: tuple[Any, ...]) -> ConversationRecord:
+    """Convert a row to a posted conversation."""
+    chunks, version, claimed_by, claimed_until, *state = row
+    record = ConversationRecord(chunks=chunks, version=version, claimed_by=claimed_by, claimed_until=claimed_until)
+    return replace(record, state_version=state[0], state=state[1]) if state else record
 
 
 def glob_containing(text: str) -> str:
@@ -146,8 +156,11 @@ class Rows:
     def key(self, session: str, key: str) -> KeyRecord | None:
         return first(self._all("key", session, key), lambda row: KeyRecord(session, key, row[1], row[0]))
 
-    def conversation_version(self, session: str, format: str, caller: str) -> int:
-        return first_value(self._all("conversation_version", session, format, caller), 0)
+    def conversation(self, name: ConversationName) -> ConversationRecord | None:
+        return first(self._all("conversation", *name), conversation_row)
+
+    def post(self, session: str, key: str) -> PostRecord | None:
+        return first(self._all("post", session, key), lambda row: PostRecord(session, key, *row))
 
     def event(self, session: str, seq: int) -> Event | None:
         return first(self._all("event", session, seq), lambda row: decode_event(row[0]))
@@ -228,28 +241,29 @@ def flush(connection: Connection, unit: UnitOfWork) -> None:
     uses = [(session_ids[m.session], m.event.seq, blob.hash) for m in unit.events if (blob := blob_of(m.event))]
     if uses:
         put_many(connection, "use_blob", uses)
-    for change, version in unit.conversations.values():
-        _change_conversation(connection, change, version, unit.now)
-    for row in unit.input_keys:
-        connection.execute(SQL["put_input_key"], (row.session, row.key, row.mark, row.seq, unit.now)).fetchall()
+    for name, (_, changes) in unit.conversations.items():
+        for version, change in changes:
+            _change_conversation(connection, name, version, change, unit.now)
+    for row in unit.posts.values():
+        connection.execute(SQL["put_post"], (*astuple(row), unit.now)).fetchall()
     if unit.owners:
         put_many(connection, "put_owner", [(row.id, row.until) for row in unit.owners.values()])
 
 
-def _change_conversation(connection: Connection, change: ConversationChange, version: int, now: int) -> None:
-    before = change.before
-    name = (before.session, before.format, before.caller)
+def _change_conversation(
+    connection: Connection, name: ConversationName, version: int, change: ConversationChange, now: int
+) -> None:
     if change.is_ended:
         connection.execute(SQL["drop_conversation"], name).fetchall()
         return
-    if not change.input:
-        values = (*name, before.chunks, version, change.state, now)
-        conversation = connection.execute(SQL["put_conversation"], values).fetchall()[0][0]
+    values = (*name, change.chunks, version, change.claimed_by, change.claimed_until, now)
+    conversation = connection.execute(SQL["put_conversation"], values).fetchall()[0][0]
+    if change.drops_inputs:
         connection.execute(SQL["drop_inputs"], (conversation,)).fetchall()
-        return
-    values = (*name, before.chunks, version, len(change.input), now)
-    conversation = connection.execute(SQL["add_to_conversation"], values).fetchall()[0][0]
-    connection.execute(SQL["add_input"], (conversation, version, change.input)).fetchall()
+    if change.input:
+        connection.execute(SQL["add_input"], (conversation, version, change.input)).fetchall()
+    if change.state:
+        connection.execute(SQL["put_state"], (change.state, version, conversation)).fetchall()
 
 
 def _number_changes(connection: Connection, commands: list[CallRecord]) -> None:

@@ -10,14 +10,17 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from callslip.model import ids
 from callslip.model.events import Event, encode_event
 from callslip.model.records import (
     ApprovalRecord,
     CallRecord,
     ConversationChange,
+    ConversationName,
     ConversationRecord,
     KeyRecord,
     OwnerRecord,
+    PostRecord,
     SessionRecord,
 )
 from callslip.rules.lifecycle import OPEN_STATES, PENDING_STATES
@@ -29,8 +32,8 @@ class UnitOfWork:
 
     __slots__ = (
         *("_stored", "now"),
-        *("aliases", "approvals", "calls", "conversations", "events", "input_keys", "keys", "owners"),
-        *("pending_changes", "seals", "sessions"),
+        *("aliases", "approvals", "calls", "conversations", "events", "keys", "owners", "pending_changes", "posts"),
+        *("seals", "sessions"),
     )
 
     def __init__(self, stored: Reads) -> None:
@@ -41,8 +44,10 @@ class UnitOfWork:
         self.approvals: dict[str, ApprovalRecord] = {}
         self.aliases: dict[tuple[str, str, str], str] = {}
         self.keys: dict[tuple[str, str], KeyRecord] = {}
-        self.conversations: dict[tuple[str, str, str], tuple[ConversationChange, int]] = {}
-        self.input_keys: list[KeyRecord] = []
+        self.conversations: dict[
+            ConversationName, tuple[ConversationRecord | None, list[tuple[int, ConversationChange]]]
+        ] = {}
+        self.posts: dict[tuple[str, str], PostRecord] = {}
         self.owners: dict[str, OwnerRecord] = {}
         self.seals: dict[str, tuple[str, bytes]] = {}
         self.pending_changes: dict[str, int] = {}
@@ -122,24 +127,28 @@ class UnitOfWork:
     def put_key(self, row: KeyRecord) -> None:
         self.keys[row.session, row.key] = row
 
-    def conversation_version(self, record: ConversationRecord) -> int:
-        """Return the version of a conversation; 0 if it is not stored."""
-        name = (record.session, record.format, record.caller)
-        return self.conversations[name][1] if name in self.conversations else self._stored.conversation_version(*name)
+    def conversation(self, name: ConversationName) -> ConversationRecord | None:
+        """Return a posted conversation without its state; None if it is not stored."""
+        return self.conversations[name][0] if name in self.conversations else self._stored.conversation(name)
 
-    def change_conversation(self, change: ConversationChange) -> int:
-        """Write what a posted body changes, and return the new version of the conversation.
+    def change_conversation(self, name: ConversationName, change: ConversationChange) -> int:
+        """Write what a posted body changes, and return the new version of the conversation."""
+        before = self.conversation(name)
+        version = before.version + 1 if before is not None else ids.first_version()
+        after = ConversationRecord(
+            version=version, claimed_by=change.claimed_by, claimed_until=change.claimed_until, chunks=change.chunks
+        )
+        changes = self.conversations[name][1] if name in self.conversations else []
+        self.conversations[name] = (None if change.is_ended else after, [*changes, (version, change)])
+        return 0 if change.is_ended else version
 
-        The first version is the time, so that a conversation which ended and began again has another version.
-        """
-        before = change.before
-        version = 0 if change.is_ended else before.version + 1 if before.version else self.now
-        self.conversations[before.session, before.format, before.caller] = (change, version)
-        return version
+    def post(self, session: str, key: str) -> PostRecord | None:
+        """Return the key of a posted body."""
+        return self.posts.get((session, key)) or self._stored.post(session, key)
 
-    def put_input_key(self, row: KeyRecord) -> None:
-        """Write the key of a body without an event."""
-        self.input_keys.append(row)
+    def put_post(self, row: PostRecord) -> None:
+        """Write the key of a posted body, with its answer."""
+        self.posts[row.session, row.key] = row
 
     def put_owner(self, row: OwnerRecord) -> None:
         self.owners[row.id] = row

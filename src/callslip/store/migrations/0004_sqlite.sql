@@ -1,5 +1,6 @@
--- What the decoder of a posted conversation remembers, so that any process can continue it: its state, and the messages
--- that were read after it. By the name of the session, which need not have any event yet.
+-- What the decoders of a posted conversation remember, so that any process can continue it: their state after the body
+-- with the number `state_version`, and the bodies after that. Earlier bodies are kept while a decoder holds input back,
+-- for a process that cannot read the state. A conversation has the name of its session, which need not have events yet.
 CREATE TABLE conversations (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   session TEXT NOT NULL,
@@ -7,12 +8,13 @@ CREATE TABLE conversations (
   caller TEXT NOT NULL,
   chunks TEXT NOT NULL,
   version INTEGER NOT NULL,
+  state_version INTEGER NOT NULL,
   state BLOB NOT NULL,
-  input_bytes INTEGER NOT NULL,
+  claimed_by TEXT NOT NULL,
+  claimed_until INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
   UNIQUE (session, format, caller)
 ) STRICT;
-CREATE INDEX conversations_by_update ON conversations (updated_at);
 
 CREATE TABLE inputs (
   conversation INTEGER NOT NULL,
@@ -21,21 +23,20 @@ CREATE TABLE inputs (
   PRIMARY KEY (conversation, version)
 ) STRICT, WITHOUT ROWID;
 
--- The idempotency keys of bodies without an event, and the last event of their session at that time.
-CREATE TABLE input_keys (
+-- The idempotency keys of posted bodies, with the answer to each.
+CREATE TABLE posts (
   session TEXT NOT NULL,
   key TEXT NOT NULL,
   mark TEXT NOT NULL,
-  seq INTEGER NOT NULL,
-  updated_at INTEGER NOT NULL,
+  answer BLOB NOT NULL,
+  created_at INTEGER NOT NULL,
   PRIMARY KEY (session, key)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX input_keys_by_update ON input_keys (updated_at);
 
 -- They are deleted with their session, also by a process of an older version.
 CREATE TRIGGER conversations_deleted AFTER DELETE ON sessions BEGIN
   DELETE FROM conversations WHERE session = OLD.name;
-  DELETE FROM input_keys WHERE session = OLD.name;
+  DELETE FROM posts WHERE session = OLD.name;
 END;
 CREATE TRIGGER inputs_deleted AFTER DELETE ON conversations BEGIN
   DELETE FROM inputs WHERE conversation = OLD.id;
