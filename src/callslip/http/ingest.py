@@ -24,6 +24,7 @@ from callslip.formats import registry
 from callslip.http import schemas
 from callslip.http.problems import UnsupportedMediaTypeError
 from callslip.http.request import RequestAccess, RequestContext, Route, json_response
+from callslip.ingest.answer_place import clear_answer_place
 from callslip.ingest.conversations import Conversation, Conversations, joined
 from callslip.ledger.event_log import EventLog
 from callslip.model import codec
@@ -43,6 +44,10 @@ class PostQuery(msgspec.Struct, kw_only=True):
     ] = "events"
     chunks: Annotated[Chunks, Meta(description="How texts are split, if not as usual for the format.")] | None = None
     end: Annotated[bool, Meta(description="Whether this is the last body of the conversation.")] = False
+    delivers_answers: Annotated[
+        bool,
+        Meta(description="Whether you pass answers to requests for approval in this body on to the agent yourself."),
+    ] = False
     returns: Annotated[
         Literal["summary", "events"], Meta(description="`events`: also return the appended events of this session.")
     ] = msgspec.field(default="summary", name="return")
@@ -102,7 +107,8 @@ class Posts:
             async with self._forget_on_error(conversation):
                 for message in messages:
                     for part, part_message, drafts in conversations.read(message):
-                        part.keep(part_message, check_drafts(drafts))
+                        answerable = clear_answer_place(drafts) if query.delivers_answers else drafts
+                        part.keep(part_message, check_drafts(answerable))
                 if query.end:
                     for part in conversations.all.values():
                         part.keep(None, check_drafts(part.decoder.close("eof")))

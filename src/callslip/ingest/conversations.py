@@ -15,6 +15,7 @@ from msgspec import structs
 from callslip.errors import InvalidInputError
 from callslip.formats import registry
 from callslip.formats.base import Decoder, unwrapped
+from callslip.ingest.answer_place import set_answer_place
 from callslip.ingest.raw_fallback import append_or_keep_raw, group_drafts
 from callslip.ingest.recorder import OpenCalls
 from callslip.ledger import liveness
@@ -67,7 +68,7 @@ class Conversations:
         decoded: list[tuple[Conversation, Any, list[Draft]]] = []
         for name, part, at in self._split(message):
             conversation = self.named(name)
-            drafts = conversation.decoder.feed(part)
+            drafts = set_answer_place(conversation.decoder.feed(part), self.format)
             if at:
                 drafts = [
                     draft if draft.event.at else structs.replace(draft, event=structs.replace(draft.event, at=at))
