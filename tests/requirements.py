@@ -907,6 +907,51 @@ ANSWERS = (
             "tests/agent/test_agent_env.py::test_an_agent_does_not_use_the_token_file",
         ),
     ),
+    R(
+        "ANS8",
+        "A request whose answer would not reach its agent says where to answer it, and no interface answers it here.",
+        (
+            "tests/http/test_answer_places.py::test_a_posted_request_of_an_external_agent_says_where_to_answer",
+            "tests/http/test_answer_places.py::test_every_format_with_requests_names_its_client",
+            "tests/http/test_answer_places.py::test_no_interface_answers_a_request_of_an_external_agent",
+            "tests/http/test_answer_places.py::test_the_newest_request_is_the_newest_that_can_be_answered_here",
+            "tests/http/test_answer_places.py::test_a_recorded_stream_says_where_to_answer",
+            "tests/cli/test_answer_places.py::test_an_answer_that_would_not_reach_the_agent_is_refused",
+            "tests/wrap/test_answer_places.py::test_a_request_that_the_client_answers_cannot_be_answered_here",
+            "tests/wrap/test_answer_places.py::test_a_released_request_cannot_be_answered_here_any_more",
+        ),
+    ),
+    R(
+        "ANS9",
+        "The answer that a person gives in the place of such a request counts when its source reports it.",
+        (
+            "tests/http/test_answer_places.py::test_the_answer_in_the_place_of_the_request_counts",
+            "tests/http/test_answer_places.py::test_the_refusal_in_a_row_counts",
+            "tests/http/test_answer_places.py::test_without_tokens_the_real_answer_counts",
+        ),
+    ),
+    R(
+        "ANS10",
+        "Every view shows such a request with its place, offers no answer, and does not count it as to approve.",
+        (
+            "tests/web/test_answer_places.py::test_a_request_that_must_be_answered_elsewhere_has_no_buttons",
+            "tests/web/test_answer_places.py::test_a_session_says_where_its_request_must_be_answered",
+            "tests/cli/test_answer_places.py::test_the_place_of_the_answer_is_shown",
+            "tests/cli/test_answer_places.py::test_a_live_view_prints_no_command_that_cannot_answer",
+            "tests/http/test_answer_places.py::test_an_agent_over_mcp_reads_where_to_answer",
+            "tests/http/test_answer_places.py::test_no_format_offers_an_answer_that_would_be_refused",
+            "tests/http/test_answer_places.py::test_a_chat_client_cannot_answer_for_another_client",
+        ),
+    ),
+    R(
+        "ANS11",
+        "Requests whose program delivers answers can be answered here: native events, and where the program says so.",
+        (
+            "tests/http/test_answer_places.py::test_a_poster_that_delivers_answers_can_be_answered_here",
+            "tests/http/test_answer_places.py::test_a_request_in_native_events_may_name_its_place",
+            "tests/http/test_answer_places.py::test_an_old_request_can_be_answered_as_before",
+        ),
+    ),
 )
 
 POLICY = (

@@ -3,6 +3,9 @@
 The first answer wins; a later one raises ConflictError with the winner. An answer is bound to the arguments in the
 request: if a call that we run ourselves has other arguments by now, the answer is refused. An approval may carry edited
 arguments, which must match the tool's JSON Schema in the request. An answer that is refused changes nothing.
+
+A request that names another place for its answer is answered there, because an answer from here would not reach the
+agent. The report of its source about that answer counts.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from msgspec import UNSET, structs
 
 from callslip.api.access import FULL_ACCESS, Access
 from callslip.api.find import find_approval
-from callslip.errors import InvalidInputError, PermissionDeniedError
+from callslip.errors import ConflictError, InvalidInputError, PermissionDeniedError
 from callslip.formats.registry import FORMATS
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.write import AnswerCheck, PostedAnswer
@@ -93,6 +96,8 @@ async def check_posted_answers(session: str, source: str, caller: str, access: A
             return answer
         if not may_answer:
             raise PermissionDeniedError(f"approval {approval.id} can only be answered with the right to approve")
+        if request is None or request.source != (answer.source or source):
+            _check_place(approval)
         answer = structs.replace(answer, by=caller or answer.by)
         if isinstance(answer, ev.ApprovalWithdrawn):
             return answer
@@ -112,7 +117,16 @@ async def _find_for_answer(
 ) -> tuple[ApprovalRecord, str]:
     """Return the approval, and the name under which the caller may answer it."""
     record = await find_approval(log, id_or_prefix, session=session, access=access, verb="approve")
-    return record, await access.require(record.session, "approve") or by
+    by = await access.require(record.session, "approve") or by
+    _check_place(record)
+    return record, by
+
+
+def _check_place(record: ApprovalRecord) -> None:
+    """Raise ConflictError if an answer from here to a pending request would not reach the agent."""
+    if record.answer_at:
+        place = f"must be answered in {record.answer_at}"
+        raise ConflictError(f"approval {record.id}: {place}. An answer from here would not reach the agent.", record)
 
 
 async def load_request(log: EventLog, record: ApprovalRecord) -> ev.ApprovalRequested | None:

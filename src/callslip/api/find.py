@@ -70,12 +70,13 @@ async def find_command(
 async def find_approval(
     log: EventLog, id_or_prefix: str, *, session: str = "", access: Access = FULL_ACCESS, verb: Verb = "read"
 ) -> ApprovalRecord:
-    """Find an approval by its id, a prefix of it, its call, or `@last` for the newest pending one."""
+    """Find an approval by its id, a prefix of it, its call, or `@last` for the newest that can be answered here."""
     if id_or_prefix == LAST:
         pending = await list_approvals(log, session=session, limit=0, access=access, verb=verb)
-        if not pending:
-            raise NotFoundError("no pending approvals")
-        return pending[-1]
+        answerable = [record for record in pending if not record.answer_at]
+        if not answerable:
+            raise NotFoundError("no pending approvals" + (" that can be answered here" if pending else ""))
+        return answerable[-1]
     matches = await _approvals_named(log, id_or_prefix, session, access, verb)
     if matches:
         return await _exactly_one(matches, "approval", id_or_prefix, access)

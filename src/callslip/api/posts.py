@@ -21,6 +21,7 @@ from callslip.api.access import Access
 from callslip.api.approvals import check_posted_answers
 from callslip.api.sessions import list_keys, read_by_seq, write_or_create
 from callslip.errors import ConflictError, InvalidInputError
+from callslip.ingest.answer_place import clear_answer_place
 from callslip.ingest.conversations import MAX_PENDING_DRAFTS, Conversation, Conversations
 from callslip.ingest.stored_conversation import StoredConversation
 from callslip.ledger.event_log import EventLog
@@ -42,7 +43,10 @@ LAST_KEY_SUFFIX = "."
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True):
-    """A posted body: its messages, size and digest, and how to read it. `is_end`: it is the last one."""
+    """A posted body: its messages, size and digest, and how to read it. `is_end`: it is the last one.
+
+    `delivers_answers`: the caller passes answers to the requests for approval in it on to the agent.
+    """
 
     messages: list[Any]
     size: int
@@ -50,6 +54,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     chunks: Chunks | None = None
     is_end: bool = False
+    delivers_answers: bool = False
     with_events: bool = False
 
 
@@ -113,7 +118,11 @@ class Posts:
             stored = await self._load(name, body)
         if body.chunks and body.chunks != (stored.record.chunks or body.chunks):
             raise InvalidInputError("chunks", f"{stored.record.chunks!r} since the first body. Post an end=true first.")
-        await stored.read(body.messages, check_drafts, is_end=body.is_end)
+
+        def check(drafts: list[Draft]) -> list[Draft]:
+            return check_drafts(clear_answer_place(drafts) if body.delivers_answers else drafts)
+
+        await stored.read(body.messages, check, is_end=body.is_end)
         write = _BodyWrite(self._log, stored, body, access, self._owner if is_claimed else "")
         if write.needs_claim and not is_claimed:
             raise _StaleConversationError

@@ -94,17 +94,26 @@ class Session:
         return Call(self, tool, input, options)
 
     async def record(
-        self, stream: AsyncIterable[T] | Iterable[T], format: str, *, chunks: Chunks | None = None
+        self,
+        stream: AsyncIterable[T] | Iterable[T],
+        format: str,
+        *,
+        chunks: Chunks | None = None,
+        delivers_answers: bool = False,
     ) -> AsyncGenerator[T]:
         """Yield a stream's items while they are recorded: `async for chunk in session.record(stream, "openai")`.
 
         Each item is durable before it is yielded. If the stream is interrupted, or its reader stops, the calls that it
         left open end; after a complete stream they are pending. Record the rounds of one turn through the same session
         object: rounds are distinguished by their order.
+
+        Requests for approval in the stream must be answered in the program that runs it. With `delivers_answers` they
+        can be answered in the ledger, and your program passes the answers on to the agent.
         """
         recorder = self._recorders.pop(format, None)  # A second stream at the same time needs its own.
         if recorder is None or (chunks and chunks != recorder.chunks):
             recorder = Recorder(self.log, self.name, format, chunks=chunks)
+        recorder.delivers_answers = delivers_answers
         try:
             async with contextlib.aclosing(record_stream(recorder, stream)) as items:
                 async for item in items:

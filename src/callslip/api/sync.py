@@ -370,9 +370,12 @@ class SyncSession:
         with self._loop.enter(self._session.call(tool, input, **options)) as call:
             yield SyncCall(call, self._loop)
 
-    def record(self, stream: Iterable[T], format: str, *, chunks: Chunks | None = None) -> Iterator[T]:
+    def record(
+        self, stream: Iterable[T], format: str, *, chunks: Chunks | None = None, delivers_answers: bool = False
+    ) -> Iterator[T]:
         """Yield a stream's items while they are recorded. See `Session.record`."""
-        return self._loop.iterate(self._session.record(_in_thread(stream), format, chunks=chunks))
+        items = self._session.record(_in_thread(stream), format, chunks=chunks, delivers_answers=delivers_answers)
+        return self._loop.iterate(items)
 
 
 async def _in_thread(stream: Iterable[T]) -> AsyncIterable[T]:

@@ -26,7 +26,8 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 
     `encoder` returns the history of a session as a list; `document` returns it as one text of type `media`. `stream` is
     a `Streaming`. A `paged` history can be read in pages: it is the histories of its turns, one after the other.
-    `newest_first` is the order of its messages.
+    `newest_first` is the order of its messages. `client` is the program in which a person answers the format's requests
+    for approval, after the word "in".
     """
 
     name: str
@@ -41,6 +42,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     newest_first: bool = False
     plain: bool = False
     ended: Any = None
+    client: str = ""
 
 
 NATIVE_FORMATS = ("events", "entries")
@@ -59,6 +61,7 @@ FORMATS: dict[str, Format] = {
             decoder=".acp.decode:AcpDecoder",
             splitter=".acp.wire:Wire",
             encoder=".acp.encode:history",
+            client="the ACP client",
         ),
         Format(
             name="mcp",
@@ -89,6 +92,7 @@ FORMATS: dict[str, Format] = {
             about="messages as a chat backend stores them: USER, AI_TOOL, TOOL, AI_MESSAGE",
             decoder=".ai_sdk_v4.rows_decode:RowsDecoder",
             splitter=".ai_sdk_v4.threads:Threads",
+            client="the chat app that stores the rows",
         ),
         Format(
             name="vercel-v4",
@@ -109,6 +113,7 @@ FORMATS: dict[str, Format] = {
             about="OpenAI Responses: stream events, whole responses, items",
             decoder=".openai.responses:ResponsesDecoder",
             encoder=".openai.history:responses_history",
+            client="the program that calls OpenAI",
         ),
         Format(
             name="anthropic",
@@ -124,6 +129,7 @@ FORMATS: dict[str, Format] = {
                 encoder=f".ai_sdk:history_v{major}",
                 stream=f".ai_sdk:STREAM_V{major}",
                 paged=True,
+                client="the AI SDK client",
             )
             for major in (5, 6, 7)
         ),
@@ -134,6 +140,7 @@ FORMATS: dict[str, Format] = {
             encoder=".ag_ui.encode:history",
             stream=".ag_ui.encode:STREAM",
             paged=True,
+            client="the AG-UI client",
         ),
         Format(
             name="html",

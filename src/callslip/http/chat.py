@@ -34,7 +34,7 @@ from callslip.http.server import Server
 from callslip.http.turn_runner import Chat, Handler, TurnRunner
 from callslip.model.entries import Message
 from callslip.model.names import check_session_name
-from callslip.model.records import SessionRecord
+from callslip.model.records import ApprovalRecord, SessionRecord
 from callslip.rules.fold import SessionFold
 from callslip.settings import Limits
 
@@ -246,7 +246,10 @@ async def _client_state(log: EventLog, session: str, turn: str, seq: int) -> Ses
 
 
 async def _decide(log: EventLog, session: str, decision: Decision, access: RequestAccess) -> None:
-    """Answer an approval. The first answer counts; a client that repeats one gets no error."""
+    """Answer an approval. The first answer counts; a client that repeats one gets no error.
+
+    An answer that must be given elsewhere is an error.
+    """
     try:
         if decision.approved:
             await approvals.approve(
@@ -254,8 +257,9 @@ async def _decide(log: EventLog, session: str, decision: Decision, access: Reque
             )
         else:
             await approvals.deny(log, decision.approval, reason=decision.reason, session=session, access=access)
-    except ConflictError:
-        pass
+    except ConflictError as error:
+        if isinstance(error.current, ApprovalRecord) and error.current.answer_at:
+            raise
 
 
 def _is_prompt(entry: Any) -> bool:

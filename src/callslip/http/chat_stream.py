@@ -22,6 +22,7 @@ from callslip.formats.json_fields import as_dict, as_list
 from callslip.http.server import Server
 from callslip.http.streams import TurnStream
 from callslip.model import codec
+from callslip.model.entries import ToolCall
 from callslip.model.events import Event, TurnEnded
 from callslip.rules.fold import SessionFold
 
@@ -134,8 +135,14 @@ class ClientEncoder:
 def waits_for_client(state: SessionFold, turn: str) -> bool:
     """Return whether everything that is open in a turn waits for the client."""
     calls = [call for call in state.calls.values() if call.scope == "turn" and call.turn == turn]
-    waiting = [call for call in calls if call.status == "awaiting_approval" or call.worker == CLIENT_WORKER]
+    waiting = [call for call in calls if _needs_answer(state, call) or call.worker == CLIENT_WORKER]
     return bool(calls) and state.stream is None and len(waiting) == len(calls)
+
+
+def _needs_answer(state: SessionFold, call: ToolCall) -> bool:
+    """Return whether a call waits for an approval that the client can answer."""
+    request = state.requests.get(call.approval)
+    return call.status == "awaiting_approval" and not (request and request.answer_at)
 
 
 def _remove_known(chunks: list[Any], known: list[Any], protocol: Protocol) -> list[Any]:

@@ -28,6 +28,10 @@ class PostQuery(msgspec.Struct, kw_only=True):
     ] = "events"
     chunks: Annotated[Chunks, Meta(description="How texts are split, if not as usual for the format.")] | None = None
     end: Annotated[bool, Meta(description="Whether this is the last body of the conversation.")] = False
+    delivers_answers: Annotated[
+        bool,
+        Meta(description="Whether you pass answers to requests for approval in this body on to the agent yourself."),
+    ] = False
     returns: Annotated[
         Literal["summary", "events"], Meta(description="`events`: also return the appended events of this session.")
     ] = msgspec.field(default="summary", name="return")
@@ -49,6 +53,7 @@ async def post(context: RequestContext) -> Response:
         key=context.request.headers.get("idempotency-key", ""),
         chunks=query.chunks,
         is_end=query.end,
+        delivers_answers=query.delivers_answers,
         with_events=query.returns == "events",
     )
     result = await context.server.posts.append(ConversationName(name, query.format, caller), posted, access)

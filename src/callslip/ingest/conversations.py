@@ -15,6 +15,7 @@ from msgspec import structs
 from callslip.errors import InvalidInputError
 from callslip.formats import registry
 from callslip.formats.base import Decoder, unwrapped
+from callslip.ingest.answer_place import set_answer_place
 from callslip.ingest.decoder_state import StateMismatchError, encode_state, restore_state
 from callslip.ingest.raw_fallback import append_or_keep_raw, group_drafts
 from callslip.ingest.recorder import OpenCalls
@@ -68,7 +69,7 @@ class Conversations:
         decoded: list[tuple[Conversation, Any, list[Draft]]] = []
         for name, part, at in self._split(message):
             conversation = self.named(name)
-            drafts = conversation.decoder.feed(part)
+            drafts = set_answer_place(conversation.decoder.feed(part), self.format)
             if at:
                 drafts = [
                     draft if draft.event.at else structs.replace(draft, event=structs.replace(draft.event, at=at))
@@ -90,6 +91,10 @@ class Conversations:
             return [(name, part, 0) for name, part in self._splitter.split(message)]
         bare, seconds = unwrapped(message)
         return [("", bare, int(self._started + seconds * 1000) if self._started and seconds else 0)]
+
+    def close(self, reason: str) -> list[tuple[Conversation, list[Draft]]]:
+        """End the input of all conversations: return each with the drafts of its end."""
+        return [(each, set_answer_place(each.decoder.close(reason), self.format)) for each in self.all.values()]
 
     def dump(self, mask: Callable[[str], str]) -> bytes:
         """Return what the decoders remember as bytes that can be stored. `mask` hides secrets."""

@@ -179,8 +179,8 @@ class _Import:
 
     async def finish(self) -> None:
         """End the turns and calls that are open at the end of the file."""
-        for conversation in self._conversations.all.values():
-            self._keep(conversation, None, conversation.decoder.close(EOF), self._chain, suffix=":" + EOF)
+        for conversation, drafts in self._conversations.close(EOF):
+            self._keep(conversation, None, drafts, self._chain, suffix=":" + EOF)
         await self._flush()
         await self._connection.close(LEFT_OPEN)
         for session, first_seq in self._first_seqs.items():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from callslip.formats import registry
 from callslip.formats.base import Decoder
+from callslip.ingest.answer_place import set_answer_place
 from callslip.ingest.raw_fallback import append_or_keep_raw
 from callslip.ingest.stream_parser import StreamParser
 from callslip.ledger.aio import finish_despite_cancel
@@ -26,7 +27,10 @@ INTERRUPTED = "the stream was interrupted before this call could be run"
 
 
 class Recorder:
-    """Record one conversation of a format into one session."""
+    """Record one conversation of a format into one session.
+
+    With `delivers_answers` the program passes answers in the ledger to its requests for approval on to the agent.
+    """
 
     def __init__(
         self,
@@ -38,6 +42,7 @@ class Recorder:
         decoder: Decoder | None = None,
     ) -> None:
         self.chunks = chunks
+        self.delivers_answers = False
         self.format = format
         self._open_calls = OpenCalls()
         self._log = log
@@ -73,7 +78,8 @@ class Recorder:
                 self._open_calls.update(event)
             events.extend(written)
 
-        await append_or_keep_raw(append, list(drafts), self.format, message)
+        drafts = list(drafts) if self.delivers_answers else set_answer_place(list(drafts), self.format)
+        await append_or_keep_raw(append, drafts, self.format, message)
         return events
 
     async def close(self, reason: str, detail: str = "") -> None:

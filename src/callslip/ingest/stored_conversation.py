@@ -90,8 +90,8 @@ class StoredConversation:
         async for part, message, drafts in self._decode(messages):
             part.keep(message, check(drafts))
         if is_end:
-            for part in self.conversations.all.values():
-                part.keep(None, check(part.decoder.close("eof")))
+            for part, drafts in self.conversations.close("eof"):
+                part.keep(None, check(drafts))
 
     async def _decode(self, messages: list[Any]) -> AsyncIterator[tuple[Conversation, Any, list[Draft]]]:
         for message in messages:

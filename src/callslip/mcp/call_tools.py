@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from callslip.api import cancel, find
 from callslip.api.ledger import LocalLedger
+from callslip.api.status import get_approval
 from callslip.http.calls import wait_ended
 from callslip.ledger.call_entry import call_entry
 from callslip.mcp.results import Json, plain_json, tool_result
@@ -63,13 +64,21 @@ async def list_calls(request: ToolRequest, arguments: ListCalls) -> CallToolResu
     if arguments.session:
         await request.request_context.session(arguments.session, "read")
     page = await find.list_calls(request.ledger.log, **msgspec.structs.asdict(arguments), access=request.access)
-    return tool_result({"calls": [plain_json(call_view(record)) for record in page.items], "cursor": page.cursor})
+    calls = [await _call_json(request.ledger, record) for record in page.items]
+    return tool_result({"calls": calls, "cursor": page.cursor})
+
+
+async def _call_json(ledger: LocalLedger, record: CallRecord) -> Json:
+    """Return a call, with the place where its pending request for approval must be answered if that is not here."""
+    approval = await get_approval(ledger.log, record.approval) if record.approval else None
+    place: Json = {"answerAt": approval.answer_at} if approval is not None and approval.answer_at else {}
+    return {**plain_json(call_view(record)), **place}
 
 
 async def call_detail(ledger: LocalLedger, record: CallRecord) -> Json:
     """Return a call with its entry: arguments, progress, output."""
     return {
-        **plain_json(call_view(record)),
+        **await _call_json(ledger, record),
         "final": record.state in TERMINAL_STATES,
         "toolCall": await call_entry(ledger.log, record),
     }
@@ -112,6 +121,7 @@ CALL: Json = {
         "session": {"type": "string"},
         "state": {"type": "string", "enum": list(find.CALL_STATES)},
         "toolName": {"type": "string"},
+        "answerAt": {"type": "string", "description": "Where the person approves it, if not in Callslip."},
         "reason": {"type": "string", "description": "Why it ended this way, if it did not complete."},
         "final": {"type": "boolean", "description": "The call has ended and will not change."},
         "toolCall": {"type": "object", "description": "rawInput, output, progress, error and more, if known."},

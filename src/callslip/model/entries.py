@@ -91,7 +91,8 @@ class ToolCall(Entry, tag="tool_call", kw_only=True):
 class PermissionRequest(Entry, tag="permission_request", kw_only=True):
     """A request for approval and its answer. `schema` is the JSON Schema for edited arguments. RULES 5, 6.
 
-    `responseInput` is set if the approved arguments differ from the requested ones.
+    `responseInput` is set if the approved arguments differ from the requested ones. `answerAt` is the program in which
+    a person must answer while the request is pending, if that is not possible here.
     """
 
     request_id: str
@@ -104,6 +105,7 @@ class PermissionRequest(Entry, tag="permission_request", kw_only=True):
     raw_input: Any = None
     schema: Any = None
     expires_at: int = 0
+    answer_at: str = ""
     response_option: str | None = None
     response_input: Any = None
     response_time: int = 0

@@ -268,7 +268,8 @@ class ApprovalRequested(CallUpdate, frozen=True, tag="approval.requested"):
     """The agent or a tool requested approval for the call. RULE 5.
 
     `schema` is the JSON Schema of the arguments, which edited arguments must match. `requested_by` is the caller that
-    posted the request to a server; the ledger sets it.
+    posted the request to a server; the ledger sets it. `answer_at` is the program in which a person must answer, for
+    example "the ACP client", if an answer given here would not reach the agent.
     """
 
     approval: str = ""
@@ -277,6 +278,7 @@ class ApprovalRequested(CallUpdate, frozen=True, tag="approval.requested"):
     expires_at: int = 0
     schema: MaybeJson = None
     requested_by: str = ""
+    answer_at: str = ""
 
 
 class ApprovalAnswer(CallEvent, frozen=True):

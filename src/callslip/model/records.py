@@ -94,7 +94,10 @@ class CallRecord(msgspec.Struct, gc=False):
 
 
 class ApprovalRecord(msgspec.Struct, gc=False):
-    """A request for approval and its answer."""
+    """A request for approval and its answer.
+
+    `answer_at` is read from the event of a pending request: the program in which a person must answer, "" if here.
+    """
 
     id: str
     session: str
@@ -111,6 +114,7 @@ class ApprovalRecord(msgspec.Struct, gc=False):
     option: str = ""
     by: str = ""
     reason: str = ""
+    answer_at: str = ""
 
 
 class AliasRecord(msgspec.Struct, gc=False):

@@ -54,8 +54,11 @@ class CallView(CamelStruct, omit_defaults=True):
     client: str = ""
 
 
-class ApprovalView(CamelStruct):
-    """A request for approval, and its answer."""
+class ApprovalView(CamelStruct, omit_defaults=True):
+    """A request for approval, and its answer.
+
+    `answerAt` is the program in which a person must answer while it is pending, if that is not possible here.
+    """
 
     approval: str
     session: str
@@ -70,6 +73,7 @@ class ApprovalView(CamelStruct):
     created_at: int
     expires_at: int
     answered_at: int
+    answer_at: str = ""
 
 
 # Fields of a view that have another name in the record.

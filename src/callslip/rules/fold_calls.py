@@ -185,6 +185,7 @@ def requested(state: FoldState, event: ev.ApprovalRequested, out: Out) -> None:
         raw_input=call.raw_input,
         schema=event.schema,
         expires_at=event.expires_at,
+        answer_at=event.answer_at,
     )
     state.requests[event.approval] = entry
     add_entry(state, entry, out)
@@ -216,6 +217,9 @@ def answered(state: FoldState, event: ev.ApprovalAnswer, out: Out) -> None:
 def _answer(request: PermissionRequest, state: str, event: Event, out: Out) -> None:
     request.state = state
     changed = ["state"]
+    if request.answer_at:
+        request.answer_at = ""
+        changed.append("answer_at")
     if isinstance(event, ev.ApprovalAnswer):
         request.response_option = event.option or None
         request.response_time = event.at

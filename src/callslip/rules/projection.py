@@ -165,6 +165,7 @@ def _new_approval(row: CallRecord, event: ev.ApprovalRequested) -> ApprovalRecor
         options=event.options,
         expires_at=event.expires_at,
         created_at=event.at,
+        answer_at=event.answer_at,
     )
 
 
@@ -173,7 +174,7 @@ def _close_approval(tables: Tables, approval: str, state: str, event: ev.CallEve
     if existing is None or existing.state != "pending":
         return
     row = copy(existing)
-    row.state = state
+    row.state, row.answer_at = state, ""
     row.answered_at = event.at
     if isinstance(event, ev.ApprovalAnswer):
         row.option, row.by, row.reason = event.option, event.by, event.reason

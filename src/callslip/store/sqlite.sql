@@ -4,6 +4,14 @@ SELECT c.id, s.name, entry, state, shown, tool, c.title, kind, source, c.turn, i
   lease, client, timeout, change
 FROM calls c JOIN sessions s ON s.id = c.session
 
+-- part: approvals
+-- The last column is the event of a pending request, if it may name the place of the answer.
+SELECT a.id, s.name, call, entry, state, input_mark, attempt, description, options, expires_at, a.created_at, answered_at,
+  option, by, reason,
+  (SELECT body FROM events e WHERE a.state = 'pending' AND e.session = a.session AND e.seq = a.entry
+    AND instr(body, CAST('"answerAt"' AS BLOB)) > 0)
+FROM approvals a JOIN sessions s ON s.id = a.session
+
 -- name: session
 SELECT name, id, head, low, turn, turns, title, calls, message, carry, created_at, updated_at, owned_by, labels, turn_owner
 FROM sessions WHERE name = ?;
@@ -239,21 +247,15 @@ WHERE a.id = ?1 AND a.call <> '' AND (?2 = '' OR s.name = ?2);
 INSERT OR REPLACE INTO aliases (session, id, ns, call) VALUES (?, ?, ?, ?);
 
 -- name: approval
-SELECT a.id, s.name, call, entry, state, input_mark, attempt, description, options, expires_at, a.created_at, answered_at,
-  option, by, reason
-FROM approvals a JOIN sessions s ON s.id = a.session WHERE a.id = ?;
+{approvals} WHERE a.id = ?;
 
 -- name: approvals
-SELECT a.id, s.name, call, entry, state, input_mark, attempt, description, options, expires_at, a.created_at, answered_at,
-  option, by, reason
-FROM approvals a JOIN sessions s ON s.id = a.session
+{approvals}
 WHERE (?1 = '' OR s.name = ?1) AND (?2 = '' OR state = ?2) AND a.id >= ?3 AND a.id < ?4
 ORDER BY a.created_at, a.id LIMIT ?5;
 
 -- name: approvals_due
-SELECT a.id, s.name, call, entry, state, input_mark, attempt, description, options, expires_at, a.created_at, answered_at,
-  option, by, reason
-FROM approvals a JOIN sessions s ON s.id = a.session
+{approvals}
 WHERE state = 'pending' AND expires_at > 0 AND expires_at <= ?;
 
 -- name: put_approval

@@ -74,9 +74,28 @@ def _any_case(letter: str) -> str:
 
 def approval_row(row: tuple[Any, ...]) -> ApprovalRecord:
     """Convert a row to an approval."""
-    record = ApprovalRecord(*row)
+    *columns, request = row
+    record = ApprovalRecord(*columns)
     record.options = _decode_options(row[8])
+    record.answer_at = _answer_at(request) if request else ""
     return record
+
+
+class _Request(msgspec.Struct, rename="camel"):
+    """The field of a request's event that a row of an approval needs."""
+
+    answer_at: str = ""
+
+
+_decode_request = msgspec.json.Decoder(_Request).decode
+
+
+def _answer_at(request: bytes) -> str:
+    """Return where a request must be answered. If its event is damaged, `verify` reports that."""
+    try:
+        return _decode_request(request).answer_at
+    except codec.DECODE_ERRORS:
+        return ""
 
 
 def token_row(row: tuple[Any, ...]) -> TokenRecord:
@@ -228,7 +247,7 @@ def flush(connection: Connection, unit: UnitOfWork) -> None:
         connection.execute(SQL["seal"], (call, session_ids[session], data)).fetchall()
     if unit.approvals:
         approvals = [
-            astuple(replace(row, session=session_ids[row.session], options=msgspec.json.encode(row.options)))
+            astuple(replace(row, session=session_ids[row.session], options=msgspec.json.encode(row.options)))[:-1]
             for row in unit.approvals.values()
         ]
         put_many(connection, "put_approval", approvals)

@@ -65,6 +65,8 @@ export interface PermissionRequest extends Common {
   rawInput?: unknown;
   schema?: unknown;
   expiresAt?: number;
+  /** Where to answer, if an answer from here would not reach the agent. */
+  answerAt?: string;
   responseOption?: string;
   /** The approved arguments, if they differ from the requested ones. */
   responseInput?: unknown;

@@ -113,8 +113,9 @@ function Approval({ entry }) {
   const request = sampledEntries.value.find(
     ({ type, requestId }) => type === "permission_request" && requestId === entry.approval);
   if (!request || (request.state ?? "pending") === "pending") {
-    return entry.status === "awaiting_approval"
-      ? html`<p class="note warn">Waiting for approval.</p>` : null;
+    if (entry.status !== "awaiting_approval") return null;
+    const place = request?.answerAt;
+    return html`<p class="note warn">Waiting for approval${place && html` in <span dir="auto">${inert(place)}</span>`}.</p>`;
   }
   const option = (request.options ?? []).find((/** @type {any} */ one) => one?.optionId === request.responseOption);
   return html`<p class="note">${APPROVAL_STATES[request.state]?.label ?? inert(request.state)}

@@ -3,7 +3,7 @@
 import { isHelpOpen } from "./help.js";
 import { classes, html, signal } from "./ui.js";
 import ConnectionStatus from "./connection.js";
-import { go, inbox, link, route } from "./state.js";
+import { answerableRequests, go, link, route } from "./state.js";
 
 /** The search text for sessions and calls. */
 export const query = signal("");
@@ -15,7 +15,7 @@ const NAV_LINKS = [
 ];
 
 function Nav() {
-  const pendingCount = inbox.value.size;
+  const pendingCount = answerableRequests.value.length;
   return html`<nav class="places" aria-label="Views">
     ${NAV_LINKS.map(({ path, label, views }) => {
       const isCurrent = views.includes(route.value.view);

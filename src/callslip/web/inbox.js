@@ -3,11 +3,11 @@
 
 import { html, useEffect, useRef, useState } from "./ui.js";
 import PermissionCard, { answerFields, requestFromRow } from "./request.js";
-import { answeredRequests, get, inbox, loadedTopics } from "./state.js";
+import { answerableRequests, answeredRequests, get, inbox, loadedTopics } from "./state.js";
 
 /**
  * @typedef {{approval: string, session: string, entry: number, createdAt: number, expiresAt: number,
- *   state: string}} Row
+ *   answerAt?: string, state: string}} Row
  */
 
 const SHOW_ANSWERED_MS = 6000;
@@ -34,7 +34,8 @@ function useRecentRows(rows) {
     leaving.set(id, 0);
     const path = `/v1/approvals/${encodeURIComponent(id)}`;
     const answeredRow = answeredRequests.peek().get(id) ?? (await get(path).catch(() => null));
-    if (answeredRow) visible.set(id, /** @type {Row} */ (answeredRow)); // Otherwise it was deleted with its session.
+    // Otherwise it was deleted with its session. The place of the answer keeps its position in the list.
+    if (answeredRow) visible.set(id, /** @type {Row} */ ({ answerAt: visible.get(id)?.answerAt, ...answeredRow }));
     leaving.set(id, setTimeout(() => remove(id), answeredRow ? SHOW_ANSWERED_MS : 0));
     redraw((count) => count + 1);
   }
@@ -51,7 +52,9 @@ function useRecentRows(rows) {
 /** Return the IDs in order. While the list is held, the IDs that it already contains do not move. */
 function useOrder(/** @type {Row[]} */ rows, /** @type {string} */ sortOrder, /** @type {boolean} */ isHeld) {
   const before = useRef(/** @type {string[]} */ ([]));
-  const ids = [...rows].sort(SORT_ORDERS[sortOrder]).map((row) => row.approval);
+  const elsewhereLast = (/** @type {Row} */ one, /** @type {Row} */ two) => Number(!!one.answerAt) - Number(!!two.answerAt);
+  const compare = SORT_ORDERS[sortOrder];
+  const ids = [...rows].sort((one, two) => elsewhereLast(one, two) || compare(one, two)).map((row) => row.approval);
   const unmoved = isHeld ? before.current.filter((id) => ids.includes(id)) : [];
   before.current = [...unmoved, ...ids.filter((id) => !unmoved.includes(id))];
   return before.current;
@@ -110,7 +113,9 @@ function EmptyInbox() {
   </div>`;
 }
 
-const pendingText = (/** @type {number} */ count) => `${count} pending`;
+/** @param {number} count @param {number} elsewhereCount */
+const pendingText = (count, elsewhereCount) =>
+  [count && `${count} pending`, elsewhereCount && `${elsewhereCount} to answer elsewhere`].filter(Boolean).join(", ");
 
 const KeyHints = () =>
   html`<p class="dim keys"><kbd>j</kbd> <kbd>k</kbd> to move, <kbd>Enter</kbd> to open, then <kbd>a</kbd> to approve,
@@ -129,16 +134,18 @@ export default function Inbox() {
   const [isFocused, setIsFocused] = useState(false);
   const list = /** @type {{current: HTMLElement | null}} */ (useRef(null));
   const rows = /** @type {Map<string, Row>} */ (inbox.value);
+  const answerableCount = answerableRequests.value.length;
   const all = useRecentRows(rows);
   const ids = useOrder([...all.values()], sortOrder, isPointed || isFocused);
   const onFocus = useFocusRecovery(list, ids);
   return html`<section class="inbox column" aria-labelledby="inbox-title">
     <div class="bar">
       <h1 id="inbox-title">Inbox</h1>
-      <p class="dim" role="status">${rows.size ? pendingText(rows.size) : ""}</p>
+      <p class="dim" role="status">${pendingText(answerableCount, rows.size - answerableCount)}</p>
       ${all.size > 1 ? html`<${SortSelect} value=${sortOrder} onChange=${setSortOrder} />` : ""}
     </div>
-    ${all.size ? html`<${KeyHints} />` : html`<${EmptyInbox} />`}
+    ${[...all.values()].some((row) => !row.answerAt) ? html`<${KeyHints} />` : ""}
+    ${all.size ? "" : html`<${EmptyInbox} />`}
     <ol class="cards" ref=${list} tabindex="-1" aria-label="Approval requests"
       onPointerEnter=${() => setIsPointed(true)} onPointerLeave=${() => setIsPointed(false)}
       onFocusIn=${(/** @type {FocusEvent} */ event) => (setIsFocused(true), onFocus(event))}

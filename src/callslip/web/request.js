@@ -10,7 +10,7 @@ import { formatAge, formatRemaining, formatTime, isoTime } from "./time.js";
 
 /** @typedef {{optionId?: string, name?: string, kind?: string}} Option */
 /** @typedef {{id: number, at?: number, requestId: string, callId: string, state?: string, toolName?: string | null,
- *   description?: string, options?: Option[], rawInput?: unknown, schema?: any, expiresAt?: number,
+ *   description?: string, options?: Option[], rawInput?: unknown, schema?: any, expiresAt?: number, answerAt?: string,
  *   responseOption?: string | null, responseInput?: unknown, responseTime?: number, by?: string,
  *   reason?: string}} Request */
 
@@ -34,6 +34,7 @@ export const requestFromRow = (row) => ({
   description: row.description,
   options: row.options,
   expiresAt: row.expiresAt,
+  answerAt: row.answerAt,
   ...answerFields(row),
 });
 
@@ -183,6 +184,14 @@ function RequestHeader({ id, entry, session, live, open, onOpen }) {
   </header>`;
 }
 
+/**
+ * Where to answer a request that cannot be answered on this page.
+ * @param {{place: string}} props
+ */
+const AnswerPlace = ({ place }) =>
+  html`<p class="note">Answer in <b class="untrusted" dir="auto">${inert(place)}</b>. An answer from here would not
+    reach the agent.</p>`;
+
 /** @param {{input: unknown}} props */
 const RequestedParameters = ({ input }) =>
   html`<details class="hints"><summary>Requested parameters</summary><${Arguments} input=${input} /></details>`;
@@ -244,11 +253,12 @@ export default function PermissionCard(props) {
 
   const startEdit = () => (setIsEditing(true), setError(""));
   const stopEdit = () => (setIsEditing(false), setError(""), card.current?.focus());
-  const canAnswer = open && hasInput && isWaiting && live;
+  const place = isWaiting && live ? entry.answerAt : "";
+  const canAnswer = open && hasInput && isWaiting && live && !place;
   const showsForm = canAnswer && isEditing;
   return html`<article class=${classes("request", isWaiting ? "is-awaiting_approval" : "answered", !open && "closed")}
     ref=${card} tabindex="0" data-card=${onOpen ? "" : undefined} aria-labelledby=${`${id}-title`}
-    aria-keyshortcuts=${isWaiting && live ? "a d e" : undefined} onKeyDown=${onKey}>
+    aria-keyshortcuts=${isWaiting && live && !place ? "a d e" : undefined} onKeyDown=${onKey}>
     <${RequestHeader} id=${id} entry=${entry} session=${session} live=${live} open=${open} onOpen=${onOpen} />
     ${open && loadError ? html`<p class="error-text" role="alert">Could not load parameters: ${loadError}</p>` : ""}
     ${open && !hasInput && !loadError ? html`<p class="dim">Loading parameters…</p>` : ""}
@@ -262,6 +272,7 @@ export default function PermissionCard(props) {
           onEdit=${startEdit} />`
       : ""}
     ${showsForm ? "" : html`<p class="error-text" role="alert">${error}</p>`}
+    ${place ? html`<${AnswerPlace} place=${place} />` : ""}
     ${isWaiting && !live ? html`<p class="dim">Not answered yet at this point.</p>` : ""}
     <div role="status">${isWaiting ? "" : html`<${Decision} entry=${entry} />`}</div>
     ${!isWaiting && !onOpen ? html`<${RequestedParameters} input=${entry.rawInput} />` : ""}

@@ -4,7 +4,7 @@ import { inert } from "./ansi.js";
 import { Empty } from "./empty_state.js";
 import { query } from "./header.js";
 import { html, signal, useEffect, useMemo, useSignalEffect, useState } from "./ui.js";
-import { get, inbox, link, loadedTopics, sessions } from "./state.js";
+import { answerableRequests, get, inbox, link, loadedTopics, sessions } from "./state.js";
 import { describeState } from "./states.js";
 import { formatAge, isoTime } from "./time.js";
 
@@ -51,9 +51,10 @@ async function loadOpenCalls() {
   }
 }
 
-function countPending() {
+/** Count requests by session. @param {Iterable<{session: string}>} requests */
+function countBySession(requests) {
   const counts = new Map();
-  for (const { session } of inbox.value.values()) counts.set(session, (counts.get(session) ?? 0) + 1);
+  for (const { session } of requests) counts.set(session, (counts.get(session) ?? 0) + 1);
   return counts;
 }
 
@@ -163,12 +164,13 @@ export default function SessionList() {
   }, [sessions.value, older.rows]);
   const matching = searchText ? rows.filter((row) => matches(row, searchText.split(/\s+/))) : rows;
   const calls = useCallSearch(query.value.trim());
-  const pendingBySession = countPending();
+  const pendingBySession = countBySession(inbox.value.values());
+  const answerableBySession = countBySession(answerableRequests.value);
   if (!loadedTopics.value.has("sessions")) return html`<p class="loading" role="status">Loading sessions…</p>`;
   if (!rows.length) return html`<${Empty} />`;
   const item = (/** @type {Row} */ row) => {
-    const pending = pendingBySession.get(row.session) ?? 0;
-    const running = (openCalls.value.get(row.session) ?? 0) - pending;
+    const pending = answerableBySession.get(row.session) ?? 0;
+    const running = (openCalls.value.get(row.session) ?? 0) - (pendingBySession.get(row.session) ?? 0);
     return html`<${SessionRow} key=${row.session} row=${row} pending=${pending} running=${running} />`;
   };
   return html`<div class="column">

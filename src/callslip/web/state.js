@@ -32,6 +32,9 @@ export const sessions = rowsSignal();
 export const inbox = rowsSignal();
 export const commands = rowsSignal();
 
+/** The pending requests that can be answered on this page. @type {import("./ui.js").ReadonlySignal<Row[]>} */
+export const answerableRequests = computed(() => [...inbox.value.values()].filter((row) => !row.answerAt));
+
 /** Requests that were answered while the page was open, with the decision, its author and its time. */
 export const answeredRequests = rowsSignal();
 

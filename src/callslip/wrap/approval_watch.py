@@ -33,11 +33,15 @@ REQUEST_WITHDRAWN = "the agent withdrew its request"
 
 
 class Request(msgspec.Struct):
-    """A held request. `is_watched` once it is recorded, `is_settled` once the front is to answer or release it."""
+    """A held request. `is_watched` once it is recorded, `is_settled` once the front is to answer or release it.
+
+    `client` is where it must be answered once it is released.
+    """
 
     request_id: bytes
     conversation: Conversation
     event: ev.ApprovalRequested | None = None
+    client: str = ""
     is_watched: bool = False
     is_settled: bool = False
     watch: asyncio.Task[None] | None = None
@@ -64,7 +68,8 @@ class ApprovalWatcher:
         if not isinstance(draft.event, ev.ApprovalRequested):
             return draft
         expires = int((at + self._log.settings.approval_expiry) * 1000)
-        request.event = structs.replace(draft.event, approval=ids.approval_id(), expires_at=expires)
+        request.client = draft.event.answer_at
+        request.event = structs.replace(draft.event, approval=ids.approval_id(), expires_at=expires, answer_at="")
         return structs.replace(draft, event=request.event)
 
     def on_event(self, session: str, event: Event) -> None:
@@ -120,7 +125,7 @@ class ApprovalWatcher:
         """Record a released request again, without a time to expire, because the client may take any time."""
         request = self._remove(request_id)
         if request is not None and request.event is not None:
-            again = structs.replace(request.event, approval="", expires_at=0)
+            again = structs.replace(request.event, approval="", expires_at=0, answer_at=request.client)
             request.conversation.keep(None, [Draft(again)])
 
     def on_message(self, conversation: Conversation, part: Any) -> None:

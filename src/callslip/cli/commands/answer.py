@@ -48,7 +48,8 @@ def approve(id: str, option: str, edited: list[Any] | None, by: str | None) -> N
     """Approve a pending call.
 
     ID is the approval or its call; @last is the newest pending approval. The first answer counts. If a server runs for
-    the ledger, it takes the answer and requires a token that may approve.
+    the ledger, it takes the answer and requires a token that may approve. A request of an agent that only reports its
+    calls must be answered in the agent's own client, which the message names.
     """
     _answer(id, by, approves=True, option=option, **({"input": edited[0]} if edited else {}))
 
@@ -65,7 +66,8 @@ def deny(id: str, reason: str, option: str, by: str | None) -> None:
     """Deny a pending call.
 
     ID is the approval or its call; @last is the newest pending approval. The first answer counts. If a server runs for
-    the ledger, it takes the answer and requires a token that may approve.
+    the ledger, it takes the answer and requires a token that may approve. A request of an agent that only reports its
+    calls must be answered in the agent's own client, which the message names.
     """
     _answer(id, by, approves=False, option=option, reason=reason)
 

@@ -167,6 +167,7 @@ def _approval_facts(record: ApprovalRecord) -> Facts:
         "description": record.description,
         "createdAt": record.created_at,
         "expiresAt": record.expires_at,
+        "answerAt": record.answer_at,
     }
 
 
@@ -202,4 +203,6 @@ def _pending_approval(record: ApprovalRecord, now: int) -> Finding:
     what = f"approval {record.id} is pending: {record.description or record.call}"
     if record.expires_at and record.expires_at < now:
         return Finding("note", what, "it has expired while no process had the ledger open", "it will be refused soon")
+    if record.answer_at:
+        return Finding("note", what, "not answered yet", f"answer it in {record.answer_at}")
     return Finding("note", what, "not answered yet", f"`callslip approve {record.id}` or `callslip deny {record.id}`")

@@ -81,7 +81,8 @@ def count_open_calls(selected: SelectedLedger) -> Counter[str]:
 def _list_sessions(selected: SelectedLedger, limit: int) -> None:
     page = selected.ledger.sessions(limit=limit)
     calls = count_open_calls(selected)
-    approvals = Counter(record.session for record in selected.ledger.approvals(limit=MAX_COUNTED))
+    pending = selected.ledger.approvals(limit=MAX_COUNTED)
+    approvals = Counter(record.session for record in pending if not record.answer_at)
     if wants_json():
         tables.write_json(*(session_json(record, calls[record.name], approvals[record.name]) for record in page.items))
     elif page.items:
@@ -93,7 +94,7 @@ def _list_sessions(selected: SelectedLedger, limit: int) -> None:
 
 
 def session_json(record: SessionRecord, open_calls: int, pending_approvals: int) -> dict[str, Any]:
-    """Return a session as JSON, with the number of its open calls and pending approvals."""
+    """Return a session as JSON, with the number of its open calls and of the approvals that can be answered here."""
     view = msgspec.to_builtins(session_view(record))
     return {**view, "openCalls": open_calls, "pendingApprovals": pending_approvals}
 

@@ -66,7 +66,8 @@ def _show_session(selected: SelectedLedger, record: SessionRecord, limit: int, f
     entries = entries_json(snapshot.entries, ledger.blob if full else None)
     if wants_json():
         open_calls = count_open_calls(selected)[record.name]
-        facts = session_json(record, open_calls, len(ledger.approvals(session=record.name)))
+        approvals = [approval for approval in ledger.approvals(session=record.name) if not approval.answer_at]
+        facts = session_json(record, open_calls, len(approvals))
         tables.write_json({**facts, "info": snapshot.info, "entries": entries})
         return
     from callslip.cli.terminal.pages import print_session

@@ -135,7 +135,9 @@ def _approval_facts(record: ApprovalRecord, call_reason: str) -> Iterable[Fact]:
     )
     if record.description:
         yield "request", record.description
-    if record.state == "pending":
+    if record.answer_at:
+        yield "answer in", record.answer_at
+    elif record.state == "pending":
         options = [str(cast(Json, option).get("optionId")) for option in record.options if isinstance(option, dict)]
         yield "options", ", ".join(options) or "none"
         if record.expires_at:

@@ -51,10 +51,11 @@ class PatchedSession:
         return value
 
     def pending_request(self, after: int = 0) -> Json | None:
-        """Return the first pending approval request with an id above `after`, if there is one."""
+        """Return the first pending approval request with an id above `after` that can be answered here, if any."""
         entries = (entry for identity, entry in self.entries.items() if identity > after)
         requests = (entry for entry in entries if entry["type"] == "permission_request")
-        return next((entry for entry in requests if entry.get("state", "pending") == "pending"), None)
+        pending = (entry for entry in requests if entry.get("state", "pending") == "pending")
+        return next((entry for entry in pending if not entry.get("answerAt")), None)
 
     def equals(self, snapshot: Snapshot) -> bool:
         """Return whether a snapshot has the same JSON."""

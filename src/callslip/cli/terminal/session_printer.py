@@ -103,10 +103,10 @@ class SessionPrinter:
             self._print_answer_commands(entry)
 
     def _print_answer_commands(self, entry: Json) -> None:
-        """Print the full arguments, which must be seen before approving, and the commands that answer."""
+        """Print the full arguments, which must be seen before approving, and the commands that answer here."""
         if entry.get("rawInput") is not None:
             self._print_line(Text(" " * INDENT + escape_controls(timeline.to_text(entry["rawInput"]))))
-        for verb in ("approve", "deny"):
+        for verb in () if entry.get("answerAt") else ("approve", "deny"):
             self._print_line(
                 Text(escape_controls(f"{' ' * INDENT}callslip {verb} {entry['requestId']}{self._flags}"), "yellow")
             )

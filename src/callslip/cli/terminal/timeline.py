@@ -108,6 +108,8 @@ def request_heading(request: Json, state: str) -> Text:
     style = APPROVAL_STYLES.get(state, "dim")
     heading = Text().append(escape_controls(str(request.get("description") or call_title(request))), "bold")
     heading.append("  ").append(escape_controls(approval_state_name(state)), style)
+    if request.get("answerAt"):
+        heading.append(escape_controls(f", answer in {request['answerAt']}"), style)
     return heading.append(escape_controls(f" by {request['by']}") if request.get("by") else "", style)
 
 

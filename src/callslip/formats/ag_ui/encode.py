@@ -202,9 +202,11 @@ class AgUiRenderer:
     def _status(self, entry: ToolCall, sent: _SentCall) -> list[Chunk]:
         """Return the status of an open call, if it changed."""
         self._waiting.pop(entry.id, None)
-        if is_waiting(entry) and not is_answered(entry):
+        request = self._stream.turn.state.requests.get(entry.approval)
+        answer_at = request.answer_at if request is not None else ""
+        if is_waiting(entry) and not is_answered(entry) and not answer_at:
             self._waiting[entry.id] = entry
-        now = {} if is_answered(entry) else call_status(entry)
+        now = {} if is_answered(entry) else call_status(entry, answer_at)
         before, sent.status = sent.status, now
         return [outgoing.custom(CALL_EVENT, now)] if now and now != before else []
 

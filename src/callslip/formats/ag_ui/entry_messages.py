@@ -173,10 +173,11 @@ def _end(entry: ToolCall) -> dict[str, Any]:
     }
 
 
-def call_status(entry: ToolCall) -> dict[str, Any]:
-    """Return the status of an open call, for the custom event."""
-    approval = entry.approval if is_waiting(entry) else ""
+def call_status(entry: ToolCall, answer_at: str) -> dict[str, Any]:
+    """Return the status of an open call, for the custom event. `answer_at` is where its request must be answered."""
+    approval = entry.approval if is_waiting(entry) and not answer_at else ""
     fields = {"state": entry.status, "title": entry.title, "kind": entry.kind, "approval": approval}
+    fields |= {"answerAt": answer_at}
     status = {name: value for name, value in fields.items() if value}
     return {"toolCallId": entry.tool_call_id, "callId": entry.call_id, **status}
 

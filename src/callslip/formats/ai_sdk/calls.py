@@ -41,9 +41,10 @@ def call_part(dialect: Dialect, entry: ToolCall, input_text: str, request: Permi
         "toolName": entry.tool_name or entry.kind or "unknown",
         "toolCallId": entry.tool_call_id,
     }
-    approval = _approval(dialect, entry, request)
+    approval, elsewhere = _approval(dialect, entry, request), _answered_elsewhere(request)
     if dialect.has_extras:
-        part["toolMetadata"] = {"callslip": readable(_extras(entry, request if "approved" in approval else None))}
+        answered = request if "approved" in approval else None
+        part["toolMetadata"] = {"callslip": readable(_extras(entry, answered, elsewhere))}
         part |= {"title": entry.title} if entry.title else {}
     if entry.scope == "detached":
         return part | {"state": "output-available", "input": _input(entry, input_text), "output": queued(entry)}
@@ -57,7 +58,8 @@ def call_part(dialect: Dialect, entry: ToolCall, input_text: str, request: Permi
         return part
     part |= {"approval": approval} if approval else {}
     answer = approval.get("approved")
-    part["state"] = state = dialect.state_name(entry.status, answer is False, answer is True)
+    status = "queued" if elsewhere else entry.status
+    part["state"] = state = dialect.state_name(status, answer is False, answer is True)
     part["input"] = _input(entry, input_text)
     if state == "output-available":
         part["output"] = readable(output_of(entry))
@@ -103,8 +105,11 @@ def _input(entry: ToolCall, input_text: str) -> Any:
 
 
 def _approval(dialect: Dialect, entry: ToolCall, request: PermissionRequest | None) -> dict[str, Any]:
-    """Return the request that a call shows, with its answer if the client keeps one; {} for none."""
-    if dialect.requests == "apart" or entry.scope == "detached":
+    """Return the request that a call shows, with its answer if the client keeps one; {} for none.
+
+    A pending request that the client cannot answer is not shown.
+    """
+    if dialect.requests == "apart" or entry.scope == "detached" or _answered_elsewhere(request):
         return {}
     approval = {"id": entry.approval, "descriptor": describe_request(request)}
     if entry.status == "awaiting_approval":
@@ -113,6 +118,11 @@ def _approval(dialect: Dialect, entry: ToolCall, request: PermissionRequest | No
         return {}
     reason = {"reason": request.reason} if request.reason else {}
     return approval | {"approved": _IS_APPROVED[request.state]} | reason
+
+
+def _answered_elsewhere(request: PermissionRequest | None) -> str:
+    """Return where the pending request about a call must be answered; "" if the client can answer it."""
+    return request.answer_at if request is not None else ""
 
 
 def describe_request(request: PermissionRequest | None) -> dict[str, Any]:
@@ -126,12 +136,12 @@ def describe_request(request: PermissionRequest | None) -> dict[str, Any]:
 # What the SDK has no field for
 
 
-def _extras(entry: ToolCall, answered: PermissionRequest | None) -> dict[str, Any]:
+def _extras(entry: ToolCall, answered: PermissionRequest | None, answer_at: str) -> dict[str, Any]:
     fields: dict[str, Any]
     if entry.scope == "detached":
         fields = {"scope": "detached", "kind": entry.kind}
     else:
-        fields = {"state": entry.status, **end_facts(entry)}
+        fields = {"state": entry.status, "answerAt": answer_at, **end_facts(entry)}
     if answered is not None:
         fields |= {"option": answered.response_option, "by": answered.by}
     return {"callId": entry.call_id, **{name: value for name, value in fields.items() if value not in (None, "")}}

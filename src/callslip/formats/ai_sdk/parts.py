@@ -48,7 +48,7 @@ def _data(entry: Entry) -> tuple[str, dict[str, Any]]:
     if isinstance(entry, Plan | ModeChange):
         return activity_data(entry)
     assert isinstance(entry, PermissionRequest)
-    answer = {"option": entry.response_option, "by": entry.by, "reason": entry.reason}
+    answer = {"option": entry.response_option, "by": entry.by, "reason": entry.reason, "answerAt": entry.answer_at}
     return "approval", {
         "approvalId": entry.request_id,
         "toolCallId": entry.tool_call_id,

@@ -79,7 +79,7 @@ def note_of(entry: ToolCall, request: PermissionRequest | None) -> Annotation | 
     elif entry.turn:
         return None
     note = CallNote(entry.tool_call_id, _validated(entry, request), STATE_NAMES[entry.status].complete)
-    if note.validated == PENDING:
+    if note.validated == PENDING and not (request and request.answer_at):
         note.approval_id = entry.approval
     if is_ended:  # Add what the result does not show: the exit status, and the blob with the full output.
         note.exit_status = UNSET if entry.exit_status is None else readable(entry.exit_status)

@@ -145,12 +145,18 @@ def request_card(entry: PermissionRequest) -> Html:
         top,
         element("p", joined(facts, " · "), css="facts"),
         requested,
+        _answer_place(entry),
         element("ul", *options, css="list") if options else NO_HTML,
         *_answer(entry, label),
         approved,
         css=joined([Html("card ask"), Html(state_css(entry.state))], " "),
         id=f"e{entry.id}",
     )
+
+
+def _answer_place(entry: PermissionRequest) -> Html:
+    """Render where a pending request must be answered, if it says so."""
+    return element("p", text("Answer in "), name(entry.answer_at), css="facts") if entry.answer_at else NO_HTML
 
 
 def _option(value: Any, chosen: str | None) -> Html:

@@ -108,6 +108,7 @@ class RecordCheck:
             options=entry.options,
             expires_at=entry.expires_at,
             created_at=entry.at,
+            answer_at=stored.answer_at if stored else "",
         )
 
     # While the log is read
