@@ -17,18 +17,30 @@ from msgspec import Meta, structs
 from starlette.responses import Response
 
 from callslip.api.approvals import check_posted_answers
+from callslip.api.blobs import check_blobs
 from callslip.api.ledger import LocalLedger
 from callslip.api.sessions import list_keys, read_by_seq, write_or_create
-from callslip.errors import ConflictError, InvalidInputError
+from callslip.errors import ConflictError, InvalidInputError, PermissionDeniedError
 from callslip.formats import registry
 from callslip.http import schemas
+from callslip.http.access import Principal
 from callslip.http.problems import UnsupportedMediaTypeError
-from callslip.http.request import RequestAccess, RequestContext, Route, json_response
+from callslip.http.request import RequestContext, Route, json_response
 from callslip.ingest.conversations import Conversation, Conversations, joined
-from callslip.ledger.event_log import EventLog
 from callslip.model import codec
-from callslip.model.events import ApprovalAnswer, Chunks, Draft, Event, Raw, SessionInfo, encode_event
+from callslip.model.events import (
+    ApprovalAnswer,
+    Chunks,
+    Draft,
+    Event,
+    Raw,
+    SessionInfo,
+    blob_of,
+    decode_event,
+    encode_event,
+)
 from callslip.model.names import check_session_name
+from callslip.model.receipts import event_receipt
 
 IDLE_S = 600.0
 """How long a conversation is remembered after its last body."""
@@ -49,22 +61,26 @@ class PostQuery(msgspec.Struct, kw_only=True):
 
 
 async def post(context: RequestContext) -> Response:
-    """Append messages of any readable format to a session. A new session belongs to the caller."""
+    """Append messages of any readable format to a session. A new session belongs to the caller.
+
+    Without the right to read, returned events have only their ids, seq, time and verdict.
+    """
     name = check_session_name(context.path_params["session"])
-    access = context.access
-    caller = await access.require_write(name)
-    is_new = await context.ledger.log.get_session(name) is None
+    record, principal = await context.admit_to(name, "write")
     query = context.query(PostQuery)
     key = context.request.headers.get("idempotency-key", "")
     body = await context.raw()
     messages = list(_parse_messages(body, context.media_type))
     posts = context.server.posts
-    appended = await posts.append((name, query.format, caller), messages, query, key, codec.digest(body), access)
-    return json_response(appended, 201 if is_new and appended.appended else 200)
+    conversation = name, query.format, principal.caller
+    appended = await posts.append(conversation, messages, query, key, codec.digest(body), context)
+    if appended.events is not msgspec.UNSET and not await context.access.allows(name, "read"):
+        appended.events = [event_receipt(decode_event(bytes(body))) for body in appended.events]
+    return json_response(appended, 201 if record is None and appended.appended else 200)
 
 
 ConversationKey = tuple[str, str, str]
-"""The session, the format and the caller: bodies that share them belong to one conversation."""
+"""The session, the format and the caller's id: bodies that share them belong to one conversation."""
 
 
 class _OpenConversation:
@@ -90,7 +106,7 @@ class Posts:
         query: PostQuery,
         key: str,
         mark: str,
-        access: RequestAccess,
+        context: RequestContext,
     ) -> schemas.Appended:
         """Append a body. A body that was posted before with the same key returns the same result."""
         session = conversation[0]
@@ -98,18 +114,18 @@ class Posts:
             result = await self._find_result(session, key, mark, query.returns == "events")
             if result is not None:
                 return result
-            write = _Write(self._log, access, query.format, conversation[2])
+            write = _Write(context, query.format)
             async with self._forget_on_error(conversation):
                 for message in messages:
                     for part, part_message, drafts in conversations.read(message):
-                        part.keep(part_message, check_drafts(drafts))
+                        part.keep(part_message, drafts)
                 if query.end:
                     for part in conversations.all.values():
-                        part.keep(None, check_drafts(part.decoder.close("eof")))
+                        part.keep(None, part.decoder.close("eof"))
                     self._open.pop(conversation, None)
                 if key:
                     _set_keys(conversations, session, _key_prefix(key), mark)
-                await write.check_access(conversations)
+                await write.check(conversations)
                 await conversations.flush(write.append)
         return write.result(session, with_events=query.returns == "events")
 
@@ -185,41 +201,55 @@ def _set_keys(conversations: Conversations, session: str, prefix: str, mark: str
         ]
 
 
-def check_drafts(drafts: list[Draft]) -> list[Draft]:
-    """Return drafts, or raise if one of them sets the owner of its session."""
+def check_drafts(drafts: list[Draft], principal: Principal) -> None:
+    """Raise if a draft sets what an authorizer may decide by: the owner, or labels that the caller may not set."""
     for draft in drafts:
-        if isinstance(draft.event, SessionInfo) and draft.event.owner is not msgspec.UNSET:
-            raise InvalidInputError("owner", "is set by the token that creates the session")
-    return drafts
+        if isinstance(draft.event, SessionInfo):
+            if draft.event.owner is not msgspec.UNSET:
+                raise InvalidInputError("owner", "is set by the token that creates the session")
+            if draft.event.labels is not msgspec.UNSET and not principal.can_label:
+                raise PermissionDeniedError(
+                    "labels: this caller may not set them. Use the main token, or set them in "
+                    "the program that serves the ledger."
+                )
 
 
 class _Write:
     """The events of one body, by session."""
 
-    def __init__(self, log: EventLog, access: RequestAccess, format: str, caller: str) -> None:
-        self._log = log
-        self._access = access
-        self._caller = caller
+    def __init__(self, context: RequestContext, format: str) -> None:
+        self._context = context
+        self._log = context.ledger.log
+        self._access = context.access
         self._source = "" if format == "events" else format
+        self._principals: dict[str, Principal] = {}
         self._events: dict[str, list[Event]] = {}
 
-    async def check_access(self, conversations: Conversations) -> None:
-        """Raise unless the caller may write to every session of the body, before anything is written."""
+    async def check(self, conversations: Conversations) -> None:
+        """Raise unless the caller may write all of the body to every session of it, before anything is written."""
         for conversation in conversations.all.values():
-            if conversation.session not in self._events and conversation.waiting:
-                await self._access.require_write(conversation.session)
-                self._events[conversation.session] = []
+            session = conversation.session
+            if session not in self._events and conversation.waiting:
+                _, self._principals[session] = await self._context.admit_to(session, "write")
+                self._events[session] = []
+            for number, (message, drafts) in enumerate(conversation.waiting):
+                check_drafts(drafts, self._principals[session])
+                if any(blob_of(draft.event) for draft in drafts):
+                    conversation.waiting[number] = message, await check_blobs(self._log, session, drafts)
 
     async def append(self, conversation: Conversation, drafts: list[Draft]) -> None:
         """Append drafts to the session of a conversation, creating it if needed."""
 
         session, check_answer = conversation.session, None
+        principal = self._principals[session]
         if any(isinstance(draft.event, ApprovalAnswer) for draft in drafts):
-            check_answer = await check_posted_answers(session, self._source, self._caller, self._access)
+            check_answer = await check_posted_answers(
+                session, self._source, principal.caller, principal.name, self._access
+            )
 
         async def write(before: Sequence[Draft]) -> list[Event]:
             events = await self._log.append(
-                session, [*before, *drafts], source=self._source, caller=self._caller, check_answer=check_answer
+                session, [*before, *drafts], source=self._source, caller=principal.caller, check_answer=check_answer
             )
             return events[len(before) :]
 
