@@ -1000,9 +1000,10 @@ TENANTS = (
     ),
     R(
         "TEN2",
-        "The end of a deleted session is announced only to those who could read it.",
+        "A deletion is announced only to those who could read the session; its streams end even if the name is reused.",
         (
             "tests/http/test_tenants.py::test_a_deletion_is_announced_only_to_those_who_could_read_the_session",
+            "tests/http/test_tenants.py::test_a_stream_ends_with_its_session_although_another_has_the_name",
             "tests/http/test_access_matrix.py::test_topics_and_deletions_with_every_credential",
         ),
     ),

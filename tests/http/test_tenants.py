@@ -211,6 +211,39 @@ async def test_a_deletion_is_announced_only_to_those_who_could_read_the_session(
         assert b'"gone":true' not in ann
 
 
+@pytest.mark.parametrize("format", ["events", "entries", "page", "ui-v6"])
+async def test_a_stream_ends_with_its_session_although_another_has_the_name(ledger: LocalLedger, format: str) -> None:
+    """Neither do its readers receive the new session, nor do readers of the new session receive the old one."""
+    app, is_open = callslip.asgi(ledger, authorize=authorize), asyncio.Event()
+    path = "/v1/stream?session=x" if format == "page" else f"/v1/sessions/x/stream?format={format}"
+
+    def until_open(body: bytes) -> bool:
+        if OLD.encode() in body:
+            is_open.set()
+        return False
+
+    def make_events(owner: str, text: str, count: int) -> list[ev.Event]:
+        texts = [ev.MessageDelta(text=f"{text} {number}. ", chunks="delta") for number in range(count)]
+        return [ev.SessionInfo(owner=owner), ev.TurnStarted(turn="t"), ev.MessageUser(text=text), *texts]
+
+    await ledger.log.append("x", make_events("bob", OLD, 10))
+    old = asyncio.ensure_future(request(app, "GET", path, {"x-user": "bob"}, until=until_open))
+    await is_open.wait()
+    await ledger.log.append("x", [ev.MessageDelta(text=f"{OLD} live. ", chunks="delta")] * 20)
+    await ledger.log.delete("x")
+    await ledger.log.append("x", make_events("ann", NEW, 3))
+    new = asyncio.ensure_future(request(app, "GET", path, {"x-user": "ann"}, until=lambda body: LAST.encode() in body))
+    await asyncio.sleep(0)
+    await ledger.log.append("x", [ev.MessageDelta(text=f"{NEW} live. ", chunks="delta")] * 50)
+    await ledger.log.append("x", [ev.MessageDelta(text=LAST, chunks="delta"), ev.TurnEnded()])
+    old_body, new_body = (await old).body, (await new).body
+    assert NEW.encode() not in old_body and LAST.encode() not in old_body
+    assert OLD.encode() not in new_body and LAST.encode() in new_body
+
+
+OLD, NEW = "text of the old session", "text of the new session"
+
+
 # Reading back
 
 SECRET = "the secret of another writer"

@@ -78,7 +78,9 @@ TOPICS: dict[str, Topic] = {
 
 
 class LiveList:
-    """A topic of a ledger, for all its readers."""
+    """A topic of a ledger, for all its readers. It is of no session."""
+
+    session_id = 0
 
     def __init__(self, ledger: LocalLedger, name: str, limits: Limits) -> None:
         self._ledger = ledger
