@@ -1073,4 +1073,71 @@ POLICY = (
     ),
 )
 
-REQUIREMENTS = (*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API, *ANSWERS, *POLICY)
+TENANTS = (
+    R(
+        "TEN1",
+        "A posted event cannot reference a blob that its session lacks; local copies of a log keep their blobs.",
+        (
+            "tests/http/test_tenants.py::test_a_posted_event_cannot_reference_a_blob_of_another_session",
+            "tests/http/test_tenants.py::test_a_missing_blob_and_a_blob_of_another_session_get_the_same_response",
+            "tests/http/test_tenants.py::test_a_posted_event_may_reference_a_blob_of_its_session",
+            "tests/http/test_tenants.py::test_a_local_copy_of_a_log_keeps_its_blobs",
+        ),
+    ),
+    R(
+        "TEN2",
+        "A deletion is announced only to those who could read the session; its streams end even if the name is reused.",
+        (
+            "tests/http/test_tenants.py::test_a_deletion_is_announced_only_to_those_who_could_read_the_session",
+            "tests/http/test_tenants.py::test_a_stream_ends_with_its_session_although_another_has_the_name",
+            "tests/http/test_access_matrix.py::test_topics_and_deletions_with_every_credential",
+        ),
+    ),
+    R(
+        "TEN3",
+        "A caller without the right to read gets no content back from posts, commands, calls, approvals or conflicts.",
+        (
+            "tests/http/test_tenants.py::test_returned_events_have_no_content_for_a_caller_that_may_not_read",
+            "tests/http/test_tenants.py::test_cancelling_returns_no_content_to_a_caller_that_may_not_read",
+            "tests/http/test_tenants.py::test_mcp_tools_return_no_content_to_a_caller_that_may_not_read",
+            "tests/http/test_tenants.py::test_a_submitter_that_may_not_read_gets_no_result",
+            "tests/http/test_tenants.py::test_answering_returns_no_request_to_a_caller_that_may_not_read",
+            "tests/http/test_tenants.py::test_a_chat_post_needs_the_right_to_read",
+            "tests/http/test_tenants.py::test_an_approval_of_another_session_looks_like_a_missing_one",
+            "tests/http/test_tenants.py::test_a_program_with_a_write_only_token_can_record_calls",
+        ),
+    ),
+    R(
+        "TEN4",
+        "Callers cannot set the owner of a session, and its labels only if the host allows it.",
+        (
+            "tests/http/test_tenants.py::test_labels_are_set_only_by_callers_that_may",
+            "tests/http/test_tenants.py::test_a_host_decides_who_sets_labels",
+        ),
+    ),
+    R(
+        "TEN5",
+        "Callers with the same name are identified by their ids.",
+        ("tests/http/test_tenants.py::test_callers_with_the_same_name_are_different_callers",),
+    ),
+    R(
+        "TEN6",
+        "Every route with each of 17 credentials: no leak, no unauthorised change, no server error.",
+        (
+            "tests/http/test_access_matrix.py::test_there_are_seventeen_credentials_of_every_kind",
+            "tests/http/test_access_matrix.py::test_every_route_of_the_openapi_document_has_a_case",
+            "tests/http/test_access_matrix.py::test_every_route_with_every_credential",
+            "tests/http/test_access_matrix.py::test_lists_and_claims_without_a_session_show_only_what_the_caller_may_use",
+        ),
+    ),
+    R(
+        "TEN7",
+        "Every event type in every format with each credential: no leak, no unauthorised change, no server error.",
+        (
+            "tests/http/test_access_matrix.py::test_every_format_posts_every_event_type_that_it_has",
+            "tests/http/test_access_matrix.py::test_every_event_type_in_every_format_with_every_credential",
+        ),
+    ),
+)
+
+REQUIREMENTS = (*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API, *ANSWERS, *POLICY, *TENANTS)

@@ -30,7 +30,8 @@ def asgi(
 
     `authorize(request, session, verb)` returns the user, or nothing to refuse. `session` has `name`, `owner` and
     `labels`; it is None for lists, whose sessions are then checked one by one. For the metrics, which count all
-    sessions, it has no name and the owner `*`. `answers(ledger, session, text)` answers prompts from the web UI; see
+    sessions, it has no name and the owner `*`. To allow a caller to post labels, or to tell callers with the same name
+    apart, it returns a `callslip.http.Principal`. `answers(ledger, session, text)` answers prompts from the web UI; see
     `callslip.http.prompts`.
     """
     server = http.Server(ledger, CallbackAuthorizer(authorize), limits, answers)

@@ -192,7 +192,7 @@ async def test_a_posted_request_cannot_name_another_caller(ledger: LocalLedger, 
     forged = {"type": "approval.requested", "toolName": "rm", "source": "acp", "requestedBy": "writer"}
     assert (await post(url, "agent", forged)).status == 201
     events = [event async for event in ledger.events("s")]
-    assert [event.requested_by for event in events if isinstance(event, ev.ApprovalRequested)] == ["agent"]
+    assert [event.requested_by for event in events if isinstance(event, ev.ApprovalRequested)] == ["tok_agent"]
 
 
 async def test_a_local_import_keeps_the_recorded_name(ledger: LocalLedger) -> None:

@@ -39,6 +39,9 @@ class ShellTagDecoder:
     def close(self, reason: str) -> list[Draft]:
         return [*self.end_round(), *self._inner.close(reason)]
 
+    def holds_input(self) -> bool:
+        return self._parser.holds_text or self._inner.holds_input()
+
     def _split(self, draft: Draft) -> list[Draft]:
         event = draft.event
         if isinstance(event, ev.MessageDelta):

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 Verb = Literal["read", "write", "approve", "execute"]
 VERBS: tuple[Verb, ...] = ("read", "write", "approve", "execute")
+
+
+class Writer(NamedTuple):
+    """A caller that writes. `id` tells callers with the same name apart; only one that `can_label` may set labels."""
+
+    id: str = ""
+    name: str = ""
+    can_label: bool = False
 
 
 class Access(Protocol):
@@ -21,6 +29,10 @@ class Access(Protocol):
 
     async def require_write(self, session: str) -> str:
         """Return the caller's name, or raise if the caller may not write to a session, which may not exist yet."""
+        ...
+
+    async def writer(self, session: str) -> Writer:
+        """Return the caller, or raise if it may not write to a session, which may not exist yet."""
         ...
 
     async def allows(self, session: str, verb: Verb) -> bool:
@@ -43,6 +55,9 @@ class FullAccess:
 
     async def require_write(self, session: str) -> str:
         return ""
+
+    async def writer(self, session: str) -> Writer:
+        return Writer(can_label=True)
 
     async def allows(self, session: str, verb: Verb) -> bool:
         return True

@@ -80,8 +80,8 @@ async def withdraw(
     return await _append_answer(log, record, ev.ApprovalWithdrawn(approval=record.id, by=by, reason=reason))
 
 
-async def check_posted_answers(session: str, source: str, caller: str, access: Access) -> AnswerCheck:
-    """Return the check of answers that a caller posts as messages of a format.
+async def check_posted_answers(session: str, source: str, caller: str, by: str, access: Access) -> AnswerCheck:
+    """Return the check of answers that a caller, with an id and a name, posts as messages of a format.
 
     A foreign agent's answer to its own request is a report: its user decided. Every other answer is a decision of the
     caller, who needs the right to approve, and follows the rules of `approve` and `deny`.
@@ -98,7 +98,7 @@ async def check_posted_answers(session: str, source: str, caller: str, access: A
             raise PermissionDeniedError(f"approval {approval.id} can only be answered with the right to approve")
         if request is None or request.source != (answer.source or source):
             _check_place(approval)
-        answer = structs.replace(answer, by=caller or answer.by)
+        answer = structs.replace(answer, by=by or answer.by)
         if isinstance(answer, ev.ApprovalWithdrawn):
             return answer
         allow = isinstance(answer, ev.ApprovalGranted)

@@ -1,4 +1,4 @@
-"""Read values that are too large to be stored in their events."""
+"""Values that are too large to be stored in their events: read them, and check references to them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import re
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
+from msgspec import structs
+
 from callslip.api.access import FULL_ACCESS, Access
-from callslip.errors import NotFoundError
+from callslip.errors import InvalidInputError, NotFoundError
 from callslip.ledger.event_log import EventLog
+from callslip.model.events import Blob, Draft, blob_of
 
 HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -29,6 +32,26 @@ async def find_blob(log: EventLog, hash: str, *, access: Access = FULL_ACCESS) -
                 return BlobInfo(*info)
     await access.require_identity()
     raise NotFoundError(f"no blob {hash!r}")
+
+
+async def check_blobs(log: EventLog, session: str, drafts: list[Draft]) -> list[Draft]:
+    """Return posted drafts whose blobs are stored for their session, or raise InvalidInputError.
+
+    A blob is readable with each session that refers to it, so another reference would give access to it. The size and
+    the media type are those of the stored value.
+    """
+    checked: list[Draft] = []
+    for draft in drafts:
+        blob = blob_of(draft.event)
+        if blob is not None:
+            is_own = HASH.fullmatch(blob.hash) and session in await log.store.sessions_with_blob(blob.hash)
+            info = await log.store.blob_size(blob.hash) if is_own else None
+            if info is None:
+                problem = f"session {session!r} has no blob {blob.hash[:64]!r}. Post the full value instead."
+                raise InvalidInputError("blob", problem)
+            draft = structs.replace(draft, event=structs.replace(draft.event, blob=Blob(blob.hash, *info)))
+        checked.append(draft)
+    return checked
 
 
 async def read_blob(log: EventLog, hash: str, start: int, end: int) -> AsyncIterator[bytes]:

@@ -10,7 +10,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from callslip.api.access import FULL_ACCESS, Access, Verb, can_see
-from callslip.errors import AmbiguousIdError, CommandNotFoundError, InvalidInputError, NotFoundError
+from callslip.errors import (
+    AmbiguousIdError,
+    CallslipError,
+    CommandNotFoundError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+)
 from callslip.ledger.event_log import EventLog
 from callslip.model.records import ApprovalRecord, CallRecord, Page, SessionRecord
 from callslip.rules.lifecycle import ANSWER_STATES, OPEN_STATES, TERMINAL_STATES
@@ -247,6 +254,23 @@ async def _exactly_one(matches: Sequence[M], kind: str, id_or_prefix: str, acces
         await access.require_identity()
         raise NotFoundError(f"no {kind} {id_or_prefix!r}")
     if len(matches) > 1:
-        names = [record.name if isinstance(record, SessionRecord) else record.id for record in matches]
-        raise AmbiguousIdError(f"{id_or_prefix!r} is ambiguous: matches {', '.join(names)}", list(matches))
+        readable = [record for record in matches if await access.may(_session_of(record), "read")]
+        names = [record.name if isinstance(record, SessionRecord) else record.id for record in readable]
+        raise AmbiguousIdError(f"{id_or_prefix!r} is ambiguous: matches {', '.join(names) or 'several'}", readable)
     return matches[0]
+
+
+def _session_of(record: Record) -> str:
+    return record.name if isinstance(record, SessionRecord) else record.session
+
+
+async def hide_unreadable(error: CallslipError, access: Access) -> None:
+    """Remove the record from a conflict if the caller may not read it."""
+    if not isinstance(error, ConflictError) or not isinstance(error.current, Record):
+        return
+    try:
+        is_readable = await access.may(_session_of(error.current), "read")
+    except CallslipError:  # The caller's token was revoked meanwhile.
+        is_readable = False
+    if not is_readable:
+        error.current = None

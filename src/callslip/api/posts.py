@@ -17,17 +17,18 @@ from typing import Any, cast
 import msgspec
 from msgspec import structs
 
-from callslip.api.access import Access
+from callslip.api.access import Access, Writer
 from callslip.api.approvals import check_posted_answers
+from callslip.api.blobs import check_blobs
 from callslip.api.sessions import list_keys, read_by_seq, write_or_create
-from callslip.errors import ConflictError, InvalidInputError
+from callslip.errors import ConflictError, InvalidInputError, PermissionDeniedError
 from callslip.ingest.answer_place import clear_answer_place
 from callslip.ingest.conversations import MAX_PENDING_DRAFTS, Conversation, Conversations
 from callslip.ingest.stored_conversation import StoredConversation
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.write import WriteContext, write_events
 from callslip.model import codec, ids
-from callslip.model.events import ApprovalAnswer, Chunks, Draft, Event, Raw, SessionInfo, encode_event
+from callslip.model.events import ApprovalAnswer, Chunks, Draft, Event, Raw, SessionInfo, blob_of, encode_event
 from callslip.model.records import ConversationChange, ConversationName, ConversationRecord, PostRecord
 from callslip.store.unit_of_work import UnitOfWork
 
@@ -118,11 +119,9 @@ class Posts:
             stored = await self._load(name, body)
         if body.chunks and body.chunks != (stored.record.chunks or body.chunks):
             raise InvalidInputError("chunks", f"{stored.record.chunks!r} since the first body. Post an end=true first.")
-
-        def check(drafts: list[Draft]) -> list[Draft]:
-            return check_drafts(clear_answer_place(drafts) if body.delivers_answers else drafts)
-
-        await stored.read(body.messages, check, is_end=body.is_end)
+        await stored.read(
+            body.messages, clear_answer_place if body.delivers_answers else list[Draft], is_end=body.is_end
+        )
         write = _BodyWrite(self._log, stored, body, access, self._owner if is_claimed else "")
         if write.needs_claim and not is_claimed:
             raise _StaleConversationError
@@ -212,12 +211,17 @@ class Posts:
 _decode_answer = codec.stored_decoder(PostResult, "the answer to a posted body")
 
 
-def check_drafts(drafts: list[Draft]) -> list[Draft]:
-    """Return drafts, or raise if one of them sets the owner of its session."""
+def check_drafts(drafts: list[Draft], writer: Writer) -> None:
+    """Raise if a draft sets what an authorizer may decide by: the owner, or labels that the caller may not set."""
     for draft in drafts:
-        if isinstance(draft.event, SessionInfo) and draft.event.owner is not msgspec.UNSET:
-            raise InvalidInputError("owner", "is set by the token that creates the session")
-    return drafts
+        if isinstance(draft.event, SessionInfo):
+            if draft.event.owner is not msgspec.UNSET:
+                raise InvalidInputError("owner", "is set by the token that creates the session")
+            if draft.event.labels is not msgspec.UNSET and not writer.can_label:
+                raise PermissionDeniedError(
+                    "labels: this caller may not set them. Use the main token, or set them in "
+                    "the program that serves the ledger."
+                )
 
 
 def _key_prefix(key: str) -> str:
@@ -256,6 +260,7 @@ class _BodyWrite:
         self._claimed_by = claimed_by
         self._version = stored.record.version
         self._change: ConversationChange | None = None
+        self._writers: dict[str, Writer] = {}
         self._events: dict[str, list[Event]] = {}
         waiting = [part.waiting for part in stored.conversations.all.values()]
         self._remaining = sum(len(drafts) for messages in waiting for _, drafts in messages)
@@ -269,25 +274,31 @@ class _BodyWrite:
         await self._access.require_write(self._name.session)
         if body.key:
             _set_keys(conversations, _key_prefix(body.key), body.digest)
-        await self._check_access(conversations)
+        await self._check(conversations)
         self._change = await self._stored.change(body.messages, body.size, is_end=body.is_end)
         await conversations.flush(self._append)
         if self._result is None:
             self._finished(*await self._log.store.transact(lambda unit: self._finish(unit, [])))
         return cast(PostResult, self._result)
 
-    async def _check_access(self, conversations: Conversations) -> None:
-        """Raise unless the caller may write to every session of the body, before anything is written."""
+    async def _check(self, conversations: Conversations) -> None:
+        """Raise unless the caller may write all of the body to every session of it, before anything is written."""
         for part in conversations.all.values():
-            if part.session not in self._events and part.waiting:
-                await self._access.require_write(part.session)
-                self._events[part.session] = []
+            session = part.session
+            if session not in self._events and part.waiting:
+                self._writers[session] = await self._access.writer(session)
+                self._events[session] = []
+            for number, (message, drafts) in enumerate(part.waiting):
+                check_drafts(drafts, self._writers[session])
+                if any(blob_of(draft.event) for draft in drafts):
+                    part.waiting[number] = message, await check_blobs(self._log, session, drafts)
 
     async def _append(self, part: Conversation, drafts: list[Draft]) -> None:
         """Append drafts to the session of a conversation, creating it if needed."""
-        session, check_answer, caller = part.session, None, self._name.caller
+        session, check_answer = part.session, None
+        writer = self._writers[session]
         if any(isinstance(draft.event, ApprovalAnswer) for draft in drafts):
-            check_answer = await check_posted_answers(session, self._source, caller, self._access)
+            check_answer = await check_posted_answers(session, self._source, writer.id, writer.name, self._access)
         is_last = len(drafts) == self._remaining
 
         async def write(before: Sequence[Draft]) -> tuple[list[Event], tuple[int, PostResult] | None]:
@@ -301,7 +312,7 @@ class _BodyWrite:
                 work,
                 source=self._source,
                 strict=False,
-                caller=caller,
+                caller=writer.id,
                 check_answer=check_answer,
             )
 

@@ -19,6 +19,7 @@ from callslip.http import (
     prompts,
     sessions,
 )
+from callslip.http.access import Principal as Principal
 from callslip.http.access import TokenAuthorizer
 from callslip.http.app import build
 from callslip.http.browser_guard import BrowserGuard

@@ -23,16 +23,26 @@ from callslip.ledger.event_log import EventLog
 from callslip.model.records import SessionRecord, TokenRecord
 
 COOKIE = "callslip"
+MAIN_ID = "main"
+"""The id of the caller with the main token. Ids of other tokens begin with `tok_`."""
 
 
 class Principal(msgspec.Struct, frozen=True):
     """An authenticated caller. `name` is the `by` of its answers and the owner of the sessions that it creates.
 
-    `user` is the value that a host's `authorize` returned for it.
+    `user` is the value that a host's `authorize` returned for it. `id` tells callers with the same name apart; without
+    one it is the name. Only a caller that `can_label` may post labels, because an authorizer may decide by them.
     """
 
     name: str
     user: Any = None
+    id: str = ""
+    can_label: bool = False
+
+    @property
+    def caller(self) -> str:
+        """The id, or the name of a caller without one."""
+        return self.id or self.name
 
 
 class Authorizer(Protocol):
@@ -45,7 +55,7 @@ class AllowAll:
     """Admit every caller: for tests, and behind an app that authorizes its requests itself."""
 
     async def admit(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Principal:
-        return Principal("anonymous")
+        return Principal("anonymous", can_label=True)
 
 
 # Tokens
@@ -80,12 +90,12 @@ class TokenAuthorizer:
             raise AuthenticationError("no token; send one as `Authorization: Bearer TOKEN`")
         token_hash = hash_token(token)
         if hashes_equal(token_hash, self._main_hash):
-            return Principal(self._name)
+            return Principal(self._name, id=MAIN_ID, can_label=True)
         record = await find_token(self._log, token_hash)
         if record is None:
             raise AuthenticationError("the token is invalid, expired or revoked")
         _check_scope(record, session, verb)
-        return Principal(record.label or record.id)
+        return Principal(record.label or record.id, id=record.id)
 
     async def is_valid(self, token: str) -> bool:
         """Return whether a token gives access to anything."""
@@ -129,7 +139,7 @@ class CallbackAuthorizer:
     async def admit(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Principal:
         user = await self._find_user(request, session, verb)
         if user:
-            return user if isinstance(user, Principal) else Principal(_user_name(user), user)
+            return user if isinstance(user, Principal) else Principal(_user_name(user), user, _user_id(user))
         if session is not None:
             _raise_not_found(session)
         raise PermissionDeniedError(f"not allowed to {verb}")
@@ -151,3 +161,9 @@ def _user_name(user: Any) -> str:
         return "user"
     name = user if isinstance(user, str) else getattr(user, "name", None)
     return name if isinstance(name, str) and name else str(user)
+
+
+def _user_id(user: Any) -> str:
+    """Return the `id` of a user object, or "" if it has none."""
+    identity = getattr(user, "id", None)
+    return "" if identity is None or callable(identity) else str(identity)

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.routing import Route as StarletteRoute
 
+from callslip.api.find import hide_unreadable
 from callslip.errors import CallslipError
 from callslip.http import problems, sse
 from callslip.http.accept import accepts_gzip, accepts_html
@@ -108,6 +109,7 @@ async def _run(context: RequestContext, endpoint: Endpoint) -> Response:
     try:
         return await endpoint(context)
     except CallslipError as error:
+        await hide_unreadable(error, context.access)
         return problems.response(error)
     except ClientDisconnect:
         return Response(None, 400)  # The client is gone.

@@ -14,6 +14,7 @@ from callslip.errors import InvalidInputError
 from callslip.http import schemas
 from callslip.http.request import NoQuery, RequestContext, Route, json_response
 from callslip.http.sessions import Limit, check_limit
+from callslip.model.receipts import approval_receipt
 
 
 class ApprovalsQuery(msgspec.Struct, kw_only=True):
@@ -54,7 +55,10 @@ _ANSWER = cast("type[schemas.Answer]", schemas.Answer)
 
 
 async def answer_one(context: RequestContext) -> Response:
-    """Answer an approval. The first answer wins; a second one gets a conflict with the winner."""
+    """Answer an approval. The first answer wins; a second one gets a conflict with the winner.
+
+    Without the right to read, the response has neither the request nor the winner.
+    """
     await context.require_authenticated()
     context.query(NoQuery)
     body = await context.body(_ANSWER)
@@ -71,7 +75,8 @@ async def answer_one(context: RequestContext) -> Response:
         record = await approve(
             log, approval, option=body.option, input=input, reason=body.reason, session=session, access=access
         )
-    return json_response(schemas.approval_view(record))
+    view = schemas.approval_view(record)
+    return json_response(view if await access.may(record.session, "read") else approval_receipt(view))
 
 
 ROUTES = (

@@ -94,6 +94,8 @@ async def call(context: RequestContext) -> Response:
     record = await find(context.ledger.log, id, session=query.session, access=access)
     try:
         record = await wait_ended(context, record, query.wait)
+        if query.wait:  # The rights may have ended meanwhile.
+            await context.session(record.session)
     except NotFoundError:
         if is_command:
             raise CommandNotFoundError(id) from None
@@ -129,7 +131,10 @@ _OPTIONAL_CANCEL = cast("type[schemas.Cancel | None]", schemas.Cancel | None)
 
 
 async def cancel(context: RequestContext) -> Response:
-    """Cancel a call. One that was cancelled already stays so; one that has ended otherwise is a conflict."""
+    """Cancel a call. One that was cancelled already stays so; one that has ended otherwise is a conflict.
+
+    Without the right to read, the response has no content of the call.
+    """
     await context.require_authenticated()
     session = context.query(CancelQuery).session
     body = await context.body(_OPTIONAL_CANCEL) or schemas.Cancel()
@@ -141,7 +146,9 @@ async def cancel(context: RequestContext) -> Response:
         source=SOURCE,
         access=context.access,
     )
-    return json_response(await _detail(context, record))
+    if await context.access.may(record.session, "read"):
+        return json_response(await _detail(context, record))
+    return json_response(schemas.to_call_receipt(record))
 
 
 class CancelQuery(msgspec.Struct, kw_only=True):

@@ -84,6 +84,7 @@ class ChatApp:
         request = chat_request.parse(self.format, body)
         name = check_session_name(request.chat)
         record, principal = await context.admit_to(name)
+        await context.admit_to(name, "read")  # The response is the turn.
         if request.has_prompt:
             turn = await self._start_or_find(context, record, principal, request, body)
             turn_request = TurnRequest(name, self.format, turn, request.run)

@@ -65,7 +65,10 @@ class SubmitQuery(msgspec.Struct, kw_only=True):
 
 
 async def submit(context: RequestContext) -> Response:
-    """Submit a command for a worker; respond at once, or when it has ended. A new session belongs to the caller."""
+    """Submit a command for a worker; respond at once, or when it has ended. A new session belongs to the caller.
+
+    Without the right to read, the response has neither the result nor the error.
+    """
     await context.require_authenticated()
     body = await context.body(Submit)
     access = context.access
@@ -87,6 +90,8 @@ async def submit(context: RequestContext) -> Response:
     command = await context.server.commands.submit_as(access, body.action, body.params, options)
     if not wait:
         return json_response(Queued("queued", command.correlation_id), 202)
+    if not await access.allows(body.session, "read"):
+        command = msgspec.structs.replace(command, result=UNSET, error=UNSET)
     return json_response(command, 200 if command.final else 202)
 
 

@@ -15,8 +15,9 @@ from callslip.http import schemas
 from callslip.http.problems import UnsupportedMediaTypeError
 from callslip.http.request import RequestContext, Route, json_response
 from callslip.model import codec
-from callslip.model.events import Chunks
+from callslip.model.events import Chunks, decode_event
 from callslip.model.names import check_session_name
+from callslip.model.receipts import event_receipt
 from callslip.model.records import ConversationName
 
 
@@ -38,11 +39,12 @@ class PostQuery(msgspec.Struct, kw_only=True):
 
 
 async def post(context: RequestContext) -> Response:
-    """Append messages of any readable format to a session. A new session belongs to the caller."""
+    """Append messages of any readable format to a session. A new session belongs to the caller.
+
+    Without the right to read, returned events have only their ids, seq, time and verdict.
+    """
     name = check_session_name(context.path_params["session"])
-    access = context.access
-    caller = await access.require_write(name)
-    is_new = await context.ledger.log.get_session(name) is None
+    record, principal = await context.admit_to(name, "write")
     query = context.query(PostQuery)
     body = await context.raw()
     messages = list(_parse_messages(body, context.media_type))
@@ -56,7 +58,9 @@ async def post(context: RequestContext) -> Response:
         delivers_answers=query.delivers_answers,
         with_events=query.returns == "events",
     )
-    result = await context.server.posts.append(ConversationName(name, query.format, caller), posted, access)
+    result = await context.server.posts.append(
+        ConversationName(name, query.format, principal.caller), posted, context.access
+    )
     appended = schemas.Appended(
         session=name,
         seq=result.seq or msgspec.UNSET,
@@ -65,8 +69,13 @@ async def post(context: RequestContext) -> Response:
         others=result.others,
     )
     if result.events is not None:
-        appended.events = [msgspec.Raw(event) for event in result.events]
-    return json_response(appended, 201 if is_new and appended.appended else 200)
+        may_read = await context.access.allows(name, "read")
+        appended.events = [msgspec.Raw(event) if may_read else _make_receipt(event) for event in result.events]
+    return json_response(appended, 201 if record is None and appended.appended else 200)
+
+
+def _make_receipt(event: bytes) -> Any:
+    return event_receipt(decode_event(event))
 
 
 def _parse_messages(body: bytes, media_type: str) -> Iterator[Any]:

@@ -8,8 +8,8 @@ row becomes one frame, which is sent to the readers who may see its session. A l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,28 +18,44 @@ from callslip.api.status import get_approval, list_recent_commands
 from callslip.http import schemas, sse
 from callslip.http.broadcast import Broadcast
 from callslip.ledger.window import Window
+from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
 from callslip.settings import Limits
 
+R = TypeVar("R", ApprovalRecord, CallRecord)
 MAX_ROWS = 200
 COALESCE_S = 0.05
 
-Rows = dict[str, tuple[str, bytes]]
-"""The session and the JSON of each row, by its id."""
+Rows = dict[str, tuple[SessionRecord, bytes]]
+"""The session and the JSON of each row, by its id.
+
+The record of the session decides who may see the row, and who learns that it is gone if the session was deleted.
+"""
 
 
 async def _read_sessions(ledger: LocalLedger) -> Rows:
     page = await ledger.sessions(limit=MAX_ROWS)
-    return {record.name: (record.name, sse.encode(schemas.session_view(record))) for record in page.items}
+    return {record.name: (record, sse.encode(schemas.session_view(record))) for record in page.items}
 
 
 async def _read_inbox(ledger: LocalLedger) -> Rows:
     records = await ledger.approvals(limit=MAX_ROWS)
-    return {record.id: (record.session, sse.encode(schemas.approval_view(record))) for record in records}
+    return await _with_sessions(ledger, records, schemas.approval_view)
 
 
 async def _read_commands(ledger: LocalLedger) -> Rows:
     records = await list_recent_commands(ledger.log, MAX_ROWS)
-    return {record.id: (record.session, sse.encode(schemas.call_view(record))) for record in records}
+    return await _with_sessions(ledger, records, schemas.call_view)
+
+
+async def _with_sessions(ledger: LocalLedger, records: Sequence[R], view: Callable[[R], Any]) -> Rows:
+    """Return rows of these records, without those whose session was deleted meanwhile."""
+    names = {record.session for record in records}
+    sessions = {name: session for name in names if (session := await ledger.log.get_session(name)) is not None}
+    return {
+        record.id: (sessions[record.session], sse.encode(view(record)))
+        for record in records
+        if record.session in sessions
+    }
 
 
 async def _read_answered(ledger: LocalLedger, approval: str) -> bytes:
@@ -62,7 +78,9 @@ TOPICS: dict[str, Topic] = {
 
 
 class LiveList:
-    """A topic of a ledger, for all its readers."""
+    """A topic of a ledger, for all its readers. It is of no session."""
+
+    session_id = 0
 
     def __init__(self, ledger: LocalLedger, name: str, limits: Limits) -> None:
         self._ledger = ledger
@@ -70,18 +88,18 @@ class LiveList:
         self.name = name
         self.rows: Rows = {}
         self.broadcast = Broadcast(0, limits.backlog)
-        self._sessions: Window[str] = Window(0, limits.backlog)
+        self._sessions: Window[SessionRecord] = Window(0, limits.backlog)
 
     async def open(self) -> None:
         self.rows = await self._topic.read(self._ledger)
 
-    def list_frame(self, visible: set[str]) -> bytes:
-        """Return a frame with all rows of these sessions."""
-        rows = [msgspec.Raw(body) for session, body in self.rows.values() if session in visible]
+    def list_frame(self, visible: set[int]) -> bytes:
+        """Return a frame with all rows of the sessions with these ids."""
+        rows = [msgspec.Raw(body) for session, body in self.rows.values() if session.id in visible]
         return sse.frame(sse.encode({"topic": self.name, "rows": rows}), event="topic")
 
-    def after(self, number: int) -> list[tuple[str, bytes]]:
-        """Return the changes from a number on: the session and the frame of each."""
+    def after(self, number: int) -> list[tuple[SessionRecord, bytes]]:
+        """Return the changes from a number on: the session as it was last read, and the frame of each."""
         self.broadcast.after(number)  # Raises if it is too far back.
         return list(zip(self._sessions.since(number), self.broadcast.frames.since(number), strict=True))
 
@@ -95,13 +113,13 @@ class LiveList:
     async def _update(self) -> None:
         before, self.rows = self.rows, await self._topic.read(self._ledger)
         for id, (session, body) in self.rows.items():
-            if before.pop(id, ("", b""))[1] != body:
+            if before.pop(id, (None, b""))[1] != body:
                 self._push(session, {"topic": self.name, "id": id, "row": msgspec.Raw(body)})
         for id, (session, _) in before.items():
             row = await self._topic.read_gone(self._ledger, id) if self._topic.read_gone else b""
             gone: dict[str, Any] = {"topic": self.name, "id": id, "gone": True}
             self._push(session, {**gone, "row": msgspec.Raw(row)} if row else gone)
 
-    def _push(self, session: str, change: dict[str, Any]) -> None:
+    def _push(self, session: SessionRecord, change: dict[str, Any]) -> None:
         self._sessions.push(session)
         self.broadcast.push([sse.frame(sse.encode(change), event="row")])

@@ -122,22 +122,24 @@ class _List:
         self.broadcast = source.broadcast
 
     async def open(self, write: sse.Write) -> None:
-        visible = await self._visible({session for session, _ in self._source.rows.values()})
+        visible = await self._find_visible([session for session, _ in self._source.rows.values()])
         await write(self._source.list_frame(visible))
 
     async def more(self) -> bytes:
         changes = self._source.after(self._number)
         self._number = self.broadcast.next
-        visible = await self._visible({session for session, _ in changes})
-        return b"".join([frame for session, frame in changes if session in visible])
+        visible = await self._find_visible([session for session, _ in changes])
+        return b"".join([frame for session, frame in changes if session.id in visible])
 
-    async def _visible(self, sessions: set[str]) -> set[str]:
-        """Return the sessions that the caller may see, or might have seen before they were deleted."""
-        visible: set[str] = set()
-        for session in sessions:
+    async def _find_visible(self, sessions: list[SessionRecord]) -> set[int]:
+        """Return the ids of the sessions that the caller may see, or was able to see before they were deleted."""
+        visible: set[int] = set()
+        for last in {session.id: session for session in sessions}.values():
+            current = await self._context.ledger.log.get_session(last.name)
+            is_deleted = current is None or current.id != last.id  # Another session may have the name now.
             with suppress(NotFoundError, PermissionDeniedError):
-                await self._context.admit_to(session, "read")
-                visible.add(session)
+                await self._context.admit(last if is_deleted else current, "read")
+                visible.add(last.id)
         return visible
 
 

@@ -203,7 +203,11 @@ class RequestAccess:
         return principal.name
 
     async def require_write(self, session: str) -> str:
-        return (await self._context.admit_to(session, "write"))[1].name
+        return (await self.writer(session)).name
+
+    async def writer(self, session: str) -> Writer:
+        _, principal = await self._context.admit_to(session, "write")
+        return Writer(principal.caller, principal.name, principal.can_label)
 
     async def allows(self, session: str, verb: Verb) -> bool:
         try:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 
 from callslip.model.entries import Info, ToolCall
+from callslip.model.receipts import call_receipt
 from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
 from callslip.model.views import (
     ApprovalView,
@@ -135,6 +136,11 @@ Answer = Approve | Deny | Edit
 def to_call_detail(record: CallRecord, entry: ToolCall | None) -> CallDetail:
     """Return a call with its entry."""
     return CallDetail(**msgspec.structs.asdict(call_view(record)), tool_call=entry)
+
+
+def to_call_receipt(record: CallRecord) -> CallDetail:
+    """Return a call for a caller without the right to read."""
+    return CallDetail(**msgspec.structs.asdict(call_receipt(call_view(record))), tool_call=None)
 
 
 _VIEWS: dict[type, Any] = {SessionRecord: session_view, CallRecord: call_view, ApprovalRecord: approval_view}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from callslip.api.ledger import LocalLedger
 from callslip.api.sessions import load_state, load_turn, needs_snapshot, read_rows
-from callslip.errors import CallslipError, NotFoundError
+from callslip.errors import CallslipError, CursorExpiredError, NotFoundError
 from callslip.formats import registry
 from callslip.formats.base import Restart, Streaming, TurnEncoder
 from callslip.http import sse
@@ -65,9 +65,14 @@ class Hub:
 
     @contextlib.asynccontextmanager
     async def open(self, key: Key, make: Callable[[], Any]) -> AsyncGenerator[Any]:
-        """Return the source of a stream, which all readers with this key share. `make` creates it if needed."""
+        """Return the source of a stream, which all readers with this key share. `make` creates it if needed.
+
+        The key begins with the name of the session, or "" for a list.
+        """
+        record = await self.ledger.log.get_session(key[0]) if key[0] else None
         stream = self._streams.get(key)
-        if stream is None or stream.broadcast.ended:
+        # A stream of a deleted session is not for the readers of a new session with its name.
+        if stream is None or stream.broadcast.ended or stream.source.session_id not in (0, record.id if record else 0):
             stream = self._streams[key] = _OpenStream(make())
         stream.readers += 1
         try:
@@ -205,12 +210,13 @@ class SessionStream:
         self._log = ledger.log
         self._session = session
         self._kind = kind
+        self.session_id = 0
         self._state: SessionFold | None = None
         self.broadcast = Broadcast(1, limits.backlog)
 
     async def open(self) -> None:
         record = await self._log.get_session(self._session)
-        last_seq = record.last_seq if record else 0
+        self.session_id, last_seq = (record.id, record.last_seq) if record else (0, 0)
         self._state = await self._load_state(last_seq)
         self.broadcast.frames.restart(last_seq + 1)
 
@@ -238,6 +244,9 @@ class SessionStream:
             rows = await read_rows(self._log, self._session, after)
             if not rows or rows[0][0] != after + 1:
                 return  # Retention removed them; the reader is disconnected and learns it when it reconnects.
+            record = await self._log.get_session(self._session)
+            if record is None or record.id != self.session_id:
+                raise CursorExpiredError(after, after)  # These events are of a new session with the same name.
             frames = [self._kind.frame(state, decode_event(body), body) for _, body in rows]
             after = rows[-1][0]
             yield after, b"".join(frames)
@@ -253,6 +262,7 @@ class TurnStream:
         self._log = ledger.log
         self._session = session
         self._turn = turn
+        self.session_id = 0
         self.streaming: Streaming = registry.streaming(format)
         self.broadcast = Broadcast(0, limits.backlog)
         self._state = SessionFold(session)
@@ -260,6 +270,8 @@ class TurnStream:
         self._replay = (-1, b"")
 
     async def open(self) -> None:
+        record = await self._log.get_session(self._session)
+        self.session_id = record.id if record else 0
         self._state = await load_turn(self._log, self._session, self._turn)
         info = self._state.info
         exists = self._turn in ("", info.turn, info.last_turn)

@@ -128,13 +128,15 @@ class Feed:
         touched: set[Channel] = set()
         for stored in events:
             channel = self._channels.get(stored.session)
-            if channel is None or stored.event.seq <= channel.last:
+            if channel is None:
                 continue
-            if stored.event.seq == channel.last + 1:
+            if stored.event.seq == 1 <= channel.last:
+                self._fill_soon(channel)  # It may be the start of a new session with the name of a deleted one.
+            elif stored.event.seq == channel.last + 1 and channel.session_id and not channel.is_filling:
                 channel.push(stored)
                 touched.add(channel)
-            else:
-                self._fill_soon(channel)  # Another process wrote in between.
+            elif stored.event.seq > channel.last:
+                self._fill_soon(channel)  # Another process wrote in between, or the session must be checked first.
         for channel in touched:
             channel.wake()
 
@@ -161,28 +163,40 @@ class Feed:
     async def _fill_from_store(self, channel: Channel) -> None:
         record = await self._store.session(channel.session)
         if record is None or channel.session_id not in (0, record.id):
-            if channel.session_id:
-                # The session was deleted. A new one of the same name gets a new channel.
-                channel.close(CursorExpiredError(channel.last, channel.last))
-                if self._channels.get(channel.session) is channel:
-                    del self._channels[channel.session]
-            return
+            return self._close_deleted(channel)
         channel.session_id = record.id
         while channel.last < record.last_seq:
             rows = await self._store.events(channel.session, channel.last, self._settings.read_page)
             if not rows:
                 return
+            if not await self._is_current(channel):
+                return self._close_deleted(channel)
             if rows[0][0] > channel.last + 1:
                 channel.skip_to(rows[0][0])
             for seq, body in rows:
                 if seq == channel.last + 1:
                     channel.push(StoredEvent(channel.session, decode_event(body), body))
 
+    async def _is_current(self, channel: Channel) -> bool:
+        """Return whether the session of a channel exists, and so what was read by its name belongs to it."""
+        record = await self._store.session(channel.session)
+        return record is not None and record.id == channel.session_id
+
+    def _close_deleted(self, channel: Channel) -> None:
+        """End the readers of a deleted session. A new one of the same name gets a new channel."""
+        if channel.session_id:
+            channel.close(CursorExpiredError(channel.last, channel.last))
+            if self._channels.get(channel.session) is channel:
+                del self._channels[channel.session]
+
     @contextlib.asynccontextmanager
     async def _follow(self, session: str) -> AsyncGenerator[Channel]:
         if (error := self._error()) is not None:
             raise error
         channel = self._channels.get(session)
+        if channel is not None and channel.session_id and not await self._is_current(channel):
+            self._close_deleted(channel)
+            channel = self._channels.get(session)
         if channel is None:
             record = await self._store.session(session)
             channel = self._channels.setdefault(session, Channel(session, record, self._settings.feed_length))
@@ -249,6 +263,8 @@ class Feed:
                     if is_live:
                         raise SlowReaderError(cursor)
                     batch = await self._read_stored(session, cursor)
+                    if channel.session_id and not await self._is_current(channel):
+                        raise CursorExpiredError(cursor, cursor)
                 elif cursor < channel.last:
                     is_live = True  # From here on the reader must keep up.
                     batch = channel.after(cursor)

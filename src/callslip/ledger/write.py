@@ -63,7 +63,7 @@ AnswerCheck = Callable[[PostedAnswer], ev.ApprovalAnswer]
 class WriteContext(msgspec.Struct, frozen=True, kw_only=True):
     """The source and owner of a write, and its settings. With `strict` an impossible step raises an error.
 
-    A write for a caller of a server has the caller's name and a check of the answers to requests for approval. `caller`
+    A write for a caller of a server has the caller's id and a check of the answers to requests for approval. `caller`
     is None for local writes.
     """
 
@@ -351,7 +351,9 @@ class WriteOperation:
             record, _ = self._find_call(event)
             approval = self.unit.approval(record.approval) if record and record.approval else None
         if approval is not None and approval.session != self.session.name:
-            raise InvalidInputError("approval", f"{approval.id} belongs to another session")
+            if self.context.caller is None:
+                raise InvalidInputError("approval", f"{approval.id} belongs to another session")
+            approval = None  # The caller must not learn that it exists.
         record = self.unit.call(approval.call) if approval else None
         verdict = classify_answer(record, approval, event)
         if verdict != "applied" and self.context.strict:

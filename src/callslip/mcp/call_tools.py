@@ -16,6 +16,7 @@ from callslip.ledger.call_entry import call_entry
 from callslip.mcp.results import Json, plain_json, tool_result
 from callslip.mcp.task_wire import SOURCE
 from callslip.mcp.tool import ToolRequest, ToolSpec, check_wait, describe_call
+from callslip.model.receipts import call_receipt
 from callslip.model.records import CallRecord
 from callslip.model.views import call_view
 from callslip.rules.lifecycle import TERMINAL_STATES
@@ -95,6 +96,7 @@ async def wait_for_call(request: ToolRequest, arguments: WaitForCall) -> CallToo
         waiting = wait_ended(request.request_context, record, arguments.wait)
         call = record.id
         record = await request.wait_with_progress(waiting, arguments.wait, lambda: describe_call(request.ledger, call))
+        await request.request_context.session(record.session, "read")  # The rights may have ended meanwhile.
     return tool_result(await call_detail(request.ledger, record))
 
 
@@ -111,7 +113,9 @@ async def cancel_call(request: ToolRequest, arguments: CancelCall) -> CallToolRe
         source=SOURCE,
         access=request.access,
     )
-    return tool_result({**plain_json(call_view(record)), "final": True})
+    view = call_view(record)
+    view = view if await request.access.may(record.session, "read") else call_receipt(view)
+    return tool_result({**plain_json(view), "final": True})
 
 
 CALL: Json = {

@@ -138,7 +138,9 @@ async def _wait_for_command(request: ToolRequest, record: CallRecord, wait: floa
         queued = f", number {position} of the queue" if position is not msgspec.UNSET else ""
         return await describe_call(request.ledger, record.id) + queued
 
-    return await request.wait_with_progress(request.commands.get(record.id, wait=wait), wait, describe)
+    command = await request.wait_with_progress(request.commands.get(record.id, wait=wait), wait, describe)
+    await request.request_context.session(record.session, "read")  # The rights may have ended meanwhile.
+    return command
 
 
 COMMAND: Json = {

@@ -65,19 +65,19 @@ class HttpTransport:
         await app(user.username, {**scope, "user": user}, receive, send)
 
     async def _authenticate(self, request: Request) -> Any:
-        """Return the user as the SDK knows the owner of a session: by name and token."""
+        """Return the user as the SDK knows the owner of a session: by id and token."""
         from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
         from mcp.server.auth.provider import AccessToken
 
-        name = await self._caller_name(request)
+        caller = await self._find_caller(request)
         secret = bearer_token(request) or request.cookies.get(COOKIE, "")
-        return AuthenticatedUser(AccessToken(token="", client_id=f"{name} {hash_token(secret)}", scopes=[]))
+        return AuthenticatedUser(AccessToken(token="", client_id=f"{caller} {hash_token(secret)}", scopes=[]))
 
-    async def _caller_name(self, request: Request) -> str:
-        """Return the name of a caller that may do anything at all."""
+    async def _find_caller(self, request: Request) -> str:
+        """Return the id of a caller that may do anything at all."""
         for verb in VERBS:
             try:
-                return (await self._authorizer.admit(request, None, verb)).name
+                return (await self._authorizer.admit(request, None, verb)).caller
             except PermissionDeniedError:
                 continue
         # A token for a single session, without `read`, is known although it gives no rights outside of that session.

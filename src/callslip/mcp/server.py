@@ -24,6 +24,7 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from callslip._version import __version__
+from callslip.api.find import hide_unreadable
 from callslip.errors import CallslipError, StoreError
 from callslip.mcp import call_tools, command_tools, resources
 from callslip.mcp.command_tasks import CommandTasks
@@ -62,7 +63,10 @@ class RequestHandlers:
             raw = checked_arguments(params)
             arguments = command_tools.parse_flat(raw) if tool.flat else parse_arguments(tool.arguments, raw)
             return await tool.run(ToolRequest(self._context, ctx), arguments)
-        except (CallslipError, msgspec.ValidationError) as error:
+        except msgspec.ValidationError as error:
+            return error_result(error)
+        except CallslipError as error:
+            await hide_unreadable(error, self._context.request_context(ctx.request).access)
             return error_result(error)
 
     async def list_resources(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
