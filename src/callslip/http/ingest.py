@@ -58,9 +58,8 @@ async def post(context: RequestContext) -> Response:
         delivers_answers=query.delivers_answers,
         with_events=query.returns == "events",
     )
-    result = await context.server.posts.append(
-        ConversationName(name, query.format, principal.caller), posted, context.access
-    )
+    conversation = ConversationName(name, query.format, principal.caller)
+    result = await context.server.posts.append(conversation, posted, context.access)
     appended = schemas.Appended(
         session=name,
         seq=result.seq or msgspec.UNSET,

@@ -13,6 +13,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from callslip.api.access import Writer
 from callslip.errors import InvalidInputError, NotFoundError, PermissionDeniedError
 from callslip.http import sse
 from callslip.http.access import Principal, Verb
