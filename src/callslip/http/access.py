@@ -28,11 +28,12 @@ COOKIE = "callslip"
 class Principal(msgspec.Struct, frozen=True):
     """An authenticated caller. `name` is the `by` of its answers and the owner of the sessions that it creates.
 
-    `user` is the value that a host's `authorize` returned for it.
+    `user` is the value that a host's `authorize` returned for it. `id` tells apart callers with the same name.
     """
 
     name: str
     user: Any = None
+    id: str = ""
 
 
 class Authorizer(Protocol):
@@ -85,7 +86,7 @@ class TokenAuthorizer:
         if record is None:
             raise AuthenticationError("the token is invalid, expired or revoked")
         _check_scope(record, session, verb)
-        return Principal(record.label or record.id)
+        return Principal(record.label or record.id, id=f"token {record.id}")
 
     async def is_valid(self, token: str) -> bool:
         """Return whether a token gives access to anything."""

@@ -8,7 +8,7 @@ row becomes one frame, which is sent to the readers who may see its session. A l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -69,21 +69,31 @@ class LiveList:
         self._topic = TOPICS[name]
         self.name = name
         self.rows: Rows = {}
-        self.broadcast = Broadcast(0, limits.backlog)
-        self._sessions: Window[str] = Window(0, limits.backlog)
+        self.broadcast = Broadcast(0, limits.backlog, limits.backlog_bytes, limits.reader_bytes)
+        self._sessions: Window[str] = Window(0, limits.backlog, limits.backlog_bytes, len)
+        self._page_bytes = limits.reader_bytes
 
     async def open(self) -> None:
         self.rows = await self._topic.read(self._ledger)
 
-    def list_frame(self, visible: set[str]) -> bytes:
-        """Return a frame with all rows of these sessions."""
-        rows = [msgspec.Raw(body) for session, body in self.rows.values() if session in visible]
-        return sse.frame(sse.encode({"topic": self.name, "rows": rows}), event="topic")
+    def list_pieces(self, rows: Rows, visible: set[str]) -> Iterator[bytes]:
+        """Yield a frame with the rows of these sessions, in pieces: all readers share the rows."""
+        pieces = [sse.frame_start(event="topic") + sse.encode({"topic": self.name, "rows": []})[:-2]]
+        size, separator = 0, b""
+        for session, body in rows.values():
+            if session in visible:
+                if size + len(body) > self._page_bytes:
+                    yield b"".join(pieces)
+                    pieces, size = [], 0
+                pieces += [separator, body]
+                size, separator = size + len(body), b","
+        yield b"".join([*pieces, b"]}", sse.FRAME_END])
 
     def after(self, number: int) -> list[tuple[str, bytes]]:
-        """Return the changes from a number on: the session and the frame of each."""
-        self.broadcast.after(number)  # Raises if it is too far back.
-        return list(zip(self._sessions.since(number), self.broadcast.frames.since(number), strict=True))
+        """Return the next changes from a number on: the session and the frame of each."""
+        next, _ = self.broadcast.after(number)  # Raises if it is too far back.
+        frames = self.broadcast.frames.since(number, self._page_bytes)
+        return list(zip(self._sessions.since(number)[: next - number], frames, strict=True))
 
     async def fill(self) -> None:
         with self._ledger.log.feed.watch():

@@ -149,6 +149,26 @@ class SqliteStore:
             except UnicodeEncodeError:  # A text with lone surrogates cannot be in any row.
                 return []
 
+    def _page(self, name: str, max_bytes: int | None, *values: Any) -> list[tuple[int, bytes]]:
+        """Return rows of a number and a body: up to a size in bytes, but at least one."""
+        if max_bytes is None:
+            return self._all(name, *values)  # pyright: ignore[reportReturnType]
+        rows: list[tuple[int, bytes]] = []
+        with translate_errors(self.path):
+            try:
+                cursor = self._read.execute(SQL[name], values)
+            except UnicodeEncodeError:
+                return rows
+            try:
+                for row in cursor:
+                    max_bytes -= len(row[1])
+                    if rows and max_bytes < 0:
+                        break
+                    rows.append(row)
+            finally:
+                cursor.close()
+        return rows
+
     async def session(self, name: str) -> SessionRecord | None:
         return first(self._all("session", name), session_row)
 
@@ -159,8 +179,10 @@ class SqliteStore:
         full = len(items) == limit
         return Page(items, codec.encode([items[-1].updated_at, items[-1].id]).decode() if full else "")
 
-    async def events(self, session: str, after: int, limit: int) -> list[tuple[int, bytes]]:
-        return self._all("events", session, after, limit)  # pyright: ignore[reportReturnType]
+    async def events(
+        self, session: str, after: int, limit: int, max_bytes: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        return self._page("events", max_bytes, session, after, limit)
 
     async def call(self, call: str) -> CallRecord | None:
         return first(self._all("call", call), call_row)
@@ -295,8 +317,14 @@ class SqliteStore:
     async def entries(self, session: str, before: int, limit: int) -> list[tuple[int, bytes]]:
         return self._all("entries", session, before, limit)  # pyright: ignore[reportReturnType]
 
-    async def entries_from(self, session: str, first: int, limit: int) -> list[tuple[int, bytes]]:
-        return self._all("entries_from", session, first, limit)  # pyright: ignore[reportReturnType]
+    async def entries_from(
+        self, session: str, first: int, limit: int, max_bytes: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        return self._page("entries_from", max_bytes, session, first, limit)
+
+    async def entry_ids(self, session: str, limit: int) -> list[int]:
+        """Return the ids of the stored entries, newest first."""
+        return [row[0] for row in self._all("entry_ids", session, limit)]
 
     async def pieces(self, session: str, entry: int, field: str) -> str:
         return "".join(row[0] for row in self._all("pieces", session, entry, field))

@@ -240,6 +240,9 @@ INSERT OR REPLACE INTO bases (session, seq, state) VALUES (?, ?, ?);
 -- name: entries
 SELECT id, body FROM entries WHERE session = (SELECT id FROM sessions WHERE name = ?) AND id < ? ORDER BY id DESC LIMIT ?;
 
+-- name: entry_ids
+SELECT id FROM entries WHERE session = (SELECT id FROM sessions WHERE name = ?) ORDER BY id DESC LIMIT ?;
+
 -- name: entries_from
 SELECT id, body FROM entries WHERE session = (SELECT id FROM sessions WHERE name = ?) AND id >= ? ORDER BY id LIMIT ?;
 
