@@ -28,6 +28,8 @@ HEADERS = {
 HEARTBEAT = b":\n\n"
 FRAME_END = b"\n\n"
 CHUNK_BYTES = 64 * 2**10
+ABORT_S = 1.0
+"""How long to wait until the server knows that a connection was aborted."""
 
 encode = msgspec.json.encode
 
@@ -136,7 +138,7 @@ class Stream(Response):
             return
         task = asyncio.current_task()
         assert task is not None
-        is_gone = False
+        is_gone = has_ended = False
         write = Writer(send, self.raw_headers, self._limits, self._held, self._check_access)
 
         async def watch() -> None:
@@ -144,7 +146,8 @@ class Stream(Response):
             while (await receive())["type"] != "http.disconnect":
                 pass
             is_gone = True
-            task.cancel()
+            if not has_ended:
+                task.cancel()
 
         watcher = asyncio.ensure_future(watch())
         try:
@@ -152,8 +155,10 @@ class Stream(Response):
         except asyncio.CancelledError:
             if not is_gone or task.uncancel():
                 raise
-        except TimeoutError:
-            connection.abort(scope)  # The reader stalls. To close the connection would wait until it has read the rest.
+        except TimeoutError:  # The reader stalls. To close the connection would wait until it has read the rest.
+            has_ended = True
+            if connection.abort(scope):
+                await asyncio.wait([watcher], timeout=ABORT_S)
         finally:
             watcher.cancel()
 

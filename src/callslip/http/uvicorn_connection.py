@@ -7,12 +7,13 @@ everything, so a client that reads nothing would keep its socket and its unsent 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from callslip.http import problems
-from callslip.http.connection import ABORT
+from callslip.http.connection import ABORT, reset
 from callslip.settings import Limits
 
 CHECKS_PER_STALL = 4
@@ -33,7 +34,7 @@ class UvicornConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.app_state = {**self.app_state, ABORT: transport.abort}
+        self.app_state = {**self.app_state, ABORT: partial(reset, transport)}
         self._begin_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -78,7 +79,7 @@ class UvicornConnection(HttpToolsProtocol):
         if self.flow.read_paused:  # It could not: the app has not accepted what there is.
             self._receive_timer.start(self._limits.body_timeout)
         elif self._has_request() and self.cycle.response_started:
-            self.transport.abort()
+            reset(self.transport)
         elif self._has_request():
             limit = self._limits.body_timeout
             self._refuse(408, "timeout", f"nothing more of the body was received for {limit:g} seconds")
@@ -120,8 +121,10 @@ class UvicornConnection(HttpToolsProtocol):
         before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
         if self._unsent_bytes < before:
             self._accepted_at = self.loop.time()
-        if self._unsent_bytes and self.loop.time() - self._accepted_at > self._limits.stall:
-            self.transport.abort()
+        # An app that still sends may notice it itself, and is given the time to do so.
+        limit = self._limits.stall * (2 if self._has_request() else 1)
+        if self._unsent_bytes and self.loop.time() - self._accepted_at > limit:
+            reset(self.transport)
         elif self._unsent_bytes:
             self._send_timer.start(self._limits.stall / CHECKS_PER_STALL)
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
+from itertools import accumulate
 from typing import Any, TypeVar
 
 from callslip.errors import InvalidInputError, ReadOnlyStoreError
@@ -149,25 +150,12 @@ class SqliteStore:
             except UnicodeEncodeError:  # A text with lone surrogates cannot be in any row.
                 return []
 
-    def _page(self, name: str, max_bytes: int | None, *values: Any) -> list[tuple[int, bytes]]:
+    def _page(self, name: str, max_bytes: int | None, session: str, start: int, limit: int) -> list[tuple[int, bytes]]:
         """Return rows of a number and a body: up to a size in bytes, but at least one."""
-        if max_bytes is None:
-            return self._all(name, *values)  # pyright: ignore[reportReturnType]
-        rows: list[tuple[int, bytes]] = []
-        with translate_errors(self.path):
-            try:
-                cursor = self._read.execute(SQL[name], values)
-            except UnicodeEncodeError:
-                return rows
-            try:
-                for row in cursor:
-                    max_bytes -= len(row[1])
-                    if rows and max_bytes < 0:
-                        break
-                    rows.append(row)
-            finally:
-                cursor.close()
-        return rows
+        if max_bytes is not None:  # A body that is not part of the page is not read.
+            sizes = [row[0] for row in self._all(f"{name}_sizes", session, start, limit)]
+            limit = min(limit, max(1, sum(total <= max_bytes for total in accumulate(sizes))))
+        return self._all(name, session, start, limit)  # pyright: ignore[reportReturnType]
 
     async def session(self, name: str) -> SessionRecord | None:
         return first(self._all("session", name), session_row)
