@@ -28,7 +28,7 @@ COOKIE = "callslip"
 class Principal(msgspec.Struct, frozen=True):
     """An authenticated caller. `name` is the `by` of its answers and the owner of the sessions that it creates.
 
-    `user` is the value that a host's `authorize` returned for it. `id` tells apart callers with the same name.
+    `user` is the value that a host's `authorize` returned for it. `id` distinguishes callers with the same name.
     """
 
     name: str
