@@ -27,7 +27,7 @@ HEADERS = {
 }
 HEARTBEAT = b":\n\n"
 FRAME_END = b"\n\n"
-CHUNK_BYTES = 64 * 2**10
+CHUNK_BYTES = 128 * 2**10
 ABORT_S = 1.0
 """How long to wait until the server knows that a connection was aborted."""
 
