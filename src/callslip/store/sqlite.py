@@ -10,9 +10,8 @@ import hashlib
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from copy import copy
-from itertools import accumulate
 from typing import Any, TypeVar
 
 from callslip.errors import InvalidInputError, ReadOnlyStoreError
@@ -153,9 +152,21 @@ class SqliteStore:
     def _page(self, name: str, max_bytes: int | None, session: str, start: int, limit: int) -> list[tuple[int, bytes]]:
         """Return rows of a number and a body: up to a size in bytes, but at least one."""
         if max_bytes is not None:  # A body that is not part of the page is not read.
-            sizes = [row[0] for row in self._all(f"{name}_sizes", session, start, limit)]
-            limit = min(limit, max(1, sum(total <= max_bytes for total in accumulate(sizes))))
+            limit = self._count_rows(f"{name}_sizes", max_bytes, session, start, limit)
         return self._all(name, session, start, limit)  # pyright: ignore[reportReturnType]
+
+    def _count_rows(self, name: str, max_bytes: int, *values: Any) -> int:
+        """Return how many rows, but at least one, are not larger than `max_bytes` together."""
+        count = 0
+        with translate_errors(self.path), suppress(UnicodeEncodeError):
+            cursor = self._read.execute(SQL[name], values)
+            for (size,) in cursor:
+                max_bytes -= size
+                if max_bytes < 0:
+                    break
+                count += 1
+            cursor.close()
+        return max(1, count)
 
     async def session(self, name: str) -> SessionRecord | None:
         return first(self._all("session", name), session_row)
