@@ -1140,4 +1140,48 @@ TENANTS = (
     ),
 )
 
-REQUIREMENTS = (*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API, *ANSWERS, *POLICY, *TENANTS)
+READERS = (
+    R(
+        "RDR1",
+        "A reader that stops reading holds a bounded part of its stream, and larger data is shared and has a limit.",
+        (
+            "tests/http/test_stalled_readers.py::test_stalled_readers_cost_little_memory",
+            "tests/ledger/test_snapshot_pages.py::test_the_pieces_are_a_snapshot",
+            "tests/ledger/test_snapshot_pages.py::test_a_snapshot_stays_as_it_was_while_it_is_read",
+            "tests/ledger/test_snapshot_pages.py::test_readers_at_the_same_place_share_what_they_hold",
+            "tests/ledger/test_snapshot_pages.py::test_much_text_since_the_checkpoint_is_not_held",
+            "tests/ledger/test_snapshot_pages.py::test_retention_ends_a_snapshot_that_is_being_read",
+            "tests/http/test_held_data.py::test_the_same_object_is_counted_once",
+            "tests/http/test_held_data.py::test_stalled_holders_are_cut_for_a_new_one",
+            "tests/http/test_held_data.py::test_readers_of_many_large_events_do_not_add_up",
+        ),
+    ),
+    R(
+        "RDR2",
+        "A client that accepts nothing for too long is disconnected, and its socket and unsent data are gone.",
+        (
+            "tests/http/test_stalled_readers.py::test_the_sockets_of_stalled_readers_are_closed",
+            "tests/http/test_stalled_readers.py::test_a_slow_reader_gets_everything",
+        ),
+    ),
+    R(
+        "RDR3",
+        "Each principal has a share of the readers; above it the answer is 503 with Retry-After.",
+        ("tests/http/test_stalled_readers.py::test_a_principal_has_a_share_of_the_readers",),
+    ),
+    R(
+        "RDR4",
+        "A request that is never finished is answered with 408, or closed, and its headers have a maximum size.",
+        (
+            "tests/http/test_stalled_readers.py::test_an_unfinished_request_times_out",
+            "tests/http/test_stalled_readers.py::test_a_connection_without_a_request_is_closed",
+            "tests/http/test_stalled_readers.py::test_a_slow_request_is_answered",
+            "tests/http/test_stalled_readers.py::test_headers_have_a_maximum_size",
+        ),
+    ),
+)
+
+REQUIREMENTS = (
+    *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
+    *(*ANSWERS, *POLICY, *TENANTS, *READERS),
+)

@@ -41,7 +41,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     checkpoint_every: int = 512
     feed_length: int = 4096
+    # The newest events of a followed session are kept for its readers, up to this size or `feed_length` of them.
+    feed_bytes: int = 16 * 2**20
     read_page: int = 1000
+    read_page_bytes: int = 2**20
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +61,21 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     retry_ms: int = 1000
     """How long a reader waits before it reconnects."""
     readers: int = 1000
+    principal_readers: int = 250
+    """How many of the readers may belong to one principal: a token, or a user of the host app."""
     backlog: int = 4096
     """How many events a reader may be behind before it is disconnected; it resumes at its cursor."""
+    backlog_bytes: int = 16 * 2**20
+    """The same limit in bytes, for each stream."""
+    reader_bytes: int = 128 * 2**10
+    """How much of a stream is read ahead for one reader."""
+    shared_bytes: int = 64 * 2**20
+    """How much all readers may hold beyond `reader_bytes`: single events, entries and replays that are larger."""
     stall: float = 30.0
     """How long a reader may accept no data before it is disconnected."""
+
+    header_bytes: int = 64 * 2**10
+    header_timeout: float = 15.0
+    """How long a client may take to send the headers of a request."""
+    body_timeout: float = 30.0
+    """How long a client may pause while it sends a body."""

@@ -97,8 +97,8 @@ async def test_reading_a_long_session_reads_only_its_tail(ledger: LocalLedger, m
     requested = list[tuple[int, int]]()
     events = ledger.log.store.events
 
-    async def counting_events(session: str, after: int, limit: int) -> list[tuple[int, bytes]]:
-        rows = await events(session, after, limit)
+    async def counting_events(session: str, after: int, *limits: int) -> list[tuple[int, bytes]]:
+        rows = await events(session, after, *limits)
         requested.append((after, len(rows)))
         return rows
 

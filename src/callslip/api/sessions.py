@@ -11,6 +11,7 @@ from callslip.errors import ConflictError, CursorExpiredError, InvalidInputError
 from callslip.formats import registry
 from callslip.ledger import queries
 from callslip.ledger.event_log import EventLog
+from callslip.ledger.snapshot_pages import SnapshotSource
 from callslip.model.entries import Entry, Info, Snapshot
 from callslip.model.events import Draft, Event, SessionInfo, decode_event
 from callslip.model.names import check_session_name
@@ -149,10 +150,17 @@ async def read_snapshot(log: EventLog, record: SessionRecord, at: int | None = N
     return await log.snapshot(record.name) if at is None else (await log.state_at(record.name, at)).snapshot()
 
 
-async def read_rows(log: EventLog, session: str, after: int, limit: int | None = None) -> list[tuple[int, bytes]]:
-    """Return the seq and the JSON of the next events after a cursor, one page at most."""
+def open_snapshots(log: EventLog, session: str, max_bytes: int) -> SnapshotSource:
+    """Return a source of snapshots in pieces of `max_bytes`, unless one entry is larger."""
+    return SnapshotSource(log.store, session, max_bytes)
+
+
+async def read_rows(
+    log: EventLog, session: str, after: int, limit: int | None = None, max_bytes: int | None = None
+) -> list[tuple[int, bytes]]:
+    """Return the seq and the JSON of the next events after a cursor: one page, of `max_bytes` unless one is larger."""
     page = log.settings.read_page
-    return await log.store.events(session, after, page if limit is None else min(page, limit))
+    return await log.store.events(session, after, page if limit is None else min(page, limit), max_bytes)
 
 
 async def read_by_seq(log: EventLog, session: str, seqs: Collection[int]) -> list[bytes]:

@@ -21,6 +21,7 @@ from callslip.api.find import hide_unreadable
 from callslip.errors import CallslipError
 from callslip.http import problems, sse
 from callslip.http.accept import accepts_gzip, accepts_html
+from callslip.http.connection import with_abort
 from callslip.http.request import Endpoint, RequestContext, Route
 from callslip.http.server import Server
 
@@ -67,7 +68,7 @@ def build(
         405: partial(_method_not_allowed, server),
         Exception: partial(_server_error, server),
     }
-    return Starlette(routes=paths, exception_handlers=handlers)
+    return with_abort(Starlette(routes=paths, exception_handlers=handlers))
 
 
 def _endpoint(server: Server, route: Route):  # pyright: ignore[reportUnknownParameterType]

@@ -1,8 +1,8 @@
 """Frames for many readers: each frame is created once, and a reader is only a number into the sequence.
 
-The frames that a reader lacks are joined into one write, and readers at the same number share it. Readers are woken at
-most fifty times a second, since a delivery costs a write, so a burst becomes a few larger writes. A reader that falls
-behind the oldest frame is disconnected and resumes with its cursor.
+The frames that a reader lacks are joined into writes of a limited size, and readers at the same number share them.
+Readers are woken at most fifty times a second, since a delivery costs a write, so a burst becomes a few larger writes.
+A reader that falls behind the oldest frame is disconnected and resumes with its cursor.
 """
 
 from __future__ import annotations
@@ -15,20 +15,23 @@ from callslip.errors import SlowReaderError
 from callslip.ledger.window import Window
 
 COALESCE_S = 0.02
+MAX_BYTES = 16 * 2**20
+PAGE_BYTES = 128 * 2**10
 
 
 class Broadcast:
     """The newest frames of a stream. After `end` no more are added."""
 
-    def __init__(self, next: int, length: int) -> None:
-        self.frames: Window[bytes] = Window(next, length)
+    def __init__(self, next: int, length: int, max_bytes: int = MAX_BYTES, page_bytes: int = PAGE_BYTES) -> None:
+        self.frames: Window[bytes] = Window(next, length, max_bytes, len)
+        self._page_bytes = page_bytes
         self.heartbeats = 0
         self.ended = False
         self.last_frame = b""
         self.wakeups = 0
         """Counts wakeups, so that a reader knows whether something happened while it was not waiting."""
         self._waiters: set[asyncio.Future[None]] = set()
-        self._joined = (-1, -1, b"")
+        self._joined = (-1, -1, 0, b"")
         self._timer: asyncio.TimerHandle | None = None
         self._woken_at = -math.inf
 
@@ -58,13 +61,14 @@ class Broadcast:
         self.heartbeats += 1
         self._wake()
 
-    def after(self, number: int) -> bytes:
-        """Return the frames from a number on, joined."""
+    def after(self, number: int) -> tuple[int, bytes]:
+        """Return the next frames from a number on, joined, and the number after them."""
         if number < self.first:
             raise SlowReaderError(number)
         if self._joined[:2] != (number, self.next):
-            self._joined = (number, self.next, b"".join(self.frames.since(number)))
-        return self._joined[2]
+            page = self.frames.since(number, self._page_bytes)
+            self._joined = (number, self.next, number + len(page), b"".join(page))
+        return self._joined[2:]
 
     def _wake_soon(self) -> None:
         """Wake the readers at once, or in a burst when `COALESCE_S` has passed since the last time."""

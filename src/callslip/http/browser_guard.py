@@ -28,6 +28,7 @@ from callslip.errors import AuthenticationError, PermissionDeniedError
 from callslip.http import problems
 from callslip.http.accept import READ_METHODS, accepts_html
 from callslip.http.access import COOKIE, has_only_cookie
+from callslip.http.connection import find_abort
 from callslip.http.origins import Hosts, Origin, Origins, parse_host, parse_origin
 from callslip.http.request import root_path
 
@@ -91,6 +92,7 @@ class BrowserGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
+        find_abort(scope, send)
         request = HTTPConnection(scope)
         try:
             origin = self._check(request)

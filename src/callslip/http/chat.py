@@ -180,7 +180,7 @@ class ChatApp:
 
     def _stream(self, context: RequestContext, request: TurnRequest) -> Response:
         headers = registry.streaming(self.format).headers
-        work = partial(streams.write_turn, self.server.hub, chat_stream.open_turn(self.server, request))
+        work = partial(streams.write_turn, chat_stream.open_turn(self.server, request))
         return context.stream(work, headers, request.session)
 
     async def history(self, context: RequestContext) -> Response:

@@ -8,7 +8,7 @@ row becomes one frame, which is sent to the readers who may see its session. A l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -77,6 +77,10 @@ TOPICS: dict[str, Topic] = {
 }
 
 
+RECORD_BYTES = 1000
+"""About how much memory the record of a session needs."""
+
+
 class LiveList:
     """A topic of a ledger, for all its readers. It is of no session."""
 
@@ -87,21 +91,31 @@ class LiveList:
         self._topic = TOPICS[name]
         self.name = name
         self.rows: Rows = {}
-        self.broadcast = Broadcast(0, limits.backlog)
-        self._sessions: Window[SessionRecord] = Window(0, limits.backlog)
+        self.broadcast = Broadcast(0, limits.backlog, limits.backlog_bytes, limits.reader_bytes)
+        self._sessions: Window[SessionRecord] = Window(0, limits.backlog, limits.backlog_bytes, lambda _: RECORD_BYTES)
+        self._page_bytes = limits.reader_bytes
 
     async def open(self) -> None:
         self.rows = await self._topic.read(self._ledger)
 
-    def list_frame(self, visible: set[int]) -> bytes:
-        """Return a frame with all rows of the sessions with these ids."""
-        rows = [msgspec.Raw(body) for session, body in self.rows.values() if session.id in visible]
-        return sse.frame(sse.encode({"topic": self.name, "rows": rows}), event="topic")
+    def list_pieces(self, rows: Rows, visible: set[int]) -> Iterator[bytes]:
+        """Yield a frame with the rows of these sessions, in pieces: all readers share the rows."""
+        pieces = [sse.frame_start(event="topic") + sse.encode({"topic": self.name, "rows": []})[:-2]]
+        size, separator = 0, b""
+        for session, body in rows.values():
+            if session.id in visible:
+                if size + len(body) > self._page_bytes:
+                    yield b"".join(pieces)
+                    pieces, size = [], 0
+                pieces += [separator, body]
+                size, separator = size + len(body), b","
+        yield b"".join([*pieces, b"]}", sse.FRAME_END])
 
     def after(self, number: int) -> list[tuple[SessionRecord, bytes]]:
-        """Return the changes from a number on: the session as it was last read, and the frame of each."""
-        self.broadcast.after(number)  # Raises if it is too far back.
-        return list(zip(self._sessions.since(number), self.broadcast.frames.since(number), strict=True))
+        """Return the next changes from a number on: the session as it was last read, and the frame of each."""
+        next, _ = self.broadcast.after(number)  # Raises if it is too far back.
+        frames = self.broadcast.frames.since(number, self._page_bytes)
+        return list(zip(self._sessions.since(number)[: next - number], frames, strict=True))
 
     async def fill(self) -> None:
         with self._ledger.log.feed.watch():

@@ -95,20 +95,16 @@ class _Session:
     def cursor(self) -> str:
         return f"{self._cursor_prefix}:{self.seq}"
 
-    async def open(self, context: RequestContext, source: streams.SessionStream, write: sse.Write) -> None:
+    async def open(self, source: streams.SessionStream, write: sse.Writer) -> None:
         """Write what the page needs before the live frames."""
         self.broadcast = source.broadcast
         if self._is_new or await source.needs_snapshot(self.seq):
-            snapshot = await context.ledger.snapshot(self.name, limit=self._limit)
-            await write(sse.frame(sse.encode(snapshot), event="snapshot"))
-            self.seq = snapshot.seq
-        async for seq, frames in source.catch_up(self.seq):
-            await write(frames)
-            self.seq = seq
+            self.seq = await source.write_snapshot(write, self._limit, has_id=False)
+        self.seq = await source.catch_up(write, self.seq)
 
     async def more(self) -> bytes:
-        data = self.broadcast.after(self.seq + 1)
-        self.seq = max(self.seq, self.broadcast.next - 1)
+        next, data = self.broadcast.after(self.seq + 1)
+        self.seq = max(self.seq, next - 1)
         return data
 
 
@@ -122,12 +118,14 @@ class _List:
         self.broadcast = source.broadcast
 
     async def open(self, write: sse.Write) -> None:
-        visible = await self._find_visible([session for session, _ in self._source.rows.values()])
-        await write(self._source.list_frame(visible))
+        rows = self._source.rows
+        visible = await self._find_visible([session for session, _ in rows.values()])
+        for piece in self._source.list_pieces(rows, visible):
+            await write(piece)
 
     async def more(self) -> bytes:
         changes = self._source.after(self._number)
-        self._number = self.broadcast.next
+        self._number += len(changes)
         visible = await self._find_visible([session for session, _ in changes])
         return b"".join([frame for session, frame in changes if session.id in visible])
 
@@ -143,21 +141,20 @@ class _List:
         return visible
 
 
-async def _write(context: RequestContext, sessions: list[_Session], topics: list[str], write: sse.Write) -> None:
+async def _write(context: RequestContext, sessions: list[_Session], topics: list[str], write: sse.Writer) -> None:
     hub = context.server.hub
-    with hub.reader():
-        async with AsyncExitStack() as stack:
-            await write(sse.retry(context.server.limits.retry_ms))
-            for session in sessions:
-                source = await stack.enter_async_context(hub.by_seq(session.name, "page"))
-                await session.open(context, source, write)
-            followed: list[Any] = [*sessions]
-            for name in topics:
-                live_list = _List(context, await stack.enter_async_context(hub.by_topic(name)))
-                await live_list.open(write)
-                followed.append(live_list)
-            await write(_cursor_frame(sessions))
-            await _follow(followed, sessions, write)
+    async with AsyncExitStack() as stack:
+        await write(sse.retry(context.server.limits.retry_ms))
+        for session in sessions:
+            source = await stack.enter_async_context(hub.by_seq(session.name, "page"))
+            await session.open(source, write)
+        followed: list[Any] = [*sessions]
+        for name in topics:
+            live_list = _List(context, await stack.enter_async_context(hub.by_topic(name)))
+            await live_list.open(write)
+            followed.append(live_list)
+        await write(_cursor_frame(sessions))
+        await _follow(followed, sessions, write)
 
 
 async def _follow(followed: list[Any], sessions: list[_Session], write: sse.Write) -> None:
@@ -165,9 +162,18 @@ async def _follow(followed: list[Any], sessions: list[_Session], write: sse.Writ
     heartbeats = [broadcast.heartbeats for broadcast in broadcasts]
     while not any(broadcast.ended for broadcast in broadcasts):
         wakeups = [broadcast.wakeups for broadcast in broadcasts]
-        data = b"".join([await source.more() for source in followed])
-        if data:
-            await write(data + _cursor_frame(sessions))
+        pending, has_data = b"", False
+        for source in followed:
+            data = await source.more()
+            if pending and len(pending) + len(data) > sse.CHUNK_BYTES:
+                await write(pending)
+                pending = b""
+            pending, has_data = pending + data, has_data or bool(data)
+        if has_data and len(pending) <= sse.CHUNK_BYTES:
+            await write(pending + _cursor_frame(sessions))
+        elif has_data:  # A large frame stays the object that all readers share.
+            await write(pending)
+            await write(_cursor_frame(sessions))
         elif heartbeats != [broadcast.heartbeats for broadcast in broadcasts]:
             await write(sse.HEARTBEAT)
         else:

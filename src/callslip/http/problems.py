@@ -13,6 +13,7 @@ from callslip import errors
 from callslip.http.schemas import to_view
 
 MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER_S = 1
 
 
 class RequestTooLargeError(errors.CallslipError):
@@ -24,7 +25,7 @@ class UnsupportedMediaTypeError(errors.CallslipError):
 
 
 class TooManyReadersError(errors.CallslipError):
-    """The server has as many readers as it allows. 503"""
+    """The server, or one principal, has as many readers as are allowed, or they hold too much data. 503"""
 
 
 class Problem(msgspec.Struct, omit_defaults=True):
@@ -92,6 +93,8 @@ def response(error: BaseException) -> Response:
     """Return the response to a request that raised."""
     document = problem(error)
     headers = {"www-authenticate": 'Bearer realm="callslip"'} if document.status == 401 else None
+    if isinstance(error, TooManyReadersError):
+        headers = {"retry-after": str(RETRY_AFTER_S)}
     return Response(msgspec.json.encode(document), document.status, headers, MEDIA_TYPE)
 
 

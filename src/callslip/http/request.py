@@ -65,6 +65,7 @@ class RequestContext:
         self.request = request
         self.path_params = request.path_params
         self.route = route
+        self._principal_id = ""
 
     # The caller
 
@@ -77,7 +78,9 @@ class RequestContext:
         """Return the caller, or raise if it may not use the session in this way."""
         required = verb or self.route.verb
         assert required is not None
-        return await self.server.gate.admit(self.request, session, required)
+        principal = await self.server.gate.admit(self.request, session, required)
+        self._principal_id = principal.id or principal.name
+        return principal
 
     async def require_authenticated(self) -> None:
         """Raise AuthenticationError for an unknown caller, before the request is validated."""
@@ -96,10 +99,13 @@ class RequestContext:
             raise NotFoundError(f"no session {name!r}")
         return record
 
-    def stream(
-        self, work: Callable[[sse.Write], Awaitable[None]], headers: Mapping[str, str], *sessions: str
-    ) -> Response:
+    def stream(self, work: sse.Work, headers: Mapping[str, str], *sessions: str) -> Response:
         """Return a stream about these sessions. It ends when the caller's rights do: a token may be revoked."""
+        hub, principal = self.server.hub, self._principal_id
+
+        async def work_as_reader(write: sse.Writer) -> None:
+            with hub.reader(principal):
+                await work(write)
 
         async def check_access() -> None:
             for name in sessions:
@@ -107,7 +113,7 @@ class RequestContext:
             if not sessions:
                 await self.admit()
 
-        return sse.Stream(work, headers, self.server.limits, check_access)
+        return sse.Stream(work_as_reader, headers, self.server.limits, hub.held, check_access)
 
     # The request
 

@@ -185,7 +185,7 @@ async def stream(context: RequestContext) -> Response:
         raise InvalidInputError("after", f"{query.format} is replayed from the start of its turn; it has no cursor")
     turn = query.turn or record.turn  # A shared stream without a turn may still be at the previous one.
     hub = context.server.hub
-    work = partial(streams.write_turn, hub, hub.by_turn(record.name, query.format, turn), is_live=query.follow)
+    work = partial(streams.write_turn, hub.by_turn(record.name, query.format, turn), is_live=query.follow)
     return context.stream(work, streaming.headers, record.name)
 
 
@@ -218,21 +218,16 @@ def parse_cursor(context: RequestContext, after: int | None) -> int | None:
 
 
 async def _write_by_seq(
-    server: Server, record: SessionRecord, format: str, after: int | None, limit: int, follow: bool, write: sse.Write
+    server: Server, record: SessionRecord, format: str, after: int | None, limit: int, follow: bool, write: sse.Writer
 ) -> None:
-    with server.hub.reader():
-        await write(sse.retry(server.limits.retry_ms))
-        async with server.hub.by_seq(record.name, format) as source:
-            if format == "entries" and (after is None or await source.needs_snapshot(after)):
-                snapshot = await server.ledger.snapshot(record.name, limit=limit)
-                await write(sse.frame(sse.encode(snapshot), event="snapshot", id=str(snapshot.seq)))
-                after = snapshot.seq
-            after = record.pruned_seq if after is None else after
-            async for seq, frames in source.catch_up(after, 0 if follow else record.last_seq):
-                await write(frames)
-                after = seq
-            if follow:
-                await streams.follow(source.broadcast, after + 1, write)
+    await write(sse.retry(server.limits.retry_ms))
+    async with server.hub.by_seq(record.name, format) as source:
+        if format == "entries" and (after is None or await source.needs_snapshot(after)):
+            after = await source.write_snapshot(write, limit, has_id=True)
+        after = record.pruned_seq if after is None else after
+        after = await source.catch_up(write, after, 0 if follow else record.last_seq)
+        if follow:
+            await streams.follow(source.broadcast, after + 1, write)
 
 
 def stream_route(path: str, endpoint: Endpoint, query: type[msgspec.Struct], *problems: int) -> Route:

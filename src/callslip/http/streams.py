@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from callslip.api.ledger import LocalLedger
-from callslip.api.sessions import load_state, load_turn, needs_snapshot, read_rows
+from callslip.api.sessions import load_state, load_turn, needs_snapshot, open_snapshots, read_rows
 from callslip.errors import CallslipError, CursorExpiredError, NotFoundError
 from callslip.formats import registry
 from callslip.formats.base import Restart, Streaming, TurnEncoder
 from callslip.http import sse
 from callslip.http.broadcast import Broadcast, wait_any
+from callslip.http.held_data import HeldData
 from callslip.http.lists import LiveList
 from callslip.http.problems import TooManyReadersError
 from callslip.model.events import Event, decode_event
@@ -27,6 +30,8 @@ from callslip.settings import Limits
 
 Key = tuple[str, ...]
 
+ENTRY_BYTES = 2048
+"""About how much memory an open entry takes without its texts."""
 PRUNE_EVENTS = 1000
 """After how many events a stream drops the entries that no event can change any more."""
 
@@ -38,14 +43,21 @@ class Hub:
         self.ledger = ledger
         self.limits = limits
         self.readers = 0
+        self.held = HeldData(limits.shared_bytes)
+        self._readers_by_principal: Counter[str] = Counter()
+        self._building = asyncio.Lock()
         self._streams: dict[Key, _OpenStream] = {}
         self._heartbeat: asyncio.Future[None] | None = None
 
     @contextlib.contextmanager
-    def reader(self) -> Generator[None]:
-        """Count a connection; raise TooManyReadersError if there are too many."""
+    def reader(self, principal: str) -> Generator[None]:
+        """Count a connection; raise TooManyReadersError if there are too many, in all or of this principal."""
         if self.readers >= self.limits.readers:
             raise TooManyReadersError(f"the server has {self.readers} readers already; try again later")
+        counts = self._readers_by_principal
+        if counts[principal] >= self.limits.principal_readers:
+            raise TooManyReadersError(f"you have {counts[principal]} readers already; close one, or try again later")
+        counts[principal] += 1
         self.readers += 1
         if self._heartbeat is None:
             self._heartbeat = asyncio.ensure_future(self._send_heartbeats())
@@ -53,6 +65,9 @@ class Hub:
             yield
         finally:
             self.readers -= 1
+            counts[principal] -= 1
+            if not counts[principal]:
+                del counts[principal]
             if not self.readers:
                 heartbeat, self._heartbeat = self._heartbeat, None
                 heartbeat.cancel()
@@ -73,7 +88,7 @@ class Hub:
         stream = self._streams.get(key)
         # A stream of a deleted session is not for the readers of a new session with its name.
         if stream is None or stream.broadcast.ended or stream.source.session_id not in (0, record.id if record else 0):
-            stream = self._streams[key] = _OpenStream(make())
+            stream = self._streams[key] = _OpenStream(make(), self._building)
         stream.readers += 1
         try:
             yield await stream.ready()
@@ -86,7 +101,11 @@ class Hub:
 
     def by_seq(self, session: str, format: str) -> contextlib.AbstractAsyncContextManager[SessionStream]:
         """Return the stream of a session's events or patches."""
-        return self.open((session, format), lambda: SessionStream(self.ledger, session, FRAMES[format], self.limits))
+
+        def make() -> SessionStream:
+            return SessionStream(self.ledger, session, FRAMES[format], self.limits, self._building)
+
+        return self.open((session, format), make)
 
     def by_turn(self, session: str, format: str, turn: str) -> contextlib.AbstractAsyncContextManager[TurnStream]:
         """Return the stream of a turn in another format."""
@@ -100,9 +119,10 @@ class Hub:
 class _OpenStream:
     """A stream with readers, and the task that fills it."""
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, building: asyncio.Lock) -> None:
         self.source = source
         self.readers = 0
+        self._building = building
         self._open_task: asyncio.Future[None] | None = None
         self._fill_task: asyncio.Task[None] | None = None
 
@@ -112,11 +132,15 @@ class _OpenStream:
 
     async def ready(self) -> Any:
         """Return the source when it is open. The first reader opens it, the others wait."""
-        opening = self._open_task = self._open_task or asyncio.ensure_future(self.source.open())
+        opening = self._open_task = self._open_task or asyncio.ensure_future(self._open())
         await asyncio.shield(opening)
         if self._fill_task is None:
             self._fill_task = asyncio.ensure_future(self._fill())
         return self.source
+
+    async def _open(self) -> None:
+        async with self._building:
+            await self.source.open()
 
     async def _fill(self) -> None:
         try:
@@ -137,9 +161,9 @@ async def follow(broadcast: Broadcast, number: int, write: sse.Write, heartbeat:
     """Write a stream from a number on until it ends, with heartbeats while nothing happens."""
     heartbeats = broadcast.heartbeats
     while True:
-        data = broadcast.after(number)
+        next, data = broadcast.after(number)
         if data:
-            number, heartbeats = broadcast.next, broadcast.heartbeats
+            number, heartbeats = next, broadcast.heartbeats
             await write(data)
         elif broadcast.ended:
             await write(broadcast.last_frame)
@@ -153,17 +177,16 @@ async def follow(broadcast: Broadcast, number: int, write: sse.Write, heartbeat:
 
 
 async def write_turn(
-    hub: Hub, opening: contextlib.AbstractAsyncContextManager[TurnStream], write: sse.Write, *, is_live: bool = True
+    opening: contextlib.AbstractAsyncContextManager[TurnStream], write: sse.Write, *, is_live: bool = True
 ) -> None:
     """Write a turn from its start, then live."""
-    with hub.reader():
-        async with opening as source:
-            number = source.broadcast.next
-            await write(source.replay())
-            if is_live:
-                await follow(source.broadcast, number, write, source.streaming.alive)
-            else:
-                await write(source.streaming.done)
+    async with opening as source:
+        number = source.broadcast.next
+        await write(source.replay())
+        if is_live:
+            await follow(source.broadcast, number, write, source.streaming.alive)
+        else:
+            await write(source.streaming.done)
 
 
 # By seq
@@ -203,16 +226,36 @@ FRAMES: dict[str, FrameKind] = {
 }
 
 
-class SessionStream:
-    """One session by seq: frame n is event n."""
+class _Page:
+    """Frames from the log up to event `last`. Readers at the same place share them."""
 
-    def __init__(self, ledger: LocalLedger, session: str, kind: FrameKind, limits: Limits) -> None:
+    __slots__ = ("__weakref__", "frames", "last")
+
+    def __init__(self, last: int, frames: bytes) -> None:
+        self.last = last
+        self.frames = frames
+
+
+class SessionStream:
+    """One session by seq: frame n is event n.
+
+    What readers need from the log is built for one of them at a time, so that many new readers do not keep the server
+    from answering other requests.
+    """
+
+    def __init__(
+        self, ledger: LocalLedger, session: str, kind: FrameKind, limits: Limits, building: asyncio.Lock
+    ) -> None:
         self._log = ledger.log
         self._session = session
         self._kind = kind
         self.session_id = 0
         self._state: SessionFold | None = None
-        self.broadcast = Broadcast(1, limits.backlog)
+        self._page_bytes = limits.reader_bytes
+        self._building = building
+        self._pages: WeakValueDictionary[int, _Page] = WeakValueDictionary()
+        self._snapshots = open_snapshots(ledger.log, session, limits.reader_bytes)
+        self.broadcast = Broadcast(1, limits.backlog, limits.backlog_bytes, limits.reader_bytes)
 
     async def open(self) -> None:
         record = await self._log.get_session(self._session)
@@ -236,20 +279,60 @@ class SessionStream:
         """Return whether a snapshot serves a reader faster than all the events that it missed."""
         return after + 1 < self.broadcast.first and await needs_snapshot(self._log, self._session, after)
 
-    async def catch_up(self, after: int, upto: int = 0) -> AsyncIterator[tuple[int, bytes]]:
-        """Yield frames from the log until the live ones begin, at least up to `upto`, with the seq of the last one."""
+    async def write_snapshot(self, write: sse.Writer, limit: int, *, has_id: bool) -> int:
+        """Write a snapshot in pieces, each read when the one before was accepted, and return its seq."""
+        async with self._building:
+            snapshot = await self._snapshots.open(limit)
+        with write.hold(snapshot, snapshot.size):
+            await write(sse.frame_start(event="snapshot", id=str(snapshot.seq) if has_id else ""))
+            async with contextlib.aclosing(snapshot.pieces()) as pieces:
+                while True:
+                    async with self._building:
+                        piece = await anext(pieces, b"")
+                    if not piece:
+                        break
+                    await write(piece)
+                    await asyncio.sleep(0)  # A fast reader must not keep others waiting.
+            await write(sse.FRAME_END)
+        return snapshot.seq
+
+    async def catch_up(self, write: sse.Writer, after: int, upto: int = 0) -> int:
+        """Write frames from the log until the live ones begin, at least up to `upto`. Return the seq of the last."""
         state: SessionFold | None = None
         while after < max(upto, self.broadcast.first - 1):
-            state = state or await self._load_state(after)
-            rows = await read_rows(self._log, self._session, after)
-            if not rows or rows[0][0] != after + 1:
-                return  # Retention removed them; the reader is disconnected and learns it when it reconnects.
-            record = await self._log.get_session(self._session)
-            if record is None or record.id != self.session_id:
-                raise CursorExpiredError(after, after)  # These events are of a new session with the same name.
-            frames = [self._kind.frame(state, decode_event(body), body) for _, body in rows]
-            after = rows[-1][0]
-            yield after, b"".join(frames)
+            async with self._building:
+                page = self._pages.get(after)
+                if page is None:
+                    if state is None or state.seq != after:
+                        state = await self._load_state(after)
+                    page = await self._build_page(after, state)
+                    if page is None:
+                        break  # Retention removed events; the reader is disconnected, and learns it when it reconnects.
+            with write.hold(state, _weigh(state) if state is not None else 0):
+                await write(page.frames)
+            after = page.last
+            await asyncio.sleep(0)
+        return after
+
+    async def _build_page(self, after: int, state: SessionFold | None) -> _Page | None:
+        rows = await read_rows(self._log, self._session, after, max_bytes=self._page_bytes)
+        if not rows or rows[0][0] != after + 1:
+            return None
+        record = await self._log.get_session(self._session)
+        if record is None or record.id != self.session_id:
+            raise CursorExpiredError(after, after)  # These events are of a new session with the same name.
+        frames = [self._kind.frame(state, decode_event(body), body) for _, body in rows]
+        if state is not None:
+            state.take_finished()
+            state.noted.clear()
+        page = self._pages[after] = _Page(rows[-1][0], b"".join(frames))
+        return page
+
+
+def _weigh(state: SessionFold) -> int:
+    """Return about how many bytes a state has that is folded further."""
+    texts = [*state.texts.values(), *([state.stream.text] if state.stream else [])]
+    return sum(text.length() - text.missing for text in texts) + ENTRY_BYTES * len(state.entries)
 
 
 # By turn
@@ -264,7 +347,7 @@ class TurnStream:
         self._turn = turn
         self.session_id = 0
         self.streaming: Streaming = registry.streaming(format)
-        self.broadcast = Broadcast(0, limits.backlog)
+        self.broadcast = Broadcast(0, limits.backlog, limits.backlog_bytes, limits.reader_bytes)
         self._state = SessionFold(session)
         self._encoder: TurnEncoder | None = None
         self._replay = (-1, b"")

@@ -23,6 +23,7 @@ from callslip.rules.streamed_text import IncompleteTextError, Proof, StreamedTex
 from callslip.store.protocol import Checkpoint, Progress, Store
 
 PAGE_ROWS = 2000
+PAGE_BYTES = 2**20
 ALL = 2**62
 """A limit or a seq beyond all entries."""
 
@@ -161,7 +162,7 @@ async def load_state(store: Store, name: str, at: Checkpoint | None, *, with_tex
 async def fold_upto(store: Store, state: SessionFold, upto: int) -> None:
     """Fold the events after a state up to a seq."""
     while state.seq < upto:
-        rows = await store.events(state.session, state.seq, min(PAGE_ROWS, upto - state.seq))
+        rows = await store.events(state.session, state.seq, min(PAGE_ROWS, upto - state.seq), PAGE_BYTES)
         if not rows:
             return
         try:

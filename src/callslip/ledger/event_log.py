@@ -197,7 +197,8 @@ class EventLog:
         record = await self.store.session(session)
         last = record.last_seq if record and upto is None else (upto or 0)
         while after < last:
-            rows = await self.store.events(session, after, min(self.settings.read_page, last - after))
+            limit = min(self.settings.read_page, last - after)
+            rows = await self.store.events(session, after, limit, self.settings.read_page_bytes)
             if not rows:
                 return
             for _, body in rows:

@@ -25,10 +25,11 @@ CLOSED = "the ledger is closed"
 class Channel:
     """The newest events of one session: those after seq `base` up to seq `last`."""
 
-    def __init__(self, session: str, record: SessionRecord | None, length: int) -> None:
+    def __init__(self, session: str, record: SessionRecord | None, length: int, max_bytes: int) -> None:
         self.session = session
         self.session_id = record.id if record else 0
-        self.events: Window[StoredEvent] = Window(record.last_seq + 1 if record else 1, length)
+        first = record.last_seq + 1 if record else 1
+        self.events: Window[StoredEvent] = Window(first, length, max_bytes, lambda stored: len(stored.body))
         self.readers = 0
         self.is_filling = self.must_fill = False
         self.error: CallslipError | None = None
@@ -166,7 +167,7 @@ class Feed:
             return self._close_deleted(channel)
         channel.session_id = record.id
         while channel.last < record.last_seq:
-            rows = await self._store.events(channel.session, channel.last, self._settings.read_page)
+            rows = await self._read_rows(channel.session, channel.last)
             if not rows:
                 return
             if not await self._is_current(channel):
@@ -199,7 +200,9 @@ class Feed:
             channel = self._channels.get(session)
         if channel is None:
             record = await self._store.session(session)
-            channel = self._channels.setdefault(session, Channel(session, record, self._settings.feed_length))
+            settings = self._settings
+            channel = Channel(session, record, settings.feed_length, settings.feed_bytes)
+            channel = self._channels.setdefault(session, channel)
         channel.readers += 1
         try:
             with self.watch():
@@ -275,8 +278,11 @@ class Feed:
                 cursor = batch[-1].event.seq
                 yield batch
 
+    async def _read_rows(self, session: str, after: int) -> list[tuple[int, bytes]]:
+        return await self._store.events(session, after, self._settings.read_page, self._settings.read_page_bytes)
+
     async def _read_stored(self, session: str, cursor: int) -> list[StoredEvent]:
-        rows = await self._store.events(session, cursor, self._settings.read_page)
+        rows = await self._read_rows(session, cursor)
         if not rows or rows[0][0] != cursor + 1:
             record = await self._store.session(session)
             raise CursorExpiredError(cursor, record.pruned_seq if record else cursor)

@@ -57,6 +57,15 @@ async def _read_current(store: Store, name: str, read: Callable[[Head], Awaitabl
             return head, result
 
 
+async def load_current(store: Store, name: str) -> Head:
+    """Return a session at its last event, without its stored entries."""
+
+    async def read_nothing(head: Head) -> None:
+        pass
+
+    return (await _read_current(store, name, read_nothing))[0]
+
+
 async def all_sessions(store: Store) -> AsyncIterator[SessionRecord]:
     """Yield every session, in pages."""
     cursor = ""

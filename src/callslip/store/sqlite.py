@@ -10,7 +10,7 @@ import hashlib
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from copy import copy
 from typing import Any, TypeVar
 
@@ -153,6 +153,25 @@ class SqliteStore:
             except UnicodeEncodeError:  # A text with lone surrogates cannot be in any row.
                 return []
 
+    def _page(self, name: str, max_bytes: int | None, session: str, start: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return rows of a number and a body: up to a size in bytes, but at least one."""
+        if max_bytes is not None:  # A body that is not part of the page is not read.
+            limit = self._count_rows(f"{name}_sizes", max_bytes, session, start, limit)
+        return self._all(name, session, start, limit)  # pyright: ignore[reportReturnType]
+
+    def _count_rows(self, name: str, max_bytes: int, *values: Any) -> int:
+        """Return how many rows, but at least one, are not larger than `max_bytes` together."""
+        count = 0
+        with translate_errors(self.path), suppress(UnicodeEncodeError):
+            cursor = self._read.execute(SQL[name], values)
+            for (size,) in cursor:
+                max_bytes -= size
+                if max_bytes < 0:
+                    break
+                count += 1
+            cursor.close()
+        return max(1, count)
+
     async def session(self, name: str) -> SessionRecord | None:
         return first(self._all("session", name), session_row)
 
@@ -163,8 +182,10 @@ class SqliteStore:
         full = len(items) == limit
         return Page(items, codec.encode([items[-1].updated_at, items[-1].id]).decode() if full else "")
 
-    async def events(self, session: str, after: int, limit: int) -> list[tuple[int, bytes]]:
-        return self._all("events", session, after, limit)  # pyright: ignore[reportReturnType]
+    async def events(
+        self, session: str, after: int, limit: int, max_bytes: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        return self._page("events", max_bytes, session, after, limit)
 
     async def call(self, call: str) -> CallRecord | None:
         return first(self._all("call", call), call_row)
@@ -322,8 +343,14 @@ class SqliteStore:
     async def entries(self, session: str, before: int, limit: int) -> list[tuple[int, bytes]]:
         return self._all("entries", session, before, limit)  # pyright: ignore[reportReturnType]
 
-    async def entries_from(self, session: str, first: int, limit: int) -> list[tuple[int, bytes]]:
-        return self._all("entries_from", session, first, limit)  # pyright: ignore[reportReturnType]
+    async def entries_from(
+        self, session: str, first: int, limit: int, max_bytes: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        return self._page("entries_from", max_bytes, session, first, limit)
+
+    async def entry_ids(self, session: str, limit: int) -> list[int]:
+        """Return the ids of the stored entries, newest first."""
+        return [row[0] for row in self._all("entry_ids", session, limit)]
 
     async def pieces(self, session: str, entry: int, field: str) -> str:
         return "".join(row[0] for row in self._all("pieces", session, entry, field))

@@ -45,6 +45,9 @@ INSERT INTO events (session, seq, body) VALUES (?, ?, ?);
 -- name: event
 SELECT body FROM events WHERE session = (SELECT id FROM sessions WHERE name = ?) AND seq = ?;
 
+-- name: events_sizes
+SELECT length(body) FROM events WHERE session = (SELECT id FROM sessions WHERE name = ?) AND seq > ? ORDER BY seq LIMIT ?;
+
 -- name: events
 SELECT seq, body FROM events WHERE session = (SELECT id FROM sessions WHERE name = ?) AND seq > ? ORDER BY seq LIMIT ?;
 
@@ -290,6 +293,12 @@ INSERT OR REPLACE INTO bases (session, seq, state) VALUES (?, ?, ?);
 
 -- name: entries
 SELECT id, body FROM entries WHERE session = (SELECT id FROM sessions WHERE name = ?) AND id < ? ORDER BY id DESC LIMIT ?;
+
+-- name: entries_from_sizes
+SELECT length(body) FROM entries WHERE session = (SELECT id FROM sessions WHERE name = ?) AND id >= ? ORDER BY id LIMIT ?;
+
+-- name: entry_ids
+SELECT id FROM entries WHERE session = (SELECT id FROM sessions WHERE name = ?) ORDER BY id DESC LIMIT ?;
 
 -- name: entries_from
 SELECT id, body FROM entries WHERE session = (SELECT id FROM sessions WHERE name = ?) AND id >= ? ORDER BY id LIMIT ?;

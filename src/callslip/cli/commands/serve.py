@@ -28,10 +28,13 @@ if TYPE_CHECKING:
     import uvicorn
 
     from callslip.api.ledger import LocalLedger
+    from callslip.settings import Limits
 
 PORT = 7890
 SHUTDOWN_S = 3
 """The time that running requests have to finish. Streams end at once, and their clients reconnect."""
+UNSENT_BYTES = 128 * 2**10
+"""How much data the kernel accepts for a connection beyond what is on its way to the client."""
 WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 STATUS = {signal.SIGINT: exit_status.INTERRUPTED, signal.SIGTERM: exit_status.TERMINATED}
 if hasattr(signal, "SIGHUP"):
@@ -120,6 +123,8 @@ def open_socket(host: str, port: int) -> Generator[socket.socket]:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=1024)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # Headers and body are two writes.
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # Else the kernel keeps megabytes for each client that reads nothing.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     except (socket.gaierror, UnicodeError):
         raise InvalidInputError("--host", f"must be an address of this machine, got {host!r}") from None
     except OSError as error:
@@ -190,16 +195,21 @@ async def _serve(info: ServerInfo, listener: socket.socket, settings: dict[str, 
 
     quiet_access_log()
     async with await open_ledger(info.location.url) as ledger:
-        server = create_server(http.standalone(ledger, info.token, mcp_app=http_app, **settings), ledger, info)
+        app = http.standalone(ledger, info.token, mcp_app=http_app, **settings)
+        server = create_server(app, ledger, info)
         await server.serve(sockets=[listener])
     return next((STATUS[number] for number in server.stop_signals), exit_status.OK)
 
 
-def create_server(app: Any, ledger: LocalLedger, info: ServerInfo) -> Any:
+def create_server(app: Any, ledger: LocalLedger, info: ServerInfo, limits: Limits | None = None) -> Any:
     """Return a server that announces itself once it listens; `stop_signals` are the signals that stopped it."""
     import asyncio
+    from functools import partial
 
     import uvicorn
+
+    from callslip.http.uvicorn_connection import UvicornConnection
+    from callslip.settings import Limits
 
     class Server(uvicorn.Server):
         """Uvicorn that ends streams first, and records the signals that stop it."""
@@ -240,6 +250,7 @@ def create_server(app: Any, ledger: LocalLedger, info: ServerInfo) -> Any:
 
     config = uvicorn.Config(
         app,
+        http=partial(UvicornConnection, limits or Limits()),  # pyright: ignore[reportArgumentType]
         ws="none",
         lifespan="off",
         log_config=None,
