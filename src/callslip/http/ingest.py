@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from typing import Annotated, Any, Literal, cast
+from collections.abc import AsyncGenerator, Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, structs
@@ -22,9 +22,10 @@ from callslip.api.sessions import list_keys, read_by_seq, write_or_create
 from callslip.errors import ConflictError, InvalidInputError
 from callslip.formats import registry
 from callslip.http import schemas
-from callslip.http.problems import UnsupportedMediaTypeError
+from callslip.http.body import MEDIA_JSON, MEDIA_LINES, parse_messages
 from callslip.http.request import RequestAccess, RequestContext, Route, json_response
 from callslip.ingest.conversations import Conversation, Conversations, joined
+from callslip.ledger.aio import LARGE_BYTES, run_off_loop
 from callslip.ledger.event_log import EventLog
 from callslip.model import codec
 from callslip.model.events import ApprovalAnswer, Chunks, Draft, Event, Raw, SessionInfo, encode_event
@@ -56,10 +57,12 @@ async def post(context: RequestContext) -> Response:
     is_new = await context.ledger.log.get_session(name) is None
     query = context.query(PostQuery)
     key = context.request.headers.get("idempotency-key", "")
-    body = await context.raw()
-    messages = list(_parse_messages(body, context.media_type))
+    body = await context.raw((MEDIA_JSON, *MEDIA_LINES))
+    is_large = len(body) >= LARGE_BYTES
+    messages = await run_off_loop(is_large, parse_messages, body, context.media_type, context.server.limits)
+    mark = await run_off_loop(is_large, codec.digest, body)
     posts = context.server.posts
-    appended = await posts.append((name, query.format, caller), messages, query, key, codec.digest(body), access)
+    appended = await posts.append((name, query.format, caller), messages, query, key, mark, access, is_large=is_large)
     return json_response(appended, 201 if is_new and appended.appended else 200)
 
 
@@ -91,6 +94,8 @@ class Posts:
         key: str,
         mark: str,
         access: RequestAccess,
+        *,
+        is_large: bool,
     ) -> schemas.Appended:
         """Append a body. A body that was posted before with the same key returns the same result."""
         session = conversation[0]
@@ -100,15 +105,11 @@ class Posts:
                 return result
             write = _Write(self._log, access, query.format, conversation[2])
             async with self._forget_on_error(conversation):
-                for message in messages:
-                    for part, part_message, drafts in conversations.read(message):
-                        part.keep(part_message, check_drafts(drafts))
+                await run_off_loop(is_large, _decode, conversations, messages, is_last=query.end)
                 if query.end:
-                    for part in conversations.all.values():
-                        part.keep(None, check_drafts(part.decoder.close("eof")))
                     self._open.pop(conversation, None)
                 if key:
-                    _set_keys(conversations, session, _key_prefix(key), mark)
+                    await run_off_loop(is_large, _set_keys, conversations, session, _key_prefix(key), mark)
                 await write.check_access(conversations)
                 await conversations.flush(write.append)
         return write.result(session, with_events=query.returns == "events")
@@ -163,6 +164,16 @@ class Posts:
             bodies = await read_by_seq(self._log, session, [record.seq for record in records])
             result.events = [msgspec.Raw(body) for body in bodies]
         return result
+
+
+def _decode(conversations: Conversations, messages: list[Any], *, is_last: bool) -> None:
+    """Decode messages into drafts that wait to be written."""
+    for message in messages:
+        for part, part_message, drafts in conversations.read(message):
+            part.keep(part_message, check_drafts(drafts))
+    if is_last:
+        for part in conversations.all.values():
+            part.keep(None, check_drafts(part.decoder.close("eof")))
 
 
 LAST_KEY_SUFFIX = "."
@@ -239,21 +250,6 @@ class _Write:
         if with_events:
             result.events = [msgspec.Raw(encode_event(event)) for event in self._events.get(session, [])]
         return result
-
-
-def _parse_messages(body: bytes, media_type: str) -> Iterator[Any]:
-    """Yield the messages of a body: a JSON array, a single message, or one per line."""
-    if media_type in ("application/x-ndjson", "application/jsonl"):
-        for number, line in enumerate(body.split(b"\n"), 1):
-            if line.strip():
-                yield codec.parse_json(line, field=f"line {number}")
-    elif media_type in ("", "application/json"):
-        value = codec.parse_json(body, field="body", max_bytes=len(body) + 1)
-        yield from cast("list[Any]", value) if isinstance(value, list) else [value]
-    else:
-        raise UnsupportedMediaTypeError(
-            f"content-type {media_type} is not supported; use application/json or application/x-ndjson"
-        )
 
 
 ROUTES = (

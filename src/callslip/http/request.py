@@ -16,8 +16,9 @@ from starlette.responses import Response
 from callslip.errors import InvalidInputError, NotFoundError, PermissionDeniedError
 from callslip.http import sse
 from callslip.http.access import Principal, Verb
+from callslip.http.body import MEDIA_JSON, parse_value
 from callslip.http.problems import RequestTooLargeError, UnsupportedMediaTypeError
-from callslip.model import codec
+from callslip.ledger.aio import LARGE_BYTES, run_off_loop
 from callslip.model.records import SessionRecord
 
 if TYPE_CHECKING:
@@ -142,9 +143,13 @@ class RequestContext:
                 raise InvalidInputError(name, "must not be null; leave it out")
         return query
 
-    async def raw(self) -> bytes:
-        """Return the body, up to the limit."""
+    async def raw(self, media_types: tuple[str, ...] = (MEDIA_JSON,)) -> bytes:
+        """Return the body, up to the limit. Raise UnsupportedMediaTypeError if the client names another media type."""
         limit = self.server.limits.body_bytes
+        if self.media_type and self.media_type not in media_types:
+            raise UnsupportedMediaTypeError(
+                f"content-type {self.media_type!r} is not supported; use {' or '.join(media_types)}"
+            )
         encoding = self.request.headers.get("content-encoding", "").strip().lower()
         if encoding not in ("", "identity"):
             raise UnsupportedMediaTypeError(
@@ -160,13 +165,17 @@ class RequestContext:
                 if size > limit:
                     break
         if size > limit:
-            raise RequestTooLargeError(f"the body is larger than {limit} bytes")
+            raise RequestTooLargeError(f"body: must be at most {limit} bytes. Send it in parts.", limit)
         return b"".join(pieces)
 
     async def body(self, kind: type[T]) -> T:
         """Return the body, decoded from JSON."""
+        raw = await self.raw() or b"null"
+        limits = self.server.limits
         try:
-            return msgspec.convert(codec.parse_json(await self.raw() or b"null", field="body"), kind)
+            return await run_off_loop(
+                len(raw) >= LARGE_BYTES, lambda: msgspec.convert(parse_value(raw, "body", limits), kind)
+            )
         except msgspec.ValidationError as error:
             raise validation_error(error, "body") from None
 

@@ -6,6 +6,7 @@ Writes go to the writer thread. `PRAGMA data_version`, which takes 4 us, shows w
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import time
@@ -49,6 +50,7 @@ from callslip.store.writer import Writer
 
 T = TypeVar("T")
 CHUNK_BYTES = 2**20
+YIELD_ROWS = 100
 MONTH_MS = 30 * 24 * 60 * 60 * 1000
 LAST = "\U0010ffff" * 200  # A prefix plus this sorts after all names with that prefix.
 
@@ -149,6 +151,13 @@ class SqliteStore:
             except UnicodeEncodeError:  # A text with lone surrogates cannot be in any row.
                 return []
 
+    async def _page(self, name: str, *values: Any) -> list[tuple[int, bytes]]:
+        """Return rows of JSON. Other tasks run after each large page, as its reader waits for nothing else."""
+        rows = self._all(name, *values)
+        if len(rows) >= YIELD_ROWS:
+            await asyncio.sleep(0)
+        return rows  # pyright: ignore[reportReturnType]
+
     async def session(self, name: str) -> SessionRecord | None:
         return first(self._all("session", name), session_row)
 
@@ -160,7 +169,7 @@ class SqliteStore:
         return Page(items, codec.encode([items[-1].updated_at, items[-1].id]).decode() if full else "")
 
     async def events(self, session: str, after: int, limit: int) -> list[tuple[int, bytes]]:
-        return self._all("events", session, after, limit)  # pyright: ignore[reportReturnType]
+        return await self._page("events", session, after, limit)
 
     async def call(self, call: str) -> CallRecord | None:
         return first(self._all("call", call), call_row)
@@ -293,10 +302,10 @@ class SqliteStore:
         return first(self._all("base", session), lambda row: Checkpoint(*row))
 
     async def entries(self, session: str, before: int, limit: int) -> list[tuple[int, bytes]]:
-        return self._all("entries", session, before, limit)  # pyright: ignore[reportReturnType]
+        return await self._page("entries", session, before, limit)
 
     async def entries_from(self, session: str, first: int, limit: int) -> list[tuple[int, bytes]]:
-        return self._all("entries_from", session, first, limit)  # pyright: ignore[reportReturnType]
+        return await self._page("entries_from", session, first, limit)
 
     async def pieces(self, session: str, entry: int, field: str) -> str:
         return "".join(row[0] for row in self._all("pieces", session, entry, field))
