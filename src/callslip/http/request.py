@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -101,13 +101,24 @@ class RequestContext:
     ) -> Response:
         """Return a stream about these sessions. It ends when the caller's rights do: a token may be revoked."""
 
-        async def check_access() -> None:
-            for name in sessions:
-                await self.admit_to(name)
-            if not sessions:
-                await self.admit()
+        async def write_while_admitted(write: sse.Write) -> None:
+            async with self.while_admitted(*sessions):
+                await work(write)
 
-        return sse.Stream(work, headers, self.server.limits, check_access)
+        return sse.Stream(write_while_admitted, headers, self.server.limits, partial(self._check_access, *sessions))
+
+    def while_admitted(self, *sessions: str) -> contextlib.AbstractAsyncContextManager[None]:
+        """Cancel the block when the caller's token is revoked, and raise AuthenticationError."""
+        revocations = self.server.revocations
+        if revocations is None:
+            return contextlib.nullcontext()
+        return revocations.cancel_when_refused(partial(self._check_access, *sessions))
+
+    async def _check_access(self, *sessions: str) -> None:
+        for name in sessions:
+            await self.admit_to(name)
+        if not sessions:
+            await self.admit()
 
     # The request
 
