@@ -101,9 +101,7 @@ async def wait_readers(ledger: LocalLedger) -> None:
 
 
 @pytest.mark.parametrize("name", ["session", "call", "claim", "submit"])
-async def test_a_revoked_token_ends_requests_that_wait(
-    tmp_path: Path, ledger: LocalLedger, url: str, name: str
-) -> None:
+async def test_a_revoked_token_ends_waiting_requests(tmp_path: Path, ledger: LocalLedger, url: str, name: str) -> None:
     """EDGE2: They get 401 at once, not at the end of the wait."""
     id, headers = await add_token(ledger, "revoked")
     etag = (await fetch(f"{url}/v1/sessions/s", headers=headers)).headers["etag"]
