@@ -78,19 +78,25 @@ lock: $(UV_FILE)
 		--no-header --no-emit-index-url --output-file requirements.lock $(ARGS) pyproject.toml
 	@$(UV) pip compile --quiet --universal --python-version 3.11 --group bench --generate-hashes \
 		--no-header --no-emit-index-url --output-file bench/peers/requirements.lock $(ARGS)
+	@echo uv==$(UV_VERSION) | $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+		--no-header --no-annotate --no-emit-index-url --output-file uv-requirements.lock -
 
 ## make clean    remove everything that the other targets installed or created
 clean:
 	@rm -rf .venv .tools .cache .hypothesis dist
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Python without ensurepip (a separate package on Debian) cannot create a venv with pip, but pip can install into a folder.
-.tools/bin/uv:
+# The file of uv must have one of the recorded hashes. Python without ensurepip (a separate package on Debian) cannot create
+# a venv with pip, but pip can install into a folder.
+INSTALL_UV = pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: --upgrade \
+	--requirement uv-requirements.lock
+.tools/bin/uv: uv-requirements.lock
 	@$(SUPPORTED)
 	@echo "installing uv $(UV_VERSION) into .tools" >&2
 	@if $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; \
-	then $(PYTHON) -m venv .tools && .tools/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION); \
-	else $(PYTHON) -m pip install --quiet --disable-pip-version-check --target .tools uv==$(UV_VERSION); fi
+	then $(PYTHON) -m venv .tools && .tools/bin/python -m $(INSTALL_UV); \
+	else $(PYTHON) -m $(INSTALL_UV) --target .tools; fi
+	@touch $@
 
 define VENV
 @$(SUPPORTED)

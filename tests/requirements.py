@@ -1181,7 +1181,78 @@ READERS = (
     ),
 )
 
+BODIES = (
+    R(
+        "BODY1",
+        "A body with too many values or messages is refused with 413 and the limit, before it is parsed.",
+        (
+            "tests/http/test_large_bodies.py::test_a_body_of_too_many_values_or_messages_is_refused",
+            "tests/http/test_large_bodies.py::test_every_route_limits_the_values_of_its_body",
+            "tests/http/test_large_bodies.py::test_commas_and_brackets_inside_strings_are_not_values",
+            "tests/model/test_codec.py::TestParseJson::test_the_scans_are_the_same_in_pieces_of_any_size",
+        ),
+    ),
+    R(
+        "BODY2",
+        "While a large body is processed, other requests are answered within 250 ms.",
+        (
+            "tests/http/test_large_bodies.py::test_a_large_body_is_processed_beside_the_event_loop",
+            "tests/http/test_large_bodies.py::test_small_bodies_need_no_thread",
+            "tests/http/test_large_bodies.py::test_another_request_is_answered_within_250_ms",
+        ),
+    ),
+    R(
+        "BODY3",
+        "While a session of 20,000 calls is exported, other requests are answered within 250 ms.",
+        (
+            "tests/http/test_large_bodies.py::test_a_large_session_is_exported_beside_the_event_loop",
+            "tests/http/test_large_bodies.py::test_another_request_is_answered_within_250_ms",
+        ),
+    ),
+)
+
+EDGES = (
+    R(
+        "EDGE1",
+        "Every route that lists 415 checks the content type of its body.",
+        (
+            "tests/http/test_media_types.py::test_another_media_type_is_refused",
+            "tests/http/test_media_types.py::test_json_may_be_named_in_any_way",
+            "tests/http/test_media_types.py::test_the_routes_with_a_body_are_complete",
+        ),
+    ),
+    R(
+        "EDGE2",
+        "A revoked token ends its streams and waiting requests at once, whichever process revokes it.",
+        (
+            "tests/http/test_revoked_tokens.py::test_a_revoked_token_ends_its_streams",
+            "tests/http/test_revoked_tokens.py::test_a_revoked_token_ends_waiting_requests",
+            "tests/http/test_revoked_tokens.py::test_a_revoked_token_ends_its_mcp_streams",
+            "tests/http/test_revoked_tokens.py::test_a_token_is_revoked_by_the_process_that_serves",
+            "tests/http/test_revoked_tokens.py::test_a_stream_that_starts_during_the_revocation_ends",
+            "tests/http/test_revoked_tokens.py::test_other_changes_do_not_end_a_stream",
+        ),
+    ),
+    R(
+        "EDGE3",
+        "uv is installed only with one of the recorded hashes.",
+        (
+            "tests/docs/test_uv.py::test_uv_is_installed_with_a_hash",
+            "tests/docs/test_uv.py::test_another_file_of_uv_is_not_installed",
+        ),
+    ),
+    R(
+        "EDGE4",
+        "Vendored files have the recorded hashes, and are those of the packages that they are from.",
+        (
+            "tests/web/test_vendored.py::test_every_vendored_file_has_its_recorded_hash",
+            "tests/web/test_vendored.py::test_vendored_files_equal_those_of_their_packages",
+            "tests/web/test_vendored.py::test_a_changed_vendored_file_is_found",
+        ),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
-    *(*ANSWERS, *POLICY, *TENANTS, *READERS),
+    *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES),
 )

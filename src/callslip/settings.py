@@ -51,6 +51,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one server."""
 
     body_bytes: int = 16 * 2**20
+    body_values: int = 250_000
+    """How many values one JSON text may have, a body or a line; all lines of a body may have twice as many."""
+    body_messages: int = 100_000
     page_rows: int = 100
     """How many items a list returns by default; `max_page_rows` is the maximum of its `limit`."""
     max_page_rows: int = 1000

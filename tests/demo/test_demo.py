@@ -459,6 +459,7 @@ class PageServer:
     def request(self, path: str, body: Any = None, token: str | None = None) -> Any:
         headers = {"authorization": f"Bearer {self.info['token'] if token is None else token}"}
         data = None if body is None else json.dumps(body).encode()
+        headers |= {} if data is None else {"content-type": "application/json"}
         request = urllib.request.Request(self.info["url"] + path, data, headers)
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
             return json.load(response)

@@ -29,6 +29,7 @@ from callslip.model.codec import (
     clean_text,
     digest,
     encode,
+    has_more_values,
     json_depth,
     parse_json,
     to_json,
@@ -257,6 +258,22 @@ class TestParseJson:
             return 1 + max(map(depth, value), default=0) if isinstance(value, list) else 0
 
         assert json_depth(encode(value)) == depth(value)
+
+    @given(values, st.integers(1, 9))
+    def test_the_scans_are_the_same_in_pieces_of_any_size(self, value: Any, size: int) -> None:
+        """BODY1: Wherever a long text is divided, also inside of strings and escapes."""
+
+        def count(value: Any) -> int:
+            if isinstance(value, dict):
+                value = list(value.values())
+            return max(1, len(value)) + sum(map(count, value)) if isinstance(value, list) else 0
+
+        data = encode(value)
+        depth = json_depth(data)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("callslip.model.codec._PIECE_BYTES", size)
+            assert json_depth(data) == depth
+            assert has_more_values(data, count(value) - 1) and not has_more_values(data, count(value))
 
     @given(st.binary())
     def test_the_depth_scan_accepts_any_bytes(self, data: bytes) -> None:

@@ -18,6 +18,7 @@ from callslip.api.access import FULL_ACCESS, Access
 from callslip.api.find import find_approval
 from callslip.errors import ConflictError, InvalidInputError, PermissionDeniedError
 from callslip.formats.registry import FORMATS
+from callslip.ledger.aio import run_off_loop
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.write import AnswerCheck, PostedAnswer
 from callslip.model import codec
@@ -49,7 +50,8 @@ async def approve(
     if record.state == "pending":
         request = await load_request(log, record)
         _check_foreign_option(record, request, chosen)
-        input = input if input is UNSET else _check_edited_input(request, input)
+        if input is not UNSET:
+            input = await run_off_loop(codec.is_large([input]), _check_edited_input, request, input)
     answer = ev.ApprovalGranted(approval=record.id, option=chosen, by=by, reason=reason, input=input)
     return await _append_answer(log, record, answer)
 

@@ -23,7 +23,7 @@ from callslip.commands.views import Claim, Command, command_view, moment
 from callslip.commands.waiters import WaiterSlot
 from callslip.errors import CommandNotFoundError, ConflictError, InvalidInputError, StaleClaimError
 from callslip.ledger import liveness
-from callslip.ledger.aio import finish_despite_cancel
+from callslip.ledger.aio import finish_despite_cancel, run_off_loop
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.validation import NUMBER_LIMIT
 from callslip.ledger.write import WriteContext, write_events
@@ -166,7 +166,8 @@ class CommandQueue(Commands):
         check_id(queue, "queue", MAX_NAME_CHARS)
         if correlation_id:
             key = key or f"command {_check_correlation_id(correlation_id)}"
-        params = None if params is None else codec.validate_json(params, "params")
+        if params is not None:
+            params = await run_off_loop(codec.is_large([params]), codec.validate_json, params, "params")
         proposal = ev.CallProposed(
             call="new:1",
             aliases=(Alias(ALIAS_NAMESPACE, correlation_id),) if correlation_id else (),

@@ -25,6 +25,7 @@ from callslip.errors import ConflictError, InvalidInputError, PermissionDeniedEr
 from callslip.ingest.answer_place import clear_answer_place
 from callslip.ingest.conversations import MAX_PENDING_DRAFTS, Conversation, Conversations
 from callslip.ingest.stored_conversation import StoredConversation
+from callslip.ledger.aio import LARGE_BYTES, run_off_loop
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.write import WriteContext, write_events
 from callslip.model import codec, ids
@@ -57,6 +58,10 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
     is_end: bool = False
     delivers_answers: bool = False
     with_events: bool = False
+
+    @property
+    def is_large(self) -> bool:
+        return self.size >= LARGE_BYTES
 
 
 class PostResult(msgspec.Struct):
@@ -119,9 +124,8 @@ class Posts:
             stored = await self._load(name, body)
         if body.chunks and body.chunks != (stored.record.chunks or body.chunks):
             raise InvalidInputError("chunks", f"{stored.record.chunks!r} since the first body. Post an end=true first.")
-        await stored.read(
-            body.messages, clear_answer_place if body.delivers_answers else list[Draft], is_end=body.is_end
-        )
+        prepare = clear_answer_place if body.delivers_answers else list[Draft]
+        await run_off_loop(body.is_large, stored.read, body.messages, prepare, is_end=body.is_end)
         write = _BodyWrite(self._log, stored, body, access, self._owner if is_claimed else "")
         if write.needs_claim and not is_claimed:
             raise _StaleConversationError
@@ -273,7 +277,7 @@ class _BodyWrite:
         body, conversations = self._body, self._stored.conversations
         await self._access.require_write(self._name.session)
         if body.key:
-            _set_keys(conversations, _key_prefix(body.key), body.digest)
+            await run_off_loop(body.is_large, _set_keys, conversations, _key_prefix(body.key), body.digest)
         await self._check(conversations)
         self._change = await self._stored.change(body.messages, body.size, is_end=body.is_end)
         await conversations.flush(self._append)

@@ -10,6 +10,7 @@ from callslip.api.export import check_position
 from callslip.errors import ConflictError, CursorExpiredError, InvalidInputError
 from callslip.formats import registry
 from callslip.ledger import queries
+from callslip.ledger.aio import LARGE_HISTORY, run_off_loop
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.snapshot_pages import SnapshotSource
 from callslip.model.entries import Entry, Info, Snapshot
@@ -133,7 +134,8 @@ async def read_messages(
     encode = registry.encoder(format)
     if limit is None:
         snapshot = await read_snapshot(log, record, at)
-        return MessagePage(encode(snapshot), snapshot.seq, "")
+        messages = await run_off_loop(len(snapshot.entries) >= LARGE_HISTORY, encode, snapshot)
+        return MessagePage(messages, snapshot.seq, "")
     newest_first = registry.find(format).newest_first
     page = await queries.messages(log.store, record.name, encode, limit=limit, cursor=cursor, newest_first=newest_first)
     return MessagePage(page.messages, page.seq, page.cursor)
@@ -141,7 +143,8 @@ async def read_messages(
 
 async def read_document(log: EventLog, record: SessionRecord, format: str, at: int | None = None) -> bytes:
     """Return a session as one document of a format that has no list of messages."""
-    return registry.document(format)(await read_snapshot(log, record, at))
+    snapshot = await read_snapshot(log, record, at)
+    return await run_off_loop(len(snapshot.entries) >= LARGE_HISTORY, registry.document(format), snapshot)
 
 
 async def read_snapshot(log: EventLog, record: SessionRecord, at: int | None = None) -> Snapshot:

@@ -32,7 +32,10 @@ async def list_tokens(log: EventLog) -> list[TokenRecord]:
 
 
 async def revoke_token(log: EventLog, id_or_prefix: str) -> TokenRecord:
-    """Delete a token by its id. The message does not repeat the input, which may be the token itself."""
+    """Delete a token by its id, which ends its open streams in every process that serves this ledger.
+
+    The message of an error does not repeat the input, which may be the token itself.
+    """
     tokens = await log.store.tokens()
     matches = [record for record in tokens if record.id == id_or_prefix]
     matches = matches or [record for record in tokens if record.id.startswith(id_or_prefix)]
@@ -41,6 +44,7 @@ async def revoke_token(log: EventLog, id_or_prefix: str) -> TokenRecord:
         raise AmbiguousIdError(f"{id_or_prefix!r} is ambiguous: matches {', '.join(names)}", names)
     if not matches or not await log.store.drop_token(matches[0].id):
         raise NotFoundError("no such token; callslip admin token ls lists them")
+    log.feed.notice_change()
     return matches[0]
 
 

@@ -114,7 +114,8 @@ async def wait_ended(context: RequestContext, record: CallRecord, wait: float) -
     if not wait or record.state in TERMINAL_STATES:
         return record
     try:
-        return await context.ledger.wait(record.id, wait)
+        async with context.while_admitted(record.session):
+            return await context.ledger.wait(record.id, wait)
     except WaitTimeoutError:
         return await find_call(context.ledger.log, record.id)
     except CursorExpiredError:

@@ -28,7 +28,6 @@ from callslip.http.app import build
 from callslip.http.browser_guard import BrowserGuard
 from callslip.http.chat_request import ChatRequest, Decision
 from callslip.http.chat_stream import TurnRequest, waits_for_client
-from callslip.http.problems import UnsupportedMediaTypeError
 from callslip.http.request import RequestAccess, RequestContext, Route, json_response, root_path
 from callslip.http.server import Server
 from callslip.http.turn_runner import Chat, Handler, TurnRunner
@@ -78,8 +77,6 @@ class ChatApp:
 
     async def post(self, context: RequestContext) -> Response:
         """Start a turn with a prompt, or pass answers to the calls that wait for them. Stream the turn."""
-        if context.media_type not in ("", "application/json"):
-            raise UnsupportedMediaTypeError(f"content-type {context.media_type} is not supported; use application/json")
         body = await context.body(dict[str, Any])
         request = chat_request.parse(self.format, body)
         name = check_session_name(request.chat)

@@ -87,7 +87,8 @@ async def submit(context: RequestContext) -> Response:
         key=f"http {key}" if key else "",
         wait=wait,
     )
-    command = await context.server.commands.submit_as(access, body.action, body.params, options)
+    async with context.while_admitted(body.session) if wait else contextlib.nullcontext():
+        command = await context.server.commands.submit_as(access, body.action, body.params, options)
     if not wait:
         return json_response(Queued("queued", command.correlation_id), 202)
     if not await access.allows(body.session, "read"):
@@ -170,11 +171,17 @@ async def claim(context: RequestContext) -> Response:
     )
     access = RequestAccess(context, ACCESS_TTL_S)
     claiming = context.server.commands.claim_as(access, body.client, options)
-    claim = await race(claiming, _wait_disconnected(context))
+    claim = await race(claiming, _wait_gone(context, body.session))
     if claim is not None and _is_disconnected(context):  # Both at once: the worker would not receive it.
         await context.server.commands.release(claim.call, claim.fence, "its worker disconnected")
         claim = None
     return json_response(claim) if claim is not None else Response(None, 204)
+
+
+async def _wait_gone(context: RequestContext, session: str) -> None:
+    """Wait until the worker disconnects; raise AuthenticationError when its token is revoked."""
+    async with context.while_admitted(*([session] if session else [])):
+        await _wait_disconnected(context)
 
 
 async def _wait_disconnected(context: RequestContext) -> None:

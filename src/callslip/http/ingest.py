@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -12,8 +11,9 @@ from starlette.responses import Response
 from callslip.api.posts import Body
 from callslip.formats import registry
 from callslip.http import schemas
-from callslip.http.problems import UnsupportedMediaTypeError
+from callslip.http.body import MEDIA_JSON, MEDIA_LINES, parse_messages
 from callslip.http.request import RequestContext, Route, json_response
+from callslip.ledger.aio import LARGE_BYTES, run_off_loop
 from callslip.model import codec
 from callslip.model.events import Chunks, decode_event
 from callslip.model.names import check_session_name
@@ -46,12 +46,12 @@ async def post(context: RequestContext) -> Response:
     name = check_session_name(context.path_params["session"])
     record, principal = await context.admit_to(name, "write")
     query = context.query(PostQuery)
-    body = await context.raw()
-    messages = list(_parse_messages(body, context.media_type))
+    body = await context.raw((MEDIA_JSON, *MEDIA_LINES))
+    is_large = len(body) >= LARGE_BYTES
     posted = Body(
-        messages=messages,
+        messages=await run_off_loop(is_large, parse_messages, body, context.media_type, context.server.limits),
         size=len(body),
-        digest=codec.digest(body),
+        digest=await run_off_loop(is_large, codec.digest, body),
         key=context.request.headers.get("idempotency-key", ""),
         chunks=query.chunks,
         is_end=query.end,
@@ -75,21 +75,6 @@ async def post(context: RequestContext) -> Response:
 
 def _make_receipt(event: bytes) -> Any:
     return event_receipt(decode_event(event))
-
-
-def _parse_messages(body: bytes, media_type: str) -> Iterator[Any]:
-    """Yield the messages of a body: a JSON array, a single message, or one per line."""
-    if media_type in ("application/x-ndjson", "application/jsonl"):
-        for number, line in enumerate(body.split(b"\n"), 1):
-            if line.strip():
-                yield codec.parse_json(line, field=f"line {number}")
-    elif media_type in ("", "application/json"):
-        value = codec.parse_json(body, field="body", max_bytes=len(body) + 1)
-        yield from cast("list[Any]", value) if isinstance(value, list) else [value]
-    else:
-        raise UnsupportedMediaTypeError(
-            f"content-type {media_type} is not supported; use application/json or application/x-ndjson"
-        )
 
 
 ROUTES = (

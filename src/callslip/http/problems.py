@@ -17,7 +17,11 @@ RETRY_AFTER_S = 1
 
 
 class RequestTooLargeError(errors.CallslipError):
-    """The body is larger than the limit. 413"""
+    """The body is larger than a limit. 413"""
+
+    def __init__(self, message: str, limit: int) -> None:
+        super().__init__(message)
+        self.limit = limit
 
 
 class UnsupportedMediaTypeError(errors.CallslipError):
@@ -78,7 +82,7 @@ def problem(error: BaseException) -> Problem:
     problem = Problem(type=f"urn:callslip:{kind}", title=title_of(status), status=status, detail=detail)
     if isinstance(error, errors.InvalidInputError):
         problem.field, problem.limit = error.field, error.limit
-    elif isinstance(error, errors.QueueFullError):
+    elif isinstance(error, errors.QueueFullError | RequestTooLargeError):
         problem.limit = error.limit
     elif isinstance(error, errors.CommandNotFoundError):
         problem.correlation_id, problem.final = error.correlation_id, True

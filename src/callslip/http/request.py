@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -17,8 +17,9 @@ from callslip.api.access import Writer
 from callslip.errors import InvalidInputError, NotFoundError, PermissionDeniedError
 from callslip.http import sse
 from callslip.http.access import Principal, Verb
+from callslip.http.body import MEDIA_JSON, parse_value
 from callslip.http.problems import RequestTooLargeError, UnsupportedMediaTypeError
-from callslip.model import codec
+from callslip.ledger.aio import LARGE_BYTES, run_off_loop
 from callslip.model.records import SessionRecord
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class RequestContext:
         required = verb or self.route.verb
         assert required is not None
         principal = await self.server.gate.admit(self.request, session, required)
-        self._principal_id = principal.id or principal.name
+        self._principal_id = principal.caller
         return principal
 
     async def require_authenticated(self) -> None:
@@ -103,17 +104,26 @@ class RequestContext:
         """Return a stream about these sessions. It ends when the caller's rights do: a token may be revoked."""
         hub, principal = self.server.hub, self._principal_id
 
-        async def work_as_reader(write: sse.Writer) -> None:
+        async def write_while_admitted(write: sse.Writer) -> None:
             with hub.reader(principal):
-                await work(write)
+                async with self.while_admitted(*sessions):
+                    await work(write)
 
-        async def check_access() -> None:
-            for name in sessions:
-                await self.admit_to(name)
-            if not sessions:
-                await self.admit()
+        check_access = partial(self._check_access, *sessions)
+        return sse.Stream(write_while_admitted, headers, self.server.limits, hub.held, check_access)
 
-        return sse.Stream(work_as_reader, headers, self.server.limits, hub.held, check_access)
+    def while_admitted(self, *sessions: str) -> contextlib.AbstractAsyncContextManager[None]:
+        """Cancel the block when the caller's token is revoked, and raise AuthenticationError."""
+        revocations = self.server.revocations
+        if revocations is None:
+            return contextlib.nullcontext()
+        return revocations.cancel_when_refused(partial(self._check_access, *sessions))
+
+    async def _check_access(self, *sessions: str) -> None:
+        for name in sessions:
+            await self.admit_to(name)
+        if not sessions:
+            await self.admit()
 
     # The request
 
@@ -149,9 +159,13 @@ class RequestContext:
                 raise InvalidInputError(name, "must not be null; leave it out")
         return query
 
-    async def raw(self) -> bytes:
-        """Return the body, up to the limit."""
+    async def raw(self, media_types: tuple[str, ...] = (MEDIA_JSON,)) -> bytes:
+        """Return the body, up to the limit. Raise UnsupportedMediaTypeError if the client names another media type."""
         limit = self.server.limits.body_bytes
+        if self.media_type and self.media_type not in media_types:
+            raise UnsupportedMediaTypeError(
+                f"content-type {self.media_type!r} is not supported; use {' or '.join(media_types)}"
+            )
         encoding = self.request.headers.get("content-encoding", "").strip().lower()
         if encoding not in ("", "identity"):
             raise UnsupportedMediaTypeError(
@@ -167,13 +181,17 @@ class RequestContext:
                 if size > limit:
                     break
         if size > limit:
-            raise RequestTooLargeError(f"the body is larger than {limit} bytes")
+            raise RequestTooLargeError(f"body: must be at most {limit} bytes. Send it in parts.", limit)
         return b"".join(pieces)
 
     async def body(self, kind: type[T]) -> T:
         """Return the body, decoded from JSON."""
+        raw = await self.raw() or b"null"
+        limits = self.server.limits
         try:
-            return msgspec.convert(codec.parse_json(await self.raw() or b"null", field="body"), kind)
+            return await run_off_loop(
+                len(raw) >= LARGE_BYTES, lambda: msgspec.convert(parse_value(raw, "body", limits), kind)
+            )
         except msgspec.ValidationError as error:
             raise validation_error(error, "body") from None
 

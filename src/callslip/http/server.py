@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from callslip.api.ledger import LocalLedger
 from callslip.api.posts import Posts
-from callslip.http.access import Authorizer
+from callslip.http.access import Authorizer, TokenAuthorizer
 from callslip.http.metrics import Metrics
 from callslip.http.prompts import Answers, Prompts
 from callslip.http.request import Route
+from callslip.http.revocations import Revocations
 from callslip.http.streams import Hub
 from callslip.settings import Limits
 
@@ -22,6 +23,7 @@ class Server:
         self.commands = ledger.commands
         self.gate = gate
         self.limits = limits or Limits()
+        self.revocations = Revocations(ledger.log) if isinstance(gate, TokenAuthorizer) else None
         self.hub = Hub(ledger, self.limits)
         self.posts = Posts(ledger.log)
         self.prompts = Prompts(ledger, answers)

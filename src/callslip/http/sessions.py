@@ -98,7 +98,9 @@ async def session(context: RequestContext) -> Response:
     _check_query(context, record, query)
     etag = _etag(record, query)
     if context.has_version(etag):
-        if not await _wait_changed(context, record, query.wait):
+        async with context.while_admitted(record.name):
+            has_changed = await _wait_changed(context, record, query.wait)
+        if not has_changed:
             return Response(None, 304, {"etag": etag})
         record = await context.session(record.name)
         etag = _etag(record, query)

@@ -24,6 +24,7 @@ from callslip.http.broadcast import Broadcast, wait_any
 from callslip.http.held_data import HeldData
 from callslip.http.lists import LiveList
 from callslip.http.problems import TooManyReadersError
+from callslip.ledger.aio import LARGE_HISTORY, run_off_loop
 from callslip.model.events import Event, decode_event
 from callslip.rules.fold import SessionFold
 from callslip.settings import Limits
@@ -360,10 +361,16 @@ class TurnStream:
         exists = self._turn in ("", info.turn, info.last_turn)
         if not exists and not any(entry.turn == self._turn for entry in self._state.entries.values()):
             raise NotFoundError(f"no turn {self._turn!r} in session {self._session!r}")
-        self._encoder = self.streaming.encoder(self._state, self._turn)
-        self._encoder.opening()
+        self._encoder = await run_off_loop(len(self._state.entries) >= LARGE_HISTORY, self._open_encoder)
         if self._encoder.finished:
             self.broadcast.end(self.streaming.done)
+
+    def _open_encoder(self) -> TurnEncoder:
+        """Return an encoder that has encoded the turn so far, and prepare the replay for its first readers."""
+        encoder = self.streaming.encoder(self._state, self._turn)
+        encoder.opening()
+        self.replay()
+        return encoder
 
     def replay(self) -> bytes:
         """Return the turn from its start up to now, encoded once for all readers that join at this point."""

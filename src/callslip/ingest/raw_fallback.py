@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import structs, to_builtins
 
 from callslip.errors import InvalidInputError
+from callslip.ledger.aio import run_off_loop
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import CallEvent, Draft
@@ -55,7 +56,8 @@ async def _append_raw(
     if isinstance(refused[0].event, ev.Raw):
         return error
     # At the end of a stream there is no message: keep the drafts themselves.
-    body = codec.to_json([to_builtins(draft.event) for draft in refused] if message is None else message)
+    original = [to_builtins(draft.event) for draft in refused] if message is None else message
+    body = await run_off_loop(codec.is_large([original]), codec.to_json, original)
     try:
         await append([structs.replace(refused[0], event=ev.Raw(format=format, body=body), witness=False)])
     except InvalidInputError as raw_error:

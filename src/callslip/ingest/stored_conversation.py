@@ -9,8 +9,7 @@ but the decoders read the messages as they are: they compare repeated texts.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -18,18 +17,15 @@ from msgspec import structs
 
 from callslip.errors import InvalidInputError
 from callslip.formats import registry
-from callslip.ingest.conversations import Conversation, Conversations, joined
+from callslip.ingest.conversations import Conversations, joined
 from callslip.ingest.decoder_state import StateMismatchError
+from callslip.ledger.aio import LARGE_BYTES, run_off_loop
 from callslip.model import codec
 from callslip.model.events import Chunks, Draft
 from callslip.model.records import ConversationChange, ConversationName, ConversationRecord
 from callslip.rules.redaction import Redactor
 from callslip.store.protocol import Store
 
-BATCH_MESSAGES = 500
-"""How many messages are read before other tasks get a turn."""
-LARGE_BYTES = 256 * 1024
-"""Larger states and bodies are encoded in a thread."""
 MAX_EARLY_STATE_BYTES = 64 * 1024
 """A state up to this size is stored after each body with a secret: masked input would not be the same input."""
 
@@ -56,24 +52,27 @@ class StoredConversation:
 
     async def load(self, store: Store) -> None:
         """Read the stored state and the bodies after it, whose events are in the log; without a state, all bodies."""
-        after = 0
-        if self.record.state:
+        after, state = 0, self.record.state
+        if state:
             try:
-                await self._in_thread(len(self.record.state), self._load_state, self.record.state)
+                await run_off_loop(len(state) >= LARGE_BYTES, self._load_state, state)
                 after = self.record.state_version
             except StateMismatchError:  # It was stored by another version, or is damaged.
                 self.conversations = self._new_conversations()
-        for body in await store.inputs(self.name, after):
-            self._input_bytes += len(body)
+        inputs = await store.inputs(self.name, after)
+        self._input_bytes = sum(map(len, inputs))
+        await run_off_loop(self._input_bytes >= LARGE_BYTES, self._load_inputs, inputs)
+
+    def _load_inputs(self, inputs: list[bytes]) -> None:
+        for body in inputs:
             try:
                 messages = codec.parse_json(body, max_bytes=len(body) + 1, max_depth=codec.MAX_DEPTH + 1)
             except InvalidInputError:  # It is damaged; the others are still of use.
                 continue
             if isinstance(messages, list):
-                read = cast("list[Any]", messages)
-                self._mask(read)  # It remembers how the last text ends.
-                async for _ in self._decode(read):
-                    pass
+                self._mask(cast("list[Any]", messages))  # It remembers how the last text ends.
+                for message in cast("list[Any]", messages):
+                    self.conversations.read(message)
 
     def _load_state(self, state: bytes) -> None:
         try:
@@ -82,35 +81,28 @@ class StoredConversation:
             raise StateMismatchError(str(error)) from error
         self.conversations.load(memory)
 
-    def _dump_state(self, _: None) -> bytes:
+    def _dump_state(self) -> bytes:
         return msgspec.msgpack.encode((self.conversations.dump(self._redactor.mask), self._text_before))
 
-    async def read(self, messages: list[Any], check: Callable[[list[Draft]], list[Draft]], *, is_end: bool) -> None:
-        """Read a body. Its drafts wait to be written."""
-        async for part, message, drafts in self._decode(messages):
-            part.keep(message, check(drafts))
+    def read(self, messages: list[Any], prepare: Callable[[list[Draft]], list[Draft]], *, is_end: bool) -> None:
+        """Read a body. Its drafts wait to be written, after `prepare` has changed them."""
+        for message in messages:
+            for part, part_message, drafts in self.conversations.read(message):
+                part.keep(part_message, prepare(drafts))
         if is_end:
             for part, drafts in self.conversations.close("eof"):
-                part.keep(None, check(drafts))
-
-    async def _decode(self, messages: list[Any]) -> AsyncIterator[tuple[Conversation, Any, list[Draft]]]:
-        for message in messages:
-            for decoded in self.conversations.read(message):
-                yield decoded
-            self._message_count += 1
-            if not self._message_count % BATCH_MESSAGES:
-                await asyncio.sleep(0)
+                part.keep(None, prepare(drafts))
 
     async def change(self, messages: list[Any], size: int, *, is_end: bool) -> ConversationChange | None:
         """Return what to store after a body was read; None if nothing changed."""
         if is_end:
             return ConversationChange(is_ended=True) if self.record.version else None
-        masked = await self._in_thread(size, self._mask, messages)
+        masked = await run_off_loop(size >= LARGE_BYTES, self._mask, messages)
         limit = MAX_EARLY_STATE_BYTES if masked is not messages else self._input_bytes + size
         if len(self.record.state) > limit:
             return ConversationChange(chunks=self.record.chunks, input=codec.encode(masked))
         holds_input = self.conversations.holds_input()
-        state = await self._in_thread(len(self.record.state), self._dump_state, None)
+        state = await run_off_loop(len(self.record.state) >= LARGE_BYTES, self._dump_state)
         if state == self.record.state and not self._input_bytes and not holds_input:
             return None
         kept_input = codec.encode(masked) if holds_input else b""
@@ -143,7 +135,3 @@ class StoredConversation:
         else:
             self._input_bytes += len(change.input)
         self.record = structs.replace(self.record, version=version)
-
-    async def _in_thread(self, size: int, work: Callable[[Any], Any], value: Any) -> Any:
-        """Return the result of a function, which runs in a thread if the data is large."""
-        return work(value) if size < LARGE_BYTES else await asyncio.to_thread(work, value)

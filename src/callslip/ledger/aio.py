@@ -1,14 +1,38 @@
-"""asyncio helpers: wait despite cancellation, run work until something else happens first, cancel tasks."""
+"""asyncio helpers: wait despite cancellation, race two coroutines, run large work in a thread, cancel tasks."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
 S = TypeVar("S")
+P = ParamSpec("P")
+
+LARGE_BYTES = 64 * 2**10
+LARGE_COUNT = 1000
+LARGE_HISTORY = 100
+"""Work on JSON of this many bytes, on this many events or entries, or on a history of this many entries is large."""
+MAX_WORK_THREADS = 2  # Threads compete with the event loop for the interpreter; more of them would delay it.
+
+
+@cache
+def _work_threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(MAX_WORK_THREADS, "large-work")
+
+
+async def run_off_loop(is_large: bool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the result of `work`: large work runs in a thread, so that the event loop answers others meanwhile.
+
+    Small work runs here, because a thread costs more than it. If the caller is cancelled, the thread still finishes.
+    """
+    if not is_large:
+        return work(*args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_work_threads(), partial(work, *args, **kwargs))
 
 
 async def wait_despite_cancel(*futures: asyncio.Future[Any]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from callslip.errors import CursorExpiredError, InvalidInputError, NotFoundError
+from callslip.ledger.aio import LARGE_COUNT, run_off_loop
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.entries import AnyEntry, Entry, Info, Message, PermissionRequest, Thought, ToolCall
@@ -24,6 +25,8 @@ from callslip.store.protocol import Checkpoint, Progress, Store
 
 PAGE_ROWS = 2000
 PAGE_BYTES = 2**20
+LARGE_PAGE_BYTES = 2**20
+"""A page of events of this size is folded in a thread."""
 ALL = 2**62
 """A limit or a seq beyond all entries."""
 
@@ -73,16 +76,15 @@ def encode_state(state: SessionFold) -> bytes:
         )
         for key, t in open_texts(state).items()
     ]
-    entries = [msgspec.structs.replace(entry) for entry in state.entries.values()]
-    for entry in entries:
-        for text in texts:
-            if text.entry == entry.id:
-                setattr(entry, text.field, "")
+    copies = {entry.id: msgspec.structs.replace(entry) for entry in state.entries.values()}
+    for text in texts:
+        if text.entry in copies:
+            setattr(copies[text.entry], text.field, "")
     stream = state.stream
     saved = CheckpointState(
         seq=state.seq,
         info=state.info,
-        entries=entries,  # pyright: ignore[reportArgumentType]
+        entries=list(copies.values()),  # pyright: ignore[reportArgumentType]
         texts=texts,
         stream=(stream.entry.id, stream.source, stream.chunks, stream.plain is not None) if stream else None,
         proven=[(*key, proof) for key, proof in state.proven.items()],
@@ -165,11 +167,17 @@ async def fold_upto(store: Store, state: SessionFold, upto: int) -> None:
         rows = await store.events(state.session, state.seq, min(PAGE_ROWS, upto - state.seq), PAGE_BYTES)
         if not rows:
             return
-        try:
-            events = [parse_event(body) for _, body in rows]
-        except codec.DECODE_ERRORS:
-            events = [decode_event(body) for _, body in rows]
-        state.fold(events)
+        bodies = [body for _, body in rows]
+        is_large = len(bodies) >= LARGE_COUNT or sum(map(len, bodies)) >= LARGE_PAGE_BYTES
+        await run_off_loop(is_large, _fold_bodies, state, bodies)
+
+
+def _fold_bodies(state: SessionFold, bodies: list[bytes]) -> None:
+    try:
+        events = [parse_event(body) for body in bodies]
+    except codec.DECODE_ERRORS:
+        events = [decode_event(body) for body in bodies]
+    state.fold(events)
 
 
 StoredLengths = dict[TextKey, tuple[int, int, int]]
@@ -195,11 +203,12 @@ async def project(store: Store, name: str) -> int | None:
                 head = await store.pieces(name, entry.id, field)
                 setattr(entry, field, head + getattr(entry, field))
     pieces, dropped = _new_pieces(state, lengths)
+    is_large = len(finished) + len(state.entries) >= LARGE_COUNT
     progress = Progress(
         session=name,
         after=at.seq if at else 0,
-        checkpoint=Checkpoint(state.seq, VERSION, encode_state(state)),
-        entries=[(entry.id, encode(entry)) for entry in finished],
+        checkpoint=Checkpoint(state.seq, VERSION, await run_off_loop(is_large, encode_state, state)),
+        entries=await run_off_loop(is_large, lambda: [(entry.id, encode(entry)) for entry in finished]),
         notes=list(state.noted.items()),
         pieces=pieces,
         dropped=dropped,

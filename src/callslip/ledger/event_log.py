@@ -17,9 +17,9 @@ from msgspec import structs
 
 from callslip.errors import CallslipError, NotFoundError, SlowReaderError, StoreError
 from callslip.ledger import checkpoint, liveness, queries
-from callslip.ledger.aio import cancel_all
+from callslip.ledger.aio import cancel_all, run_off_loop
 from callslip.ledger.feed import Feed
-from callslip.ledger.validation import DraftValidator
+from callslip.ledger.validation import DraftValidator, has_many_values
 from callslip.ledger.write import AnswerCheck, WriteContext, write_events
 from callslip.model.entries import Patch, Snapshot
 from callslip.model.events import MAY_BE_LARGE, Blob, Draft, Event, TurnEnded, decode_event
@@ -126,16 +126,30 @@ class EventLog:
         check_answer: AnswerCheck | None = None,
     ) -> Awaitable[T]:
         """Validate drafts and return the result of `work` over them, decided in one transaction."""
-        validate = self._validator.validate
-        valid = [validate(draft) for draft in drafts]
         context = self._contexts.get((source, owner, strict)) or self.write_context(
             source=source, owner=owner, strict=strict
         )
         if caller is not None:
             context = structs.replace(context, caller=caller, check_answer=check_answer)
+        if has_many_values(drafts):
+            return self._transact_many_values(drafts, work, context)
+        valid = self._validate_all(drafts)
         if owner or [draft for draft in valid if type(draft.event) in MAY_BE_LARGE]:
             return self._transact_prepared(valid, work, context)
         return self.store.transact(lambda unit: work(unit, valid, context))
+
+    def _validate_all(self, drafts: Sequence[Event | Draft]) -> list[Draft]:
+        validate = self._validator.validate
+        return [validate(draft) for draft in drafts]
+
+    async def _transact_many_values(
+        self,
+        drafts: Sequence[Event | Draft],
+        work: Callable[[UnitOfWork, list[Draft], WriteContext], T],
+        context: WriteContext,
+    ) -> T:
+        valid = await run_off_loop(True, self._validate_all, drafts)
+        return await self._transact_prepared(valid, work, context)
 
     async def _transact_prepared(
         self, valid: list[Draft], work: Callable[[UnitOfWork, list[Draft], WriteContext], T], context: WriteContext

@@ -229,6 +229,11 @@ class Feed:
         """Wait until a process has written to the store. Changes of other processes are found inside `watch`."""
         await _wait_in(self._change_waiters, self._error())
 
+    def notice_change(self) -> None:
+        """Wake all who wait for a change, after one that is no event."""
+        self._resolve_change_waiters()
+        _resolve(list(self._external_waiters))
+
     async def wait_external_change(self) -> None:
         """Wait until another process may have written to the store."""
         await _wait_in(self._external_waiters, self._error())
@@ -251,8 +256,7 @@ class Feed:
             with contextlib.suppress(StoreError):  # The disk may recover; readers wait for it.
                 if await self._store.changed() or self._is_behind:
                     self._is_behind = False
-                    self._resolve_change_waiters()
-                    _resolve(list(self._external_waiters))
+                    self.notice_change()
                     for channel in list(self._channels.values()):
                         self._fill_soon(channel)
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from callslip.errors import InvalidInputError
+from callslip.ledger.aio import LARGE_COUNT, LARGE_HISTORY, run_off_loop
 from callslip.ledger.checkpoint import ALL, fold_upto, load_checkpoint, load_session, load_state, read_entry, state_at
 from callslip.model import codec
 from callslip.model.entries import Entry, Info, Snapshot
@@ -92,8 +93,15 @@ async def _read_stored(store: Store, head: Head, before: int, limit: int) -> lis
     """Return stored entries older than `before`, newest first."""
     if head.at is None:
         return []
-    rows = await store.entries(head.session.name, before, limit)
-    return [_with_note(read_entry(body), head.state.noted.get(entry_id)) for entry_id, body in rows]
+    rows: list[tuple[int, bytes]] = []
+    while limit > 0 and (page := await store.entries(head.session.name, before, min(limit, LARGE_COUNT))):
+        rows += page
+        before, limit = page[-1][0], limit - len(page)
+    notes = head.state.noted
+    return await run_off_loop(
+        len(rows) >= LARGE_COUNT,
+        lambda: [_with_note(read_entry(body), notes.get(entry_id)) for entry_id, body in rows],
+    )
 
 
 def _with_note(entry: Entry, note: dict[str, Any] | None) -> Entry:
@@ -172,8 +180,9 @@ async def messages(
         raise InvalidInputError("cursor", "not valid for this list")
 
     async def read_page(head: Head) -> tuple[list[Any], str]:
-        def encode_block(block: list[Entry]) -> list[Any]:
-            encoded = encode(Snapshot(name, head.state.seq, head.state.info, block))
+        async def encode_block(block: list[Entry]) -> list[Any]:
+            snapshot = Snapshot(name, head.state.seq, head.state.info, block)
+            encoded = await run_off_loop(len(block) >= LARGE_HISTORY, encode, snapshot)
             return encoded[::-1] if newest_first else encoded
 
         head.state.render()
@@ -184,12 +193,17 @@ async def messages(
 
 
 async def _read_page(
-    store: Store, head: Head, encode_block: Callable[[list[Entry]], list[Any]], limit: int, first: int, left: int
+    store: Store,
+    head: Head,
+    encode_block: Callable[[list[Entry]], Awaitable[list[Any]]],
+    limit: int,
+    first: int,
+    left: int,
 ) -> tuple[list[Any], str]:
     """Return the messages in order, and the cursor to older ones."""
     page: list[Any] = []
     async for block in _blocks_backwards(store, head, first, left):
-        encoded = encode_block(block)
+        encoded = await encode_block(block)
         encoded = encoded[:left] if block[0].id == first else encoded
         if len(page) == limit and encoded:
             return page, _encode_cursor(block[0].id, len(encoded))

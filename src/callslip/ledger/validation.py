@@ -6,6 +6,7 @@ as a blob; the event has a preview of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, cast, get_args
 
@@ -29,6 +30,9 @@ _BLOB_FIELDS = ("output", "body")
 _ID_FIELDS = ("call", "approval", "turn", "message_id", "source", "key", "owner")
 _EVENT_CLASSES = frozenset(ev.EVENT_TYPES.values())
 _CHUNK_POLICIES = get_args(ev.Chunks)
+_JSON_FIELDS = {
+    cls: tuple(field.name for field in structs.fields(cls) if field.type in (Any, list[Any])) for cls in _EVENT_CLASSES
+}
 _LEDGER_FIELDS: dict[str, Any] = {"seq": 0, "verdict": "applied", "reused": False, "entry": 0}
 """Fields that the ledger sets, with the value they have in a draft."""
 
@@ -46,6 +50,13 @@ def _check_number(value: object, field: str) -> None:
     minimum = -1 if field in ("iteration", "index") else 0
     if not minimum <= value <= NUMBER_LIMIT:
         raise InvalidInputError(field, f"must be from {minimum} to the limit, got {str(value)[:40]}", NUMBER_LIMIT)
+
+
+def has_many_values(drafts: Iterable[Event | Draft]) -> bool:
+    """Return whether drafts have so many values in their JSON that validating them takes long."""
+    events = (draft.event if isinstance(draft, Draft) else draft for draft in drafts)
+    values = [getattr(event, field, None) for event in events for field in _JSON_FIELDS.get(type(event), ())]
+    return codec.is_large([value for value in values if isinstance(value, dict | list)])
 
 
 class DraftValidator:

@@ -30,7 +30,9 @@ def http_app(server: Server) -> HttpTransport:
         return build(ServerContext(server))
 
     wait_stopped = server.ledger.log.feed.until_closed
-    return HttpTransport(make_server, server.gate, wait_stopped, max_request_body_size=server.limits.body_bytes)
+    return HttpTransport(
+        make_server, server.gate, wait_stopped, server.revocations, max_request_body_size=server.limits.body_bytes
+    )
 
 
 async def serve_stdio(ledger: LocalLedger, session: str = "") -> None:

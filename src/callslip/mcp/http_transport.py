@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -10,16 +11,17 @@ from starlette.requests import Request
 
 from callslip.api.access import VERBS
 from callslip.client.token_file import hash_token
-from callslip.errors import CallslipError, PermissionDeniedError, StoreError
+from callslip.errors import AuthenticationError, CallslipError, PermissionDeniedError, StoreError
 from callslip.http import problems
 from callslip.http.access import COOKIE, Authorizer, TokenAuthorizer, bearer_token
+from callslip.http.revocations import Revocations
 from callslip.ledger.aio import race
 from callslip.mcp import SDK_MISSING
 from callslip.mcp.session_limit import SessionLimit
 
 if TYPE_CHECKING:
     from mcp.server import Server
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
 MAX_BODY_BYTES = 16 * 2**20
 MAX_SESSIONS = 1000
@@ -40,10 +42,12 @@ class HttpTransport:
         make_server: Callable[[], Server[Any]],
         authorizer: Authorizer,
         wait_stopped: Callable[[], Coroutine[Any, Any, Any]] | None = None,
+        revocations: Revocations | None = None,
         **settings: Any,
     ) -> None:
         self._make_server = make_server
         self._authorizer = authorizer
+        self._revocations = revocations
         self._settings: dict[str, Any] = {
             "max_request_body_size": MAX_BODY_BYTES,
             "max_sessions": MAX_SESSIONS,
@@ -62,7 +66,27 @@ class HttpTransport:
             return await problems.response(error)(scope, receive, send)
         except ModuleNotFoundError:
             return await problems.problem_response(404, "not-found", SDK_MISSING)(scope, receive, send)
-        await app(user.username, {**scope, "user": user}, receive, send)
+        has_started = False
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            await send(message)
+
+        try:
+            async with self._while_admitted(Request(scope)):
+                await app(user.username, {**scope, "user": user}, receive, send_and_note)
+        except AuthenticationError as error:
+            if not has_started:
+                await problems.response(error)(scope, receive, send)
+            else:  # The client learns why with its next request.
+                await send({"type": "http.response.body", "body": b""})
+
+    def _while_admitted(self, request: Request) -> contextlib.AbstractAsyncContextManager[None]:
+        """Cancel the block when the caller's token is revoked, and raise AuthenticationError."""
+        if self._revocations is None:
+            return contextlib.nullcontext()
+        return self._revocations.cancel_when_refused(lambda: self._find_caller(request))
 
     async def _authenticate(self, request: Request) -> Any:
         """Return the user as the SDK knows the owner of a session: by id and token."""

@@ -15,7 +15,7 @@ import hashlib
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -31,6 +31,7 @@ from callslip.errors import CorruptDataError, InvalidInputError
 MAX_EVENT_BYTES = 16 * 2**20
 MAX_DEPTH = 128
 MAX_DIGITS = 300  # Python, JavaScript, SQLite and PostgreSQL can read this; a double holds up to 1e308.
+LARGE_VALUES = 5000  # With more values than this, work on a JSON value takes long enough to need a thread.
 MAX_ITEMS = 2**20  # `to_json` stops here: objects that refer to each other have infinitely many paths.
 
 # Bound methods, as a `def` around them would double their cost. `encode` must get canonical values only: it silently
@@ -43,6 +44,7 @@ _DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _DIGIT_RUN = b"0" * (MAX_DIGITS + 1)
 
 _BRACKETS = b"[{]}"
+_PIECE_BYTES = 64 * 2**10
 _STEPS = bytes.maketrans(_BRACKETS, b"\x01\x01\xff\xff")  # as signed bytes: one level in, one level out
 _NO_BRACKET = bytes(set(range(256)) - set(_BRACKETS))
 
@@ -93,9 +95,46 @@ def clean_text(value: str) -> str:
 
 def json_depth(data: bytes) -> int:
     """Return the nesting depth of a JSON text: 0 for a scalar. Takes linear time and never raises."""
+    depth = deepest = 0
+    for outside in _outside_strings(data):
+        steps = memoryview(outside.translate(_STEPS, _NO_BRACKET)).cast("b")
+        depths = list(accumulate(steps, initial=depth))
+        depth, deepest = depths[-1], max(deepest, max(depths))
+    return deepest
+
+
+def has_more_values(data: bytes, limit: int) -> bool:
+    """Return whether a JSON text has more values than a limit, before it is parsed. Keys do not count."""
+    if _count_values(data) <= limit:  # An upper bound: it includes commas and brackets inside of strings.
+        return False
+    return sum(map(_count_values, _outside_strings(data))) > limit
+
+
+def is_large(value: Any, limit: int = LARGE_VALUES) -> bool:
+    """Return whether a JSON value has more values inside than a limit. Visits no more values than that."""
+    count, stack = 0, [value]
+    while stack:
+        inside = stack.pop()
+        count += len(inside)
+        if count > limit:
+            return True
+        items = cast("dict[str, Any]", inside).values() if type(inside) is dict else inside
+        stack += [item for item in items if type(item) is dict or type(item) is list]
+    return False
+
+
+def _count_values(data: bytes) -> int:
+    return data.count(b",") + data.count(b"[") + data.count(b"{")
+
+
+def _outside_strings(data: bytes) -> Iterator[bytes]:
+    """Yield a JSON text without its strings, in pieces, so that other threads can run between them."""
     delimited = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    outside = b"".join(delimited.split(b'"')[::2])
-    return max(accumulate(memoryview(outside.translate(_STEPS, _NO_BRACKET)).cast("b"), initial=0))
+    in_string = 0
+    for start in range(0, len(delimited), _PIECE_BYTES):
+        parts = delimited[start : start + _PIECE_BYTES].split(b'"')
+        yield b"".join(parts[in_string::2])
+        in_string ^= (len(parts) - 1) & 1
 
 
 def parse_json(

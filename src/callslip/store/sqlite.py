@@ -6,6 +6,7 @@ Writes go to the writer thread. `PRAGMA data_version`, which takes 4 us, shows w
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import time
@@ -53,6 +54,7 @@ from callslip.store.writer import Writer
 
 T = TypeVar("T")
 CHUNK_BYTES = 2**20
+YIELD_ROWS = 100
 MONTH_MS = 30 * 24 * 60 * 60 * 1000
 LAST = "\U0010ffff" * 200  # A prefix plus this sorts after all names with that prefix.
 
@@ -153,11 +155,19 @@ class SqliteStore:
             except UnicodeEncodeError:  # A text with lone surrogates cannot be in any row.
                 return []
 
-    def _page(self, name: str, max_bytes: int | None, session: str, start: int, limit: int) -> list[tuple[int, bytes]]:
-        """Return rows of a number and a body: up to a size in bytes, but at least one."""
+    async def _page(
+        self, name: str, max_bytes: int | None, session: str, start: int, limit: int
+    ) -> list[tuple[int, bytes]]:
+        """Return rows of a number and a body: up to a size in bytes, but at least one.
+
+        Other tasks run after each large page, as its reader waits for nothing else.
+        """
         if max_bytes is not None:  # A body that is not part of the page is not read.
             limit = self._count_rows(f"{name}_sizes", max_bytes, session, start, limit)
-        return self._all(name, session, start, limit)  # pyright: ignore[reportReturnType]
+        rows = self._all(name, session, start, limit)
+        if len(rows) >= YIELD_ROWS:
+            await asyncio.sleep(0)
+        return rows  # pyright: ignore[reportReturnType]
 
     def _count_rows(self, name: str, max_bytes: int, *values: Any) -> int:
         """Return how many rows, but at least one, are not larger than `max_bytes` together."""
@@ -185,7 +195,7 @@ class SqliteStore:
     async def events(
         self, session: str, after: int, limit: int, max_bytes: int | None = None
     ) -> list[tuple[int, bytes]]:
-        return self._page("events", max_bytes, session, after, limit)
+        return await self._page("events", max_bytes, session, after, limit)
 
     async def call(self, call: str) -> CallRecord | None:
         return first(self._all("call", call), call_row)
@@ -341,12 +351,12 @@ class SqliteStore:
         return first(self._all("base", session), lambda row: Checkpoint(*row))
 
     async def entries(self, session: str, before: int, limit: int) -> list[tuple[int, bytes]]:
-        return self._all("entries", session, before, limit)  # pyright: ignore[reportReturnType]
+        return await self._page("entries", None, session, before, limit)
 
     async def entries_from(
         self, session: str, first: int, limit: int, max_bytes: int | None = None
     ) -> list[tuple[int, bytes]]:
-        return self._page("entries_from", max_bytes, session, first, limit)
+        return await self._page("entries_from", max_bytes, session, first, limit)
 
     async def entry_ids(self, session: str, limit: int) -> list[int]:
         """Return the ids of the stored entries, newest first."""
