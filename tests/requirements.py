@@ -987,4 +987,45 @@ POLICY = (
     ),
 )
 
-REQUIREMENTS = (*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API, *ANSWERS, *POLICY)
+FILES = (
+    R(
+        "FILE1",
+        "New ledger files are for their owner only, with any umask; an existing file keeps its mode.",
+        (
+            "tests/store/test_ledger_files.py::test_new_files_are_for_their_owner_only",
+            "tests/store/test_ledger_files.py::test_a_file_behind_a_link_is_for_its_owner_only",
+            "tests/store/test_ledger_files.py::test_an_existing_file_keeps_its_mode",
+        ),
+    ),
+    R(
+        "FILE2",
+        "Lock files follow no symbolic link, and opening a ledger again keeps its locks.",
+        (
+            "tests/store/test_ledger_files.py::test_a_lock_file_that_is_a_link_is_refused",
+            "tests/store/test_ledger_files.py::test_opening_a_ledger_twice_keeps_its_locks",
+        ),
+    ),
+    R(
+        "FILE3",
+        "A ledger file that is deleted or replaced while it is open is noticed: no process writes to it or creates it.",
+        (
+            "tests/store/test_ledger_files.py::test_a_lost_file_is_not_written_to",
+            "tests/store/test_ledger_files.py::test_a_wal_without_its_database_is_not_deleted",
+            "tests/store/test_ledger_files.py::test_followers_of_a_lost_file_get_the_error",
+            "tests/store/test_ledger_files.py::test_a_server_whose_file_is_lost_answers_503",
+        ),
+    ),
+)
+
+REQUIREMENTS = (
+    *CALLS,
+    *SHELL,
+    *ACT_OBSERVE,
+    *ENTRIES,
+    *COMMANDS,
+    *HISTORY,
+    *PYTHON_API,
+    *ANSWERS,
+    *POLICY,
+    *FILES,
+)

@@ -28,6 +28,7 @@ from callslip.model.records import (
 )
 from callslip.settings import Settings
 from callslip.store import sqlite_open
+from callslip.store.ledger_files import LedgerFiles, create_database
 from callslip.store.protocol import Checkpoint, Progress, RowCounts, StoredEvent, read_cursor
 from callslip.store.sql import Connection
 from callslip.store.sqlite_maintenance import delete_session, prune_session, save_progress
@@ -63,6 +64,7 @@ class SqliteStore:
         self._listeners: list[Callable[[list[StoredEvent]], None]] = []
         self._command_listeners: list[Callable[[list[CallRecord]], None]] = []
         self._write_lock = WriteLock()
+        self._files = LedgerFiles()
         self._open: list[Connection] = []
         self._writer: Writer | None = None
         self.read_only = bool(self.path) and not sqlite_open.is_writable(self.path)
@@ -81,14 +83,18 @@ class SqliteStore:
         if path and not self.read_only:
             os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
             self._write_lock.open(path)
+            create_database(path)
         self._read = sqlite_open.connect(path, memory, settings, read_only=self.read_only)
         self._open.append(self._read)
         sqlite_open.prepare(self._read, path, self._write_lock, read_only=self.read_only)
+        self._files = LedgerFiles(path, has_wal=bool(path) and not self.read_only)
         self._version = self._data_version()
         if not self.read_only:
             self._writing = sqlite_open.connect(path, memory, settings)
             self._open.append(self._writing)
-            self._writer = Writer(self._writing, path, self._write_lock, self._deliver, settings.synchronous)
+            self._writer = Writer(
+                self._writing, path, self._write_lock, self._files, self._deliver, settings.synchronous
+            )
 
     def _close_connections(self) -> None:
         for connection in reversed(self._open):
@@ -133,6 +139,7 @@ class SqliteStore:
         return version != before
 
     def _data_version(self) -> int:
+        self._files.check_sometimes()
         with translate_errors(self.path):
             return self._read.execute("PRAGMA data_version").fetchall()[0][0]
 
@@ -143,6 +150,7 @@ class SqliteStore:
     # Reading
 
     def _all(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
+        self._files.check_sometimes()
         with translate_errors(self.path):
             try:
                 return self._read.execute(SQL[name], values).fetchall()
@@ -346,6 +354,7 @@ class SqliteStore:
         """Return a read-only view of the current state, which later writes do not change."""
         view = copy(self)
         view.read_only, view._writer = True, None
+        self._files.check()
         with translate_errors(self.path):
             view._read = sqlite_open.connect(self.path, self._memory, self._settings, read_only=self.read_only)
         try:

@@ -11,6 +11,8 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from callslip.store.ledger_files import open_lock_file
+
 try:
     import fcntl
 except ImportError:  # Windows has no flock; there the busy timeout of SQLite has to suffice.
@@ -28,8 +30,8 @@ class WriteLock:
     def open(self, path: str) -> None:
         """Open the lock files, and create them if needed."""
         if fcntl is not None:
-            self._queue = os.open(path + "-queue", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._work = os.open(path + "-work", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._queue = open_lock_file(path + "-queue")
+            self._work = open_lock_file(path + "-work")
 
     @contextmanager
     def turn(self) -> Generator[None]:

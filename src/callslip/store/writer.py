@@ -16,6 +16,7 @@ import apsw
 
 from callslip.errors import StoreError
 from callslip.model.records import CallRecord
+from callslip.store.ledger_files import LedgerFiles
 from callslip.store.protocol import StoredEvent
 from callslip.store.sql import Connection
 from callslip.store.sqlite_open import translate_errors
@@ -51,12 +52,14 @@ class Writer:
         connection: Connection,
         path: str,
         write_lock: WriteLock,
+        files: LedgerFiles,
         deliver: Callable[[list[StoredEvent], list[CallRecord]], None],
         synchronous: str = "FULL",
     ) -> None:
         self._connection = connection
         self._path = path
         self._write_lock = write_lock
+        self._files = files
         self._deliver = deliver
         self._synchronous = synchronous
         self._rows = Rows(connection)
@@ -111,6 +114,7 @@ class Writer:
         written: list[UnitOfWork] = []
         try:
             with translate_errors(self._path), self._write_lock.turn():
+                self._files.check()
                 written = self._run_batch(batch, results)
         except BaseException as error:  # Every task of the batch must get it, or its caller would wait forever.
             results = [(task.future, None, error) for task in batch]
