@@ -107,8 +107,8 @@ class SqliteStore:
         """Run a function in a transaction and return its result once it is durable."""
         return self._require_writer().submit(work)
 
-    async def _alone(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
-        return await self._require_writer().submit(work, alone=True, durable=durable)
+    async def _alone(self, work: Callable[[Connection], T], *, durable: bool = True, erases: bool = False) -> T:
+        return await self._require_writer().submit(work, alone=True, durable=durable, erases=erases)
 
     def _require_writer(self) -> Writer:
         if self._writer is None:
@@ -378,10 +378,10 @@ class SqliteStore:
     # Maintenance
 
     async def prune(self, session: str, seq: int, base: bytes, kept: list[int]) -> int:
-        return await self._alone(lambda connection: prune_session(connection, session, seq, base, kept))
+        return await self._alone(lambda connection: prune_session(connection, session, seq, base, kept), erases=True)
 
     async def delete(self, session: str) -> bool:
-        return await self._alone(lambda connection: delete_session(connection, session))
+        return await self._alone(lambda connection: delete_session(connection, session), erases=True)
 
     async def check(self) -> list[str]:
         """Return the problems that the integrity check of SQLite finds."""

@@ -92,6 +92,16 @@ def connect(path: str, memory: str, settings: Settings, *, read_only: bool = Fal
     return connection
 
 
+def empty_wal(connection: Connection) -> bool:
+    """Copy the WAL into the file and empty it. Return False if another connection still reads from it."""
+    timeout_ms = connection.execute("PRAGMA busy_timeout").fetchall()[0][0]
+    connection.set_busy_timeout(0)
+    try:
+        return connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0] == 0
+    finally:
+        connection.set_busy_timeout(timeout_ms)
+
+
 def _uri(path: str) -> str:
     escaped = os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     return f"file:{escaped}?mode=ro"
