@@ -26,7 +26,7 @@ from tests.support import cli_process
 
 pytestmark = pytest.mark.anyio
 
-FILES = ("ledger.db", "ledger.db-queue", "ledger.db-shm", "ledger.db-wal", "ledger.db-work")
+FILES = ("ledger.db", "ledger.db-queue", "ledger.db-shm", "ledger.db-use", "ledger.db-wal", "ledger.db-work")
 TIMEOUT_S = 10.0
 TRY_EXCLUSIVE_LOCK = """
 import fcntl, sys
@@ -89,7 +89,7 @@ async def test_an_existing_file_keeps_its_mode(tmp_path: Path) -> None:
         assert modes(tmp_path)["ledger.db"] == modes(tmp_path)["ledger.db-wal"] == 0o640
 
 
-@pytest.mark.parametrize("name", ["ledger.db-queue", "ledger.db-work"])
+@pytest.mark.parametrize("name", ["ledger.db-queue", "ledger.db-work", "ledger.db-use"])
 async def test_a_lock_file_that_is_a_link_is_refused(tmp_path: Path, name: str) -> None:
     """Neither is the file that the link names created, nor is the ledger."""
     target = tmp_path / "target"

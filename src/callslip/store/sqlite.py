@@ -67,6 +67,7 @@ class SqliteStore:
         self._files = LedgerFiles()
         self._open: list[Connection] = []
         self._writer: Writer | None = None
+        self.was_unused = False
         self.read_only = bool(self.path) and not sqlite_open.is_writable(self.path)
         with translate_errors(self.path):
             try:
@@ -83,6 +84,7 @@ class SqliteStore:
         if path and not self.read_only:
             os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
             self._write_lock.open(path)
+            self.was_unused = self._write_lock.was_unused
             create_database(path)
         self._read = sqlite_open.connect(path, memory, settings, read_only=self.read_only)
         self._open.append(self._read)
