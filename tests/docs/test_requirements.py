@@ -15,7 +15,21 @@ from tests.requirements import PARTS, REQUIREMENTS, Later
 from tests.support.paths import ROOT
 
 CITED = re.compile(r"\b(C\d+|S\d\.\d+|API\d+|ANS\d+|POL\d+)\b")
-GROUPS = {"C": 13, "S0.": 9, "S1.": 9, "S2.": 15, "S3.": 12, "S4.": 10, "API": 12, "ANS": 7, "POL": 8, "FILE": 3}
+GROUPS = {
+    "C": 13,
+    "S0.": 9,
+    "S1.": 9,
+    "S2.": 15,
+    "S3.": 12,
+    "S4.": 10,
+    "API": 12,
+    "ANS": 7,
+    "POL": 8,
+    "FILE": 3,
+    "RED": 4,
+    "EXP": 1,
+    "PAGE": 1,
+}
 IDS = [f"{group}{number}" for group, count in GROUPS.items() for number in range(1, count + 1)]
 
 
