@@ -1252,7 +1252,106 @@ EDGES = (
     ),
 )
 
+FILES = (
+    R(
+        "FILE1",
+        "New ledger files are for their owner only, with any umask; an existing file keeps its mode.",
+        (
+            "tests/store/test_ledger_files.py::test_new_files_are_for_their_owner_only",
+            "tests/store/test_ledger_files.py::test_a_file_behind_a_link_is_for_its_owner_only",
+            "tests/store/test_ledger_files.py::test_an_existing_file_keeps_its_mode",
+        ),
+    ),
+    R(
+        "FILE2",
+        "Lock files follow no symbolic link, and opening a ledger again keeps its locks.",
+        (
+            "tests/store/test_ledger_files.py::test_a_lock_file_that_is_a_link_is_refused",
+            "tests/store/test_ledger_files.py::test_opening_a_ledger_twice_keeps_its_locks",
+        ),
+    ),
+    R(
+        "FILE3",
+        "A ledger file that is deleted or replaced while it is open is noticed: no process writes to it or creates it.",
+        (
+            "tests/store/test_ledger_files.py::test_a_lost_file_is_not_written_to",
+            "tests/store/test_ledger_files.py::test_a_wal_without_its_database_is_not_deleted",
+            "tests/store/test_ledger_files.py::test_followers_of_a_lost_file_get_the_error",
+            "tests/store/test_ledger_files.py::test_a_server_whose_file_is_lost_answers_503",
+        ),
+    ),
+)
+
+SECRETS = (
+    R(
+        "RED1",
+        "Assignments, headers, URL credentials, private keys of all kinds and tokens of Callslip are redacted.",
+        (
+            "tests/rules/test_redaction_kinds.py::test_a_secret_is_found",
+            "tests/rules/test_redaction_kinds.py::test_a_secret_is_found_in_any_two_chunks",
+            "tests/rules/test_redaction_kinds.py::test_private_keys_of_every_kind_are_found",
+            "tests/rules/test_redaction_kinds.py::test_private_keys_with_a_password_are_found",
+            "tests/rules/test_redaction_kinds.py::test_pgp_private_keys_are_found",
+            "tests/rules/test_redaction_kinds.py::test_members_are_found_by_their_names",
+            "tests/rules/test_redaction_kinds.py::test_all_tokens_of_callslip_are_found",
+            "tests/rules/test_redaction_kinds.py::test_the_time_grows_linearly",
+        ),
+    ),
+    R(
+        "RED2",
+        "Ordinary texts, code and references to variables are not redacted.",
+        (
+            "tests/rules/test_redaction_kinds.py::test_ordinary_text_is_unchanged",
+            "tests/rules/test_redaction_kinds.py::test_source_code_is_unchanged",
+        ),
+    ),
+    R(
+        "RED3",
+        "The environment and headers of MCP servers are redacted by their position, with any value.",
+        (
+            "tests/rules/test_redaction_kinds.py::test_the_environment_and_headers_of_mcp_servers_are_secrets",
+            "tests/rules/test_redaction_kinds.py::test_other_values_of_mcp_servers_are_kept",
+            "tests/rules/test_redaction_kinds.py::test_secrets_found_by_position_are_restored",
+            "tests/rules/test_redaction_kinds.py::test_recorded_acp_traffic_has_no_environment_of_mcp_servers",
+        ),
+    ),
+    R(
+        "RED4",
+        "The secrets of a command are erased from all files of the ledger soon after the command has ended.",
+        (
+            "tests/commands/test_sealed_params.py::test_the_secrets_of_an_ended_command_are_erased",
+            "tests/commands/test_sealed_params.py::test_a_long_reader_delays_erasing_but_no_write",
+            "tests/commands/test_sealed_params.py::test_closing_a_ledger_erases_at_once",
+        ),
+    ),
+)
+
+OVERDUE = (
+    R(
+        "EXP1",
+        "A command whose deadline passed while no process had the ledger open is expired in every view.",
+        (
+            "tests/commands/test_overdue_commands.py::test_an_overdue_command_is_expired_in_every_view",
+            "tests/commands/test_overdue_commands.py::test_the_first_read_of_a_library_shows_an_overdue_command_as_expired",
+            "tests/commands/test_overdue_commands.py::test_a_server_shows_an_overdue_command_as_expired_at_its_start",
+            "tests/commands/test_overdue_commands.py::test_a_running_command_is_left_to_a_process_that_watches_it",
+            "tests/commands/test_overdue_commands.py::test_a_command_that_awaits_approval_does_not_expire",
+        ),
+    ),
+)
+
+PAGE = (
+    R(
+        "PAGE1",
+        "The time in which the page parses a text grows linearly: no text freezes it.",
+        (
+            "tests/web/test_patterns.py::test_long_texts_take_linear_time",
+            "tests/web/test_patterns.py::test_a_fence_with_many_spaces_does_not_freeze_the_page",
+        ),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
-    *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES),
+    *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE),
 )

@@ -118,6 +118,10 @@ class InvalidDatabaseError(StoreError):
     """The file is not a Callslip database, or it is damaged."""
 
 
+class LostFileError(StoreError):
+    """The file of the ledger was deleted or replaced while it was open; nothing was written to it."""
+
+
 class CorruptDataError(StoreError):
     """Data in the database is unreadable; `callslip verify` lists what is wrong."""
 

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from callslip.errors import InvalidInputError
-from callslip.rules.redaction import DEFAULT, Pattern, Redactor
+from callslip.rules.redaction import DEFAULT, MAX_NAME_CHARS, MAX_VALUE_CHARS, Pattern, Redactor
 
 REDACTOR = Redactor()
 NO_PATTERNS = Redactor(())
@@ -28,17 +28,26 @@ SMALL = (
     Pattern("four", "n", "nx\\\\", 2),
     Pattern("five", "na b", "A-Z0-9a ", 3, mixed=True),
     Pattern("six", "0", "^ ]".replace("]", "\\]"), 6),
+    Pattern("seven", "c=", "a-c", 2, more="^ \\\\", shown=True),
+    Pattern("eight", "/", "ab", 2, more="0-9:", shown=True, until="@"),
 )
 REDACTORS = {"small": Redactor(SMALL), "default": REDACTOR}
 
 
 def make_secret(pattern: Pattern, length: int) -> str:
     """Return a text that matches the pattern, built here so that no scanner reports this file as a leak."""
-    allowed = [char for char in map(chr, range(33, 127)) if re.match(f"[{pattern.chars}]", char)]
-    return pattern.prefix + "".join(allowed[(7 * index) % len(allowed)] for index in range(length))
+    first, rest = (
+        [char for char in map(chr, range(33, 127)) if re.match(f"[{chars}]", char)]
+        for chars in (pattern.chars, pattern.rest)
+    )
+    value = [first[(7 * index) % len(first)] for index in range(length)]
+    value[pattern.least :] = [rest[(7 * index) % len(rest)] for index in range(pattern.least, length)]
+    if pattern.until:
+        value = [first[0], ":", *(rest[(7 * index) % len(rest)] for index in range(length)), pattern.until]
+    return pattern.prefix + "".join(value)
 
 
-KEYS = {pattern.prefix: make_secret(pattern, 64) for pattern in DEFAULT}
+KEYS = {pattern.prefix: make_secret(pattern, 64) for pattern in DEFAULT if not pattern.shown}
 KEY = KEYS["ghp_"]
 CONTEXTS = ("{}", '{{"key": "{}"}}', "https://host/?key={}&x", "我的密钥是{}。", "A_{},", "\\n{}")
 
@@ -51,6 +60,7 @@ def texts_for(patterns: tuple[Pattern, ...]) -> st.SearchStrategy[str]:
         lambda pattern, length: make_secret(pattern, length), st.sampled_from(patterns), st.integers(0, 70)
     )
     between = ["", "\\", "\\n", "n", "x", "1", " ", "-", "_", ".", "\n", "é", "是", "\0", '"', "]", "[redacted:one]"]
+    between += [":", "/", "@", "'", "="]
     piece = st.sampled_from(prefixes) | st.sampled_from(parts) | runs | st.sampled_from(between)
     return st.lists(piece, max_size=12).map("".join)
 
@@ -87,7 +97,8 @@ def redact_slowly(patterns: tuple[Pattern, ...], text: str) -> str:
             output += text[at]
             at += 1
         else:
-            output += f"[redacted:{match[0].name}]"
+            shown = match[0].prefix if match[0].shown else ""
+            output += f"{shown}[redacted:{match[0].name}]{match[0].until}"
             at = last_end = match[1]
     return output
 
@@ -97,13 +108,25 @@ def find_match(patterns: tuple[Pattern, ...], text: str, at: int) -> tuple[Patte
     for pattern in sorted(patterns, key=lambda pattern: -len(pattern.prefix)):
         if not text.startswith(pattern.prefix, at):
             continue
-        end = start = at + len(pattern.prefix)
-        while end < len(text) and re.match(f"[{pattern.chars}]", text[end]):
-            end += 1
-        first = text[start : start + pattern.least]
-        if end - start >= pattern.least and (not pattern.mixed or re.search("[A-Z0-9]", first)):
-            return pattern, end
+        start = at + len(pattern.prefix)
+        if pattern.until:
+            named = end_of_run(pattern.chars, text, start, MAX_NAME_CHARS)
+            end = end_of_run(pattern.rest, text, named + 1, MAX_VALUE_CHARS)
+            if text[named : named + 1] == ":" and end - named > pattern.least and text.startswith(pattern.until, end):
+                return pattern, end + 1
+            continue
+        first = text[start : end_of_run(pattern.chars, text, start, pattern.least)]
+        if len(first) == pattern.least and (not pattern.mixed or re.search("[A-Z0-9]", first)):
+            return pattern, end_of_run(pattern.rest, text, start + len(first), len(text))
     return None
+
+
+def end_of_run(chars: str, text: str, at: int, limit: int) -> int:
+    """Return where a run of at most `limit` characters of a class ends."""
+    end = at
+    while end < len(text) and end - at < limit and re.match(f"[{chars}]", text[end]):
+        end += 1
+    return end
 
 
 class TestLaws:
@@ -136,7 +159,8 @@ class TestLaws:
         """It is shorter than the secret it may become; a recognized secret is not held."""
         name, _, chunks = case
         patterns = REDACTORS[name].patterns
-        longest = max(len(pattern.prefix) + pattern.least for pattern in patterns)
+        url_chars = MAX_NAME_CHARS + MAX_VALUE_CHARS + 2
+        longest = max(len(pattern.prefix) + (url_chars if pattern.until else pattern.least) for pattern in patterns)
         for carry in filter(None, redact_chunks(REDACTORS[name], chunks)[1]):
             if carry[0] == "\0":
                 assert carry[1:] in {pattern.prefix for pattern in patterns}
@@ -177,7 +201,7 @@ class TestSecrets:
         """At the start, in an assignment, in JSON, in a URL and in Chinese text."""
         key = KEYS[prefix]
         name = next(pattern.name for pattern in DEFAULT if pattern.prefix == prefix)
-        for context in (*CONTEXTS, "KEY={}\nnext", "\\n{}\\n") if not prefix.startswith("BEGIN") else CONTEXTS:
+        for context in ("-----{}-----END",) if name == "private-key" else (*CONTEXTS, "T={}\nnext", "\\n{}\\n"):
             assert REDACTOR.text(context.format(key)) == context.format(f"[redacted:{name}]")
 
     @pytest.mark.parametrize(
@@ -197,7 +221,7 @@ class TestSecrets:
             "hf_" + "aBcD" * 8 + "ef",
             "npm_" + "a1B2" * 9,
             "Bearer " + "abc.DEF-_~+/" * 3 + "==",
-            "bearer " + "0" * 16,
+            "authorization: bearer " + "0" * 16,
             "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0." + "s1-_" * 10,
             "Authorization: Basic " + base64.b64encode(b"user:password").decode(),
         ],

@@ -19,8 +19,8 @@ from callslip.model.agent_env import TOKEN_VARIABLE
 
 log = logging.getLogger("callslip.http")
 
-SCOPED_PREFIX = "callslip_"
-"""The prefix of a scoped token: log scanners recognise it as a secret, and it never looks like an option."""
+TOKEN_PREFIX = "callslip_"
+"""The prefix of a new token: redaction and log scanners recognise it as a secret, and it never looks like an option."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")
 """What may follow `Bearer`. None of it needs quoting in a header, a cookie or a shell."""
@@ -31,7 +31,7 @@ MIN_MAIN_TOKEN_CHARS = 16
 
 def mint_token() -> str:
     """Return a new token with 256 random bits."""
-    return secrets.token_urlsafe(32)
+    return TOKEN_PREFIX + secrets.token_urlsafe(32)
 
 
 def hash_token(token: str) -> str:

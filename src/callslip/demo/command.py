@@ -70,9 +70,8 @@ def _prepare_location() -> LedgerLocation:
 
 
 def _run_page(*, port: int | None, browser: bool | None, model: str | None, pace: float) -> int:
-    import secrets
-
     from callslip.agent.models import find_model
+    from callslip.client.token_file import mint_token
     from callslip.demo import browser as browsers
     from callslip.demo import server
 
@@ -83,7 +82,7 @@ def _run_page(*, port: int | None, browser: bool | None, model: str | None, pace
         location = _prepare_location()
         opens_browser = browsers.is_available() if browser is None else browser
         found_model = find_model(model) if model else None
-        token = secrets.token_urlsafe(24)
+        token = mint_token()
         status = server.run(
             location, token, scratch, own, port=port, opens_browser=opens_browser, model=found_model, pace=pace
         )

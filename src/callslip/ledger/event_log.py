@@ -61,6 +61,7 @@ class EventLog:
         """End what dead processes left open, then keep watching."""
         if not self.store.read_only:
             await self._reaper.reap(only_dead=True)
+            await self._reaper.expire_overdue(only_queued=not self.store.was_unused)
             await self._reaper.forget_owners()
             self._tasks.append(asyncio.create_task(self._maintain()))
 

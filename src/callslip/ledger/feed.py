@@ -11,7 +11,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Generator, Iterable
 
-from callslip.errors import CallslipError, CursorExpiredError, InvalidInputError, SlowReaderError, StoreError
+from callslip.errors import (
+    CallslipError,
+    CursorExpiredError,
+    InvalidInputError,
+    LostFileError,
+    SlowReaderError,
+    StoreError,
+)
 from callslip.ledger.window import Window
 from callslip.model.events import CallEvent, decode_event
 from callslip.model.records import SessionRecord
@@ -253,12 +260,23 @@ class Feed:
     async def _poll(self) -> None:
         while True:
             await asyncio.sleep(self._settings.notice_interval)
-            with contextlib.suppress(StoreError):  # The disk may recover; readers wait for it.
+            try:
                 if await self._store.changed() or self._is_behind:
                     self._is_behind = False
                     self.notice_change()
                     for channel in list(self._channels.values()):
                         self._fill_soon(channel)
+            except LostFileError as error:
+                self._fail_readers(error)
+            except StoreError:  # The disk may recover; readers wait for it.
+                pass
+
+    def _fail_readers(self, error: StoreError) -> None:
+        """Raise an error in everything that waits for events of this file. Later readers get it from the store."""
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.close(error)
+        self._resolve_change_waiters(error)
 
     async def subscribe(self, session: str, after: int = 0) -> AsyncGenerator[list[StoredEvent]]:
         """Yield the events after a cursor in batches, then new ones as they are written, without end."""

@@ -8,6 +8,7 @@ the due time and its own monotonic clock has measured the same duration.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 import uuid
@@ -17,7 +18,7 @@ from itertools import count
 
 import msgspec
 
-from callslip.errors import ConflictError
+from callslip.errors import CallslipError, ConflictError
 from callslip.ledger.write import WriteContext, WriteOperation, write_events
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event
@@ -143,6 +144,26 @@ class Reaper:
         for start in range(0, len(dues), MAX_CONCURRENT_ENDS):
             ended += sum(await asyncio.gather(*map(self._end, dues[start : start + MAX_CONCURRENT_ENDS])))
         return ended
+
+    async def expire_overdue(self, *, only_queued: bool) -> None:
+        """Expire the commands whose deadline passed while no process had the ledger open.
+
+        No clock was watched meanwhile, so the clock of the store decides. A queued command past its deadline is never
+        claimed; one that runs may still end in time by the clock of another process.
+        """
+        now = await self._store.clock()
+        overdue = [
+            record.id
+            for record in await self._store.calls_due(now)
+            if record.client and 0 < expires_at(record) <= now and (record.state == "queued" or not only_queued)
+        ]
+        for start in range(0, len(overdue), MAX_CONCURRENT_ENDS):
+            commands = overdue[start : start + MAX_CONCURRENT_ENDS]
+            await asyncio.gather(*(self._expire(command) for command in commands))
+
+    async def _expire(self, command: str) -> None:
+        with contextlib.suppress(CallslipError):  # On a full disk the ledger can still be read.
+            await self._store.transact(lambda unit: expire_if_due(unit, command, self._context))
 
     async def forget_owners(self) -> None:
         """Remove owners that are gone. Their calls end without the owner's record."""

@@ -1,8 +1,12 @@
 """Replace secrets in texts before they are stored, with the same result however a text is split into chunks.
 
 A secret is a literal prefix followed by a minimum number of characters of a class; all of it becomes `[redacted:NAME]`.
-No ASCII letter or digit may precede it (`task-4f2a...` is not a key; in `密钥是sk-...` and after an escape, as in
-`\\nsk-...`, it is one), and no other secret directly. It ends where the class ends.
+If the prefix only introduces the secret, as in `API_KEY=...`, the prefix stays. No ASCII letter or digit may precede it
+(`task-4f2a...` is not a key; in `密钥是sk-...` and after an escape, as in `\\nsk-...`, it is one), and no other secret
+directly. It ends where the class ends.
+
+In JSON values a secret is also found by its position: in the environment and the headers of MCP servers, and in members
+that are named like an assignment or a header of the patterns.
 
 For any split of a text, the output of `feed` for every chunk and then of `flush` is that of `text` for the full text.
 `feed` holds back only what may still become a secret: the carry, a short string that can be stored:
@@ -33,6 +37,15 @@ _BASE64 = "A-Za-z0-9+/="
 _TOKEN = "A-Za-z0-9._~+/=-"
 _PEM = "A-Za-z0-9+/=\\\\ \\n\\r"  # with the backslash, as a key inside JSON has `\n` for its line ends
 
+_VALUE = "A-Za-z0-9_+/=~-"
+_PASSWORD = "^\\s\"'`\\\\$<>(){}[*.,;&|\\]"
+_WORD_END = "^\\s\"'`\\\\"
+_QUOTE_END = '^"\\\\\\n'
+_USER = "A-Za-z0-9._~%!&+=-"
+_URL_PASSWORD = "^\\s/?#@\"'`<>\\\\{}$*[\\]"
+
+MAX_NAME_CHARS = 64
+MAX_VALUE_CHARS = 128
 _MAX_PREFIX_CHARS = 64
 _MAX_LEAST_CHARS = 256
 _DROP = "\0"
@@ -44,6 +57,9 @@ class Pattern(msgspec.Struct, frozen=True):
     """A kind of secret: `prefix`, then `least` or more of `chars` (the inside of a regex class).
 
     `mixed`: the first `least` must contain a digit or a capital, which distinguishes keys from words-with-hyphens.
+    `more`: the characters after the first `least`, if they differ. `shown`: the prefix is not a part of the secret.
+    `until`: instead, up to MAX_NAME_CHARS of `chars`, a colon, `least` to MAX_VALUE_CHARS of `more`, and this character
+    must follow.
     """
 
     name: str
@@ -51,10 +67,52 @@ class Pattern(msgspec.Struct, frozen=True):
     chars: str
     least: int
     mixed: bool = False
+    more: str = ""
+    shown: bool = False
+    until: str = ""
 
+    @property
+    def rest(self) -> str:
+        """The inside of the class of the characters after the first ones."""
+        return self.more or self.chars
+
+    @property
+    def mark(self) -> str:
+        """What replaces the secret."""
+        return f"{self.prefix if self.shown else ''}[redacted:{self.name}]{self.until}"
+
+
+# Ends of the names of variables, and what a value must look like to be a secret. Shorter values and those without a
+# digit or a capital are ordinary ones (SORT_KEY=name), and so are those with a `$`, `<`, `(` or dot near their start.
+_ASSIGNED: tuple[tuple[str, str, int, bool], ...] = (
+    ("KEY", _VALUE, 16, True),
+    ("TOKEN", ":" + _VALUE, 16, True),
+    *((name, _VALUE, 8, True) for name in ("API_KEY", "APIKEY", "SECRET_KEY", "ACCESS_KEY", "API_TOKEN", "AUTH_TOKEN")),
+    ("ACCESS_TOKEN", _VALUE, 8, True),
+    ("SECRET", _PASSWORD, 8, False),
+    *((name, _PASSWORD, 6, False) for name in ("PASSWORD", "PGPASSWORD", "PASSWD", "PASSPHRASE")),
+)
+# How a value follows its name: in a shell, in a text with quotes, in JSON, and in JSON inside of a JSON text.
+_ASSIGNMENTS = {"=": _WORD_END, '="': _QUOTE_END, "='": "^'\\\\\\n", '=\\"': _QUOTE_END}
+_MEMBERS = dict.fromkeys(('": "', '":"', '\\": \\"', '\\":\\"'), _QUOTE_END)
+_HEADERS = {": ": _WORD_END, ":": _WORD_END, "': '": "^'\\\\\\n", **_MEMBERS}
+_API_KEY_HEADERS = ("api-key", "Api-Key", "API-Key", "API-KEY")
+_AUTHORIZATION = ("authorization", "Authorization")
 
 # If several patterns match at the same place, the one with the longest prefix wins.
 DEFAULT: tuple[Pattern, ...] = (
+    Pattern("callslip", "callslip_", _SLUG, 40, mixed=True),
+    *(
+        Pattern("secret", name + between, chars, least, mixed, more, shown=True)
+        for name, chars, least, mixed in _ASSIGNED
+        for between, more in (_ASSIGNMENTS | _MEMBERS).items()
+    ),
+    *(
+        Pattern("secret", name + between, _VALUE, 12, mixed=True, more=more, shown=True)
+        for name in _API_KEY_HEADERS
+        for between, more in _HEADERS.items()
+    ),
+    Pattern("url", "//", _USER, 3, more=_URL_PASSWORD, shown=True, until="@"),
     Pattern("anthropic", "sk-ant-", _SLUG, 20),
     Pattern("api-key", "sk-", _SLUG, 20, mixed=True),
     *(Pattern("stripe", prefix, _WORD, 16) for prefix in ("sk_live_", "rk_live_", "sk_test_", "whsec_")),
@@ -74,14 +132,30 @@ DEFAULT: tuple[Pattern, ...] = (
     Pattern("xai", "xai-", _WORD, 30),
     Pattern("sendgrid", "SG.", "A-Za-z0-9_.-", 40, mixed=True),
     Pattern("bearer", "Bearer ", _TOKEN, 16, mixed=True),
-    Pattern("bearer", "bearer ", _TOKEN, 16, mixed=True),
-    Pattern("basic", "Authorization: Basic ", _BASE64, 8),
-    Pattern("basic", "authorization: Basic ", _BASE64, 8),
+    *(
+        Pattern(
+            kind.lower(), name + between + kind + " ", chars, least, mixed, shown="'" in between or between in _MEMBERS
+        )
+        for name in _AUTHORIZATION
+        for between in _HEADERS
+        for kind, chars, least, mixed in (
+            ("bearer", _TOKEN, 16, True),
+            ("basic", _BASE64, 8, False),
+            ("Basic", _BASE64, 8, False),
+        )
+    ),
     # The base64 of {"alg": {"typ": and {"kid":, with which the header of a JWT begins, unlike other JSON.
     *(Pattern("jwt", prefix, "A-Za-z0-9_.-", 20) for prefix in ("eyJhbGci", "eyJ0eXAi", "eyJraWQi")),
     *(
         Pattern("private-key", f"BEGIN {kind}PRIVATE KEY-----", _PEM, 40)
-        for kind in ("", "RSA ", "EC ", "OPENSSH ", "ENCRYPTED ")
+        for kind in ("", "RSA ", "EC ", "DSA ", "OPENSSH ", "ENCRYPTED ", "ANY ", "TSS2 ", "ED25519 ")
+    ),
+    Pattern("private-key", "BEGIN PGP PRIVATE KEY BLOCK-----", _PEM + ":.,()@_", 40),
+    Pattern("private-key", "BEGIN SSH2 ENCRYPTED PRIVATE KEY ----", _PEM + ":.,()@_", 40),
+    # A PEM key with a password has header lines, and this is the last of them.
+    *(
+        Pattern("private-key", f"DEK-Info: {cipher},", _PEM, 40)
+        for cipher in ("AES-128-CBC", "AES-192-CBC", "AES-256-CBC", "DES-EDE3-CBC", "DES-CBC")
     ),
 )
 
@@ -98,7 +172,9 @@ class Redactor:
         self.patterns = tuple(sorted(patterns, key=lambda pattern: pattern.prefix + chr(0x10FFFF)))
         for pattern in self.patterns:
             _validate(pattern)
-        self._runs = {pattern.prefix: re.compile(f"[{pattern.chars}]*") for pattern in self.patterns}
+        self._runs = {
+            pattern.prefix: _EMPTY if pattern.until else re.compile(f"[{pattern.rest}]*") for pattern in self.patterns
+        }
         if len(self._runs) < len(self.patterns):
             raise InvalidInputError("patterns", "prefixes must be unique")
         starts = _starts(self.patterns)
@@ -145,13 +221,7 @@ class Redactor:
 
     def restore_secrets(self, edited: Any, before: Any) -> Any:
         """Return edited arguments with the secrets put back in unchanged parts: the editor only saw them redacted."""
-        if isinstance(edited, dict) and isinstance(before, dict):
-            old, new = cast("dict[str, Any]", before), cast("dict[str, Any]", edited)
-            return {
-                name: self.restore_secrets(value, old[name]) if name in old else value for name, value in new.items()
-            }
-        redacted = codec.encode(self.value(codec.to_json(before)))
-        return before if redacted == codec.encode(cast(Any, edited)) else cast(Any, edited)
+        return _restore(edited, before, self.value(codec.to_json(before)))
 
     def feed(self, carry: str, chunk: str, before: str = "") -> tuple[str, str]:
         """Return the text to release after a further chunk, and the new carry.
@@ -197,7 +267,7 @@ class Redactor:
             index = cast(int, match.lastindex) - 2
             if index < 0:
                 return "".join(out), ("\\" if match[1] == "\\" else " ") + after[match.end(1) :]
-            out.append(f"[redacted:{self.patterns[index].name}]")
+            out.append(self.patterns[index].mark)
             at = match.end()
             if at == len(after):
                 return "".join(out), _DROP + self.patterns[index].prefix
@@ -210,7 +280,7 @@ class Redactor:
             return redact(value)
         if isinstance(value, dict):
             members = cast("dict[str, Any]", value)
-            cut = {redact(key): self._value(member, redact) for key, member in members.items()}
+            cut = {redact(key): self._member(key, member, redact) for key, member in members.items()}
             same = all(map(is_, cut, members)) and all(map(is_, cut.values(), members.values()))
             return members if same and len(cut) == len(members) else cut
         if isinstance(value, list):
@@ -219,22 +289,89 @@ class Redactor:
             return items if all(map(is_, inside, items)) else inside
         return value
 
+    def _member(self, name: str, value: Any, redact: Callable[[str], str]) -> Any:
+        """Return the value of a member of an object without its secrets, of which the name may say more."""
+        if isinstance(value, str):
+            label = _secret_label(name)
+            if label:
+                redacted = redact(label + value)
+                if redacted != label + value:
+                    return redacted[len(label) :] if redacted.startswith(label) else redacted
+            return redact(value)
+        return self._value(_hide_mcp_secrets(value) if name == "mcpServers" else value, redact)
+
+
+def _restore(edited: Any, before: Any, redacted: Any) -> Any:
+    if isinstance(edited, dict) and isinstance(before, dict) and isinstance(redacted, dict):
+        new, old = cast("dict[str, Any]", edited), cast("dict[str, Any]", before)
+        shown = cast("dict[str, Any]", redacted)
+        return {
+            name: _restore(value, old[name], shown[name]) if name in old and name in shown else value
+            for name, value in new.items()
+        }
+    is_unchanged = codec.encode(redacted) == codec.encode(cast(Any, edited))
+    return cast(Any, before) if is_unchanged else cast(Any, edited)
+
+
+_SECRET_NAMES = tuple(name for name, *_ in _ASSIGNED)
+
+
+def _secret_label(name: str) -> str:
+    """Return how a text introduces a value of this name, if a pattern has it, else ""."""
+    if name.endswith(_SECRET_NAMES):
+        return f"_{name}="
+    if name[-1:] in "yYnN":
+        header = name.lower()
+        return "api-key: " if header.endswith("api-key") else "Authorization: " if header == "authorization" else ""
+    return ""
+
+
+def _hide_mcp_secrets(servers: Any) -> Any:
+    """Return MCP servers, as ACP or a configuration file lists them, without the values of variables and headers."""
+    if isinstance(servers, dict):
+        return {name: _hide_server_secrets(server) for name, server in cast("dict[str, Any]", servers).items()}
+    if isinstance(servers, list):
+        return [_hide_server_secrets(server) for server in cast("list[Any]", servers)]
+    return servers
+
+
+def _hide_server_secrets(server: Any) -> Any:
+    if not isinstance(server, dict):
+        return server
+    members = cast("dict[str, Any]", server)
+    marks = {"env": "[redacted:env]", "headers": "[redacted:header]"}
+    return {name: _hide_values(value, marks[name]) if name in marks else value for name, value in members.items()}
+
+
+def _hide_values(variables: Any, mark: str) -> Any:
+    """Return variables or headers, `{NAME: VALUE}` or `[{"name": NAME, "value": VALUE}]`, without their values."""
+    if isinstance(variables, dict):
+        return dict.fromkeys(cast("dict[str, Any]", variables), mark)
+    if isinstance(variables, list):
+        items = cast("list[Any]", variables)
+        return [{**item, "value": mark} if isinstance(item, dict) and "value" in item else item for item in items]
+    return variables
+
 
 _KEPT_BY_MASK = re.compile(r"(\\.|[\r\n])", re.DOTALL)
 
 
 def _mask_secret(pattern: Pattern, secret: str) -> str:
     """Return as many other characters for what follows a prefix. Escapes and line ends stay, as they have a meaning."""
-    parts = _KEPT_BY_MASK.split(secret)
-    return "".join(part if number % 2 else _filler(pattern) * len(part) for number, part in enumerate(parts))
+    start, end = (secret.index(":") + 1, len(secret) - 1) if pattern.until else (0, len(secret))
+    parts = _KEPT_BY_MASK.split(secret[start:end])
+    masked = [part if number % 2 else _filler(pattern) * len(part) for number, part in enumerate(parts)]
+    return "".join((secret[:start], *masked, secret[end:]))
 
 
 @cache
 def _filler(pattern: Pattern) -> str:
-    """Return a character of a pattern's class: a digit or a capital if it has one."""
-    chars = re.compile(f"[{pattern.chars}]")
-    candidates = [char for char in map(chr, (*range(48, 58), *range(65, 91), *range(33, 127))) if chars.match(char)]
-    return candidates[0] if candidates else "0"
+    """Return a character that all classes of a pattern have: a digit or a capital if there is one."""
+    classes = [
+        re.compile(f"[{chars}]") for chars in ({pattern.rest} if pattern.until else {pattern.chars, pattern.rest})
+    ]
+    candidates = map(chr, (*range(48, 58), *range(65, 91), *range(33, 127)))
+    return next((char for char in candidates if all(chars.match(char) for chars in classes)), "0")
 
 
 @cache
@@ -263,9 +400,13 @@ def _regex(patterns: Iterable[Pattern], held: bool, depth: int = 0) -> str:
 
 
 def _run(pattern: Pattern, held: bool) -> str:
+    if pattern.until:
+        name, rest = f"[{pattern.chars}]{{0,{MAX_NAME_CHARS}}}", f"[{pattern.rest}]"
+        run = f"({name}:{rest}{{{pattern.least},{MAX_VALUE_CHARS}}}{re.escape(pattern.until)})"
+        return rf"{run}|{name}(?::{rest}{{0,{MAX_VALUE_CHARS}}})?\Z" if held else run
     fewer = f"[{pattern.chars}]{{0,{pattern.least - 1}}}"
     mixed = f"(?={fewer}[A-Z0-9])" if pattern.mixed else ""
-    run = f"({mixed}[{pattern.chars}]{{{pattern.least},}})"
+    run = f"({mixed}[{pattern.chars}]{{{pattern.least}}}[{pattern.rest}]*)"
     return rf"{run}|{fewer}\Z" if held else run
 
 
@@ -279,15 +420,16 @@ def _validate(pattern: Pattern) -> None:
     field = f"pattern {pattern.name[:40]}"
     if not re.fullmatch(r"[a-z0-9.-]{1,40}", pattern.name):
         raise InvalidInputError(field, "name must be 1 to 40 of a-z, 0-9, dot and hyphen")
-    if not re.match(f"[{_WORD}]", pattern.prefix):
-        raise InvalidInputError(field, "prefix must begin with an ASCII letter or digit")
+    if not re.match(f"[{_WORD}/]", pattern.prefix):
+        raise InvalidInputError(field, "prefix must begin with an ASCII letter, a digit or a slash")
     if len(pattern.prefix) > _MAX_PREFIX_CHARS:
         raise InvalidInputError(field, f"prefix must be at most {_MAX_PREFIX_CHARS} characters", _MAX_PREFIX_CHARS)
     if not 0 < pattern.least <= _MAX_LEAST_CHARS:
         raise InvalidInputError(field, f"minimum length must be 1 to {_MAX_LEAST_CHARS}", _MAX_LEAST_CHARS)
-    try:
-        re.compile(f"[{pattern.chars}]")
-    except re.error as error:
-        raise InvalidInputError(field, f"characters must be the inside of a regex class: {error}") from error
-    if "]" in re.sub(r"\\.", "", pattern.chars):
-        raise InvalidInputError(field, "a ] in the characters needs a backslash")
+    for chars in (pattern.chars, pattern.rest):
+        try:
+            re.compile(f"[{chars}]")
+        except re.error as error:
+            raise InvalidInputError(field, f"characters must be the inside of a regex class: {error}") from error
+        if "]" in re.sub(r"\\.", "", chars):
+            raise InvalidInputError(field, "a ] in the characters needs a backslash")

@@ -115,6 +115,8 @@ class Store(Protocol):
 
     url: str
     read_only: bool
+    was_unused: bool
+    """Whether no other process had the store open for writing when this one opened it."""
 
     def transact(self, work: Callable[[Any], T]) -> Awaitable[T]: ...
     def on_commit(self, listener: Callable[[list[StoredEvent]], None]) -> None: ...

@@ -32,6 +32,7 @@ from callslip.model.records import (
 )
 from callslip.settings import Settings
 from callslip.store import sqlite_open
+from callslip.store.ledger_files import LedgerFiles, create_database
 from callslip.store.protocol import Checkpoint, Progress, RowCounts, StoredEvent, read_cursor
 from callslip.store.sql import Connection
 from callslip.store.sqlite_maintenance import delete_session, prune_session, save_progress
@@ -69,8 +70,10 @@ class SqliteStore:
         self._listeners: list[Callable[[list[StoredEvent]], None]] = []
         self._command_listeners: list[Callable[[list[CallRecord]], None]] = []
         self._write_lock = WriteLock()
+        self._files = LedgerFiles()
         self._open: list[Connection] = []
         self._writer: Writer | None = None
+        self.was_unused = False
         self.read_only = bool(self.path) and not sqlite_open.is_writable(self.path)
         with translate_errors(self.path):
             try:
@@ -87,14 +90,19 @@ class SqliteStore:
         if path and not self.read_only:
             os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
             self._write_lock.open(path)
+            self.was_unused = self._write_lock.was_unused
+            create_database(path)
         self._read = sqlite_open.connect(path, memory, settings, read_only=self.read_only)
         self._open.append(self._read)
         sqlite_open.prepare(self._read, path, self._write_lock, read_only=self.read_only)
+        self._files = LedgerFiles(path, has_wal=bool(path) and not self.read_only)
         self._version = self._data_version()
         if not self.read_only:
             self._writing = sqlite_open.connect(path, memory, settings)
             self._open.append(self._writing)
-            self._writer = Writer(self._writing, path, self._write_lock, self._deliver, settings.synchronous)
+            self._writer = Writer(
+                self._writing, path, self._write_lock, self._files, self._deliver, settings.synchronous
+            )
 
     def _close_connections(self) -> None:
         for connection in reversed(self._open):
@@ -107,8 +115,8 @@ class SqliteStore:
         """Run a function in a transaction and return its result once it is durable."""
         return self._require_writer().submit(work)
 
-    async def _alone(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
-        return await self._require_writer().submit(work, alone=True, durable=durable)
+    async def _alone(self, work: Callable[[Connection], T], *, durable: bool = True, erases: bool = False) -> T:
+        return await self._require_writer().submit(work, alone=True, durable=durable, erases=erases)
 
     def _require_writer(self) -> Writer:
         if self._writer is None:
@@ -139,6 +147,7 @@ class SqliteStore:
         return version != before
 
     def _data_version(self) -> int:
+        self._files.check_sometimes()
         with translate_errors(self.path):
             return self._read.execute("PRAGMA data_version").fetchall()[0][0]
 
@@ -149,6 +158,7 @@ class SqliteStore:
     # Reading
 
     def _all(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
+        self._files.check_sometimes()
         with translate_errors(self.path):
             try:
                 return self._read.execute(SQL[name], values).fetchall()
@@ -410,6 +420,7 @@ class SqliteStore:
         """Return a read-only view of the current state, which later writes do not change."""
         view = copy(self)
         view.read_only, view._writer = True, None
+        self._files.check()
         with translate_errors(self.path):
             view._read = sqlite_open.connect(self.path, self._memory, self._settings, read_only=self.read_only)
         try:
@@ -433,10 +444,10 @@ class SqliteStore:
     # Maintenance
 
     async def prune(self, session: str, seq: int, base: bytes, kept: list[int]) -> int:
-        return await self._alone(lambda connection: prune_session(connection, session, seq, base, kept))
+        return await self._alone(lambda connection: prune_session(connection, session, seq, base, kept), erases=True)
 
     async def delete(self, session: str) -> bool:
-        return await self._alone(lambda connection: delete_session(connection, session))
+        return await self._alone(lambda connection: delete_session(connection, session), erases=True)
 
     async def check(self) -> list[str]:
         """Return the problems that the integrity check of SQLite finds."""

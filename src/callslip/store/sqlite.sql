@@ -190,6 +190,9 @@ INSERT INTO meta (name, value) VALUES ('change', CAST(? AS TEXT)) ON CONFLICT (n
 -- name: seal
 INSERT OR REPLACE INTO sealed (call, session, input) VALUES (?, ?, ?);
 
+-- name: unseal
+DELETE FROM sealed WHERE call = ? RETURNING call;
+
 -- name: sealed
 SELECT input FROM sealed WHERE call = ?;
 

@@ -83,13 +83,23 @@ def connect(path: str, memory: str, settings: Settings, *, read_only: bool = Fal
     elif read_only:
         connection = _read_only(path, settings)
     else:
-        connection = _connection(path, settings)
+        connection = _connection(path, settings, apsw.SQLITE_OPEN_READWRITE)
     connection.execute(f"PRAGMA synchronous = {settings.synchronous}")
     connection.execute("PRAGMA temp_store = MEMORY")
     if path and read_only:
         _add_missing_columns(connection)
     connection.execute("PRAGMA secure_delete = ON")  # Overwrites deleted data in the file.
     return connection
+
+
+def empty_wal(connection: Connection) -> bool:
+    """Copy the WAL into the file and empty it. Return False if another connection still reads from it."""
+    timeout_ms = connection.execute("PRAGMA busy_timeout").fetchall()[0][0]
+    connection.set_busy_timeout(0)
+    try:
+        return connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0] == 0
+    finally:
+        connection.set_busy_timeout(timeout_ms)
 
 
 def _uri(path: str) -> str:
@@ -157,8 +167,7 @@ def check_file(path: str, settings: Settings) -> None:
         raise InvalidDatabaseError(f"{path} is not a file")
     if not os.access(path, os.R_OK):
         raise StoreError(f"{path} cannot be read by this user")
-    with open(path, "rb") as file:
-        header = file.read(100)
+    header = _read_header(path)
     if not header or int.from_bytes(header[68:72], "big") == APPLICATION_ID:
         return
     if os.path.exists(path + "-journal"):  # A write was interrupted, perhaps the first one; SQLite rolls it back.
@@ -174,6 +183,22 @@ def check_file(path: str, settings: Settings) -> None:
         pass
     finally:
         connection.close()
+
+
+def _read_header(path: str) -> bytes:
+    """Return the first 100 bytes of a file.
+
+    SQLite reads them: if this process closed the file itself, all its locks on that file would be released, and another
+    process could delete the WAL that an open connection still writes to.
+    """
+    size = os.path.getsize(path)
+    if not size:
+        return b""
+    file = apsw.VFSFile("", path, [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
+    try:
+        return file.xRead(min(100, size), 0)
+    finally:
+        file.xClose()
 
 
 def is_writable(path: str) -> bool:

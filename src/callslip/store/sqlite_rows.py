@@ -228,8 +228,10 @@ def put_many(connection: Connection, name: str, rows: list[tuple[Any, ...]]) -> 
             start += size
 
 
-def flush(connection: Connection, unit: UnitOfWork) -> None:
-    """Write the changes of a unit of work."""
+def flush(connection: Connection, unit: UnitOfWork) -> bool:
+    """Write the changes of a unit of work. Return whether secrets of ended commands were deleted."""
+    ended = [row.id for row in unit.calls.values() if row.client and row.state in TERMINAL_STATES]
+    unsealed = [call for call in ended if connection.execute(SQL["unseal"], (call,)).fetchall()]
     sessions = [row for row in unit.sessions.values() if row.last_seq]
     for row in sessions:
         if not row.id:
@@ -267,6 +269,7 @@ def flush(connection: Connection, unit: UnitOfWork) -> None:
         connection.execute(SQL["put_post"], (*astuple(row), unit.now)).fetchall()
     if unit.owners:
         put_many(connection, "put_owner", [(row.id, row.until) for row in unit.owners.values()])
+    return bool(unsealed)
 
 
 def _change_conversation(

@@ -1,15 +1,20 @@
-"""A fair lock between the writers of several processes, made of two lock files.
+"""A fair lock between the writers of several processes, made of lock files.
 
 The busy handler of SQLite sleeps and retries, so that under load a process can starve for seconds. Here a writer takes
 the queue lock, then the work lock, and releases the queue lock: one writer works, and the next one cannot be overtaken.
 The operating system releases the locks of a dead process.
+
+A third file says whether a ledger is in use: each process that has it open for writing holds a shared lock of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
+
+from callslip.store.ledger_files import open_lock_file
 
 try:
     import fcntl
@@ -18,18 +23,27 @@ except ImportError:  # Windows has no flock; there the busy timeout of SQLite ha
 
 
 class WriteLock:
-    """The two lock files next to a database file. Before `open`, and for a database in memory, nothing is locked."""
+    """The lock files next to a database file. Before `open`, and for a database in memory, nothing is locked.
+
+    `was_unused` is set by `open`: no other process had the database open for writing.
+    """
 
     def __init__(self, path: str = "") -> None:
-        self._queue = self._work = -1
+        self._queue = self._work = self._use = -1
+        self.was_unused = False
         if path:
             self.open(path)
 
     def open(self, path: str) -> None:
         """Open the lock files, and create them if needed."""
         if fcntl is not None:
-            self._queue = os.open(path + "-queue", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._work = os.open(path + "-work", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._queue = open_lock_file(path + "-queue")
+            self._work = open_lock_file(path + "-work")
+            self._use = open_lock_file(path + "-use")
+            with contextlib.suppress(OSError):  # Another process uses it.
+                fcntl.flock(self._use, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.was_unused = True
+            fcntl.flock(self._use, fcntl.LOCK_SH)
 
     @contextmanager
     def turn(self) -> Generator[None]:
@@ -49,7 +63,7 @@ class WriteLock:
 
     def close(self) -> None:
         """Close the lock files."""
-        for lock in (self._queue, self._work):
+        for lock in (self._queue, self._work, self._use):
             if lock >= 0:
                 os.close(lock)
-        self._queue = self._work = -1
+        self._queue = self._work = self._use = -1

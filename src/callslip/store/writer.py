@@ -7,7 +7,10 @@ the event loop in one call per transaction. A refused task writes nothing; a fai
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import threading
+import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
@@ -16,14 +19,17 @@ import apsw
 
 from callslip.errors import StoreError
 from callslip.model.records import CallRecord
+from callslip.store.ledger_files import LedgerFiles
 from callslip.store.protocol import StoredEvent
 from callslip.store.sql import Connection
-from callslip.store.sqlite_open import translate_errors
+from callslip.store.sqlite_open import empty_wal, translate_errors
 from callslip.store.sqlite_rows import Rows, flush
 from callslip.store.unit_of_work import UnitOfWork
 from callslip.store.write_lock import WriteLock
 
 MAX_BATCH = 1024
+ERASE_DELAY_S = 1.0
+"""How long deleted secrets may stay in the WAL."""
 
 Done = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
@@ -31,13 +37,15 @@ Done = tuple["asyncio.Future[Any]", Any, BaseException | None]
 class Task(NamedTuple):
     """A function to run in a transaction, on a unit of work or, if `alone`, on the connection itself.
 
-    Data that can be rebuilt from the log need not be `durable`, which saves a sync of the disk.
+    Data that can be rebuilt from the log need not be `durable`, which saves a sync of the disk. What a task that
+    `erases` deletes is soon removed from the WAL too.
     """
 
     work: Callable[[Any], Any]
     future: asyncio.Future[Any]
     alone: bool
     durable: bool
+    erases: bool
 
 
 class Writer:
@@ -51,27 +59,32 @@ class Writer:
         connection: Connection,
         path: str,
         write_lock: WriteLock,
+        files: LedgerFiles,
         deliver: Callable[[list[StoredEvent], list[CallRecord]], None],
         synchronous: str = "FULL",
     ) -> None:
         self._connection = connection
         self._path = path
         self._write_lock = write_lock
+        self._files = files
         self._deliver = deliver
         self._synchronous = synchronous
         self._rows = Rows(connection)
         self._loop = asyncio.get_running_loop()
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._closed = False
+        self._erase_at = math.inf
         self._thread = threading.Thread(target=self._run, name="callslip-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, work: Callable[[Any], Any], *, alone: bool = False, durable: bool = True) -> asyncio.Future[Any]:
+    def submit(
+        self, work: Callable[[Any], Any], *, alone: bool = False, durable: bool = True, erases: bool = False
+    ) -> asyncio.Future[Any]:
         """Queue a task and return a future that is done when its transaction is durable."""
         if self._closed:
             raise StoreError("the ledger is closed")
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._tasks.put(Task(work, future, alone, durable))
+        self._tasks.put(Task(work, future, alone, durable, erases))
         return future
 
     async def close(self) -> None:
@@ -91,12 +104,26 @@ class Writer:
             for task in batch:
                 if task.alone:
                     self._transact([task])
+            if self._erase_at <= time.monotonic() or (not is_open and self._erase_at < math.inf):
+                self._erase()
+
+    def _erase(self) -> None:
+        """Empty the WAL, whose old pages have what was deleted. It is tried again later if a reader needs them."""
+        self._erase_at = time.monotonic() + ERASE_DELAY_S
+        with contextlib.suppress(StoreError), translate_errors(self._path), self._write_lock.turn():
+            self._files.check()
+            if empty_wal(self._connection):
+                self._erase_at = math.inf
+
+    def _erase_soon(self) -> None:
+        self._erase_at = min(self._erase_at, time.monotonic() + ERASE_DELAY_S)
 
     def _drain(self) -> tuple[list[Task], bool]:
         """Wait for a task; return it with all queued ones, and whether the writer is still open."""
-        task = self._tasks.get()
         batch: list[Task] = []
         try:
+            wait = None if self._erase_at == math.inf else max(0.0, self._erase_at - time.monotonic())
+            task = self._tasks.get(timeout=wait)
             while task is not None:
                 batch.append(task)
                 if len(batch) >= MAX_BATCH:
@@ -111,6 +138,7 @@ class Writer:
         written: list[UnitOfWork] = []
         try:
             with translate_errors(self._path), self._write_lock.turn():
+                self._files.check()
                 written = self._run_batch(batch, results)
         except BaseException as error:  # Every task of the batch must get it, or its caller would wait forever.
             results = [(task.future, None, error) for task in batch]
@@ -140,9 +168,11 @@ class Writer:
             raise
         except Exception:
             return self._one_by_one(batch, results)
-        flush(self._connection, unit)
+        has_erased = flush(self._connection, unit)
         self._connection.execute("COMMIT")
         self._rows.update_cache(unit)
+        if has_erased:
+            self._erase_soon()
         results += done
         return [unit]
 
@@ -158,7 +188,8 @@ class Writer:
             except Exception as error:
                 results.append((task.future, None, error))
                 continue
-            flush(self._connection, unit)
+            if flush(self._connection, unit):
+                self._erase_soon()
             self._rows.update_cache(unit)
             written.append(unit)
         self._connection.execute("COMMIT")
@@ -172,6 +203,8 @@ class Writer:
             run("BEGIN IMMEDIATE")
             value = task.work(self._connection)
             run("COMMIT")
+            if task.erases:
+                self._erase_soon()
             return value
         finally:
             if self._connection.in_transaction:

@@ -144,17 +144,18 @@ const SEQUENCE = new RegExp(
 );
 
 /**
- * Write `fresh` over `old` from the start of the line.
- * @param {Run[]} old @param {Run[]} fresh
+ * Write `fresh` over `line` from the start of the line. The last run of `line` is the first one on the screen, so that
+ * a line that is rewritten often costs only what is written.
+ * @param {Run[]} line @param {Run[]} fresh
  */
-function overwrite(old, fresh) {
+function overwrite(line, fresh) {
   let skip = fresh.reduce((sum, run) => sum + run.text.length, 0);
-  const rest = [];
-  for (const run of old) {
-    if (run.text.length > skip) rest.push({ ...run, text: run.text.slice(skip) });
-    skip = Math.max(0, skip - run.text.length);
+  while (skip > 0 && line.length) {
+    const run = /** @type {Run} */ (line.pop());
+    if (run.text.length > skip) line.push({ ...run, text: run.text.slice(skip) });
+    skip -= run.text.length;
   }
-  return [...fresh, ...rest];
+  for (const run of fresh.reverse()) line.push(run);
 }
 
 /** @param {Run[]} runs @param {string} text @param {Style | null} style */
@@ -178,12 +179,15 @@ export function parseTerminal(text) {
     for (const match of line.matchAll(SEQUENCE)) {
       addRun(runs, line.slice(at, match.index), style);
       at = (match.index ?? 0) + match[0].length;
-      if (match[0][0] === "\r") [old, runs] = [overwrite(old, runs), []];
-      else if (match[2] === "m" && !/[?<=>!]/.test(match[1])) style = applyStyleCodes(style, match[1]);
+      if (match[0][0] === "\r") {
+        overwrite(old, runs);
+        runs = [];
+      } else if (match[2] === "m" && !/[?<=>!]/.test(match[1])) style = applyStyleCodes(style, match[1]);
       else if (match[2] === "K") old = [];
     }
     addRun(runs, line.slice(at), style);
-    return overwrite(old, runs);
+    overwrite(old, runs);
+    return old.reverse();
   });
 }
 

@@ -101,12 +101,19 @@ function fieldTerm(field, values, negated) {
 function valueTest(field, value) {
   if (field === "id" && !/^\d+$/u.test(value)) return (text) => text.startsWith(value);
   if (!value.includes("*")) return (text) => text === value;
-  const pattern = new RegExp(`^${value.split("*").map(escapeRegExp).join(".*")}$`, "su");
-  return (text) => pattern.test(text);
+  const [first, ...middle] = value.split("*");
+  const last = middle.pop() ?? "";
+  return (text) => {
+    if (!text.startsWith(first)) return false;
+    let at = first.length; // The earliest place for each part leaves the most room for the next ones.
+    for (const part of middle) {
+      at = text.indexOf(part, at);
+      if (at < 0) return false;
+      at += part.length;
+    }
+    return text.length - last.length >= at && text.endsWith(last);
+  };
 }
-
-/** @param {string} text */
-const escapeRegExp = (text) => text.replace(/[\\^$.*+?()[\]{}|/]/gu, "\\$&");
 
 /** @param {string} text @param {boolean} negated */
 function textTerm(text, negated) {

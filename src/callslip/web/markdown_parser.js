@@ -122,7 +122,10 @@ function parseLink(text, at, depth) {
 /** @type {Parser} */
 function parseBareUrl(text, at) {
   BARE.lastIndex = at;
-  const url = BARE.exec(text)?.[0].replace(/[.,;:!?)\]]+$/, "");
+  const run = BARE.exec(text)?.[0] ?? "";
+  let end = run.length;
+  while (end > 0 && ".,;:!?)]".includes(run[end - 1])) end--; // These end the sentence, not the address.
+  const url = run.slice(0, end);
   return url ? [{ kind: "link", href: url, inside: [url] }, url.length] : undefined;
 }
 
@@ -142,11 +145,13 @@ const PARSERS = {
 
 // Blocks
 
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})\s+(.*)$/;
-const ITEM = /^( {0,12})([-*+]|\d{1,9}[.)])(?:\s+(.*)|)$/;
+// No two parts that follow each other match the same characters, unless nothing after them can fail: else a long line
+// that does not match would take quadratic time.
+const FENCE = /^ {0,3}(`{3,}(?!`)|~{3,}(?!~))([^`]*)$/;
+const HEADING = /^ {0,3}(#{1,6})\s+([^]*)$/;
+const ITEM = /^( {0,12})([-*+]|\d{1,9}[.)])(?:\s+([^]*)|)$/;
 const RULE = /^ {0,3}([-*_])\s*(?:\1\s*){2,}$/;
-const DIVIDER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+const DIVIDER_CELL = /^:?-+:?$/;
 
 /** Remove the closing hashes of a heading. @param {string} text */
 function stripClosingHashes(text) {
@@ -157,7 +162,12 @@ function stripClosingHashes(text) {
 }
 
 /** @param {string | undefined} line */
-const isDivider = (line = "") => line.length < 1000 && line.includes("-") && DIVIDER.test(line.trim());
+function isDivider(line = "") {
+  const cells = line.trim().split("|").map((cell) => cell.trim());
+  if (!cells[0]) cells.shift();
+  if (!cells.at(-1)) cells.pop();
+  return line.length < 1000 && cells.length > 0 && cells.every((cell) => DIVIDER_CELL.test(cell));
+}
 
 /** @param {string} line */
 const parseCells = (line) => {

@@ -23,7 +23,12 @@ function blockText(block) {
 }
 
 /** Remove the Markdown fence in which agents wrap the output of a program. @param {string} text */
-export const stripFence = (text) => text.match(/^\s*(`{3,})[\w-]*\n([\s\S]*?)\n?\1\s*$/)?.[2] ?? text;
+export function stripFence(text) {
+  const [opening = "", fence = ""] = text.match(/^\s*(`{3,})(?!`)[\w-]*\n/) ?? [];
+  const end = text.trimEnd().length - fence.length;
+  if (!fence || end < opening.length || !text.startsWith(fence, end)) return text;
+  return text.slice(opening.length, end > opening.length && text[end - 1] === "\n" ? end - 1 : end);
+}
 
 /** @param {any} block @returns {Part | null} */
 function blockPart(block) {

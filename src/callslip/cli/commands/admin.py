@@ -126,9 +126,9 @@ async def _create(
     ledger: LocalLedger, session: str, verbs: tuple[Verb, ...], label: str, lifetime_s: float
 ) -> tuple[str, TokenRecord]:
     from callslip.api.tokens import create_token
-    from callslip.client.token_file import SCOPED_PREFIX, hash_token, mint_token
+    from callslip.client.token_file import hash_token, mint_token
 
-    secret = SCOPED_PREFIX + mint_token()
+    secret = mint_token()
     record = await create_token(
         ledger.log, hash_token(secret), session=session, verbs=verbs, label=label, lifetime_s=lifetime_s
     )

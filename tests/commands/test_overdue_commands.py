@@ -1,0 +1,136 @@
+"""Test commands whose deadline passes while no process has the ledger open: all views agree that they have expired."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import callslip
+from callslip.model import events as ev
+from callslip.store.write_lock import WriteLock
+from tests.support import cli_process
+
+pytestmark = pytest.mark.anyio
+
+TIMEOUT_S = 0.2
+
+
+async def leave_command(path: Path, *, is_claimed: bool = False) -> str:
+    """Submit a command, close the ledger before its deadline, and wait for the deadline. Return its call."""
+    async with await callslip.open(f"sqlite:///{path}") as ledger:
+        await ledger.commands.submit("run", {"n": 1}, correlation_id="c", timeout=TIMEOUT_S)
+        if is_claimed:
+            assert await ledger.commands.claim(lease=600) is not None
+        record = await ledger.commands.find("c")
+    while time.time() * 1000 <= record.deadline:
+        await asyncio.sleep(0.01)
+    return record.id
+
+
+def run_json(path: Path, *arguments: str) -> list[Any]:
+    """Run a command, and return the JSON of each line."""
+    result = cli_process.run_in_process(*arguments, "--json", "--db", str(path))
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def state_in_ls(path: Path, call: str) -> str:
+    return run_json(path, "ls", "commands")[0]["state"]
+
+
+def state_in_ls_of_expired(path: Path, call: str) -> str:
+    return run_json(path, "ls", "--state", "expired")[0]["state"]
+
+
+def state_in_ls_of_commands(path: Path, call: str) -> str:
+    (lists,) = run_json(path, "ls", "--commands")
+    assert not lists["pending"] and not lists["completed"]
+    assert lists["failed"][0]["final"]
+    status = lists["failed"][0]["status"]
+    return "expired" if status == "timeout" else status  # The name for one that was claimed.
+
+
+def state_in_show_of_call(path: Path, call: str) -> str:
+    (shown,) = run_json(path, "show", call)
+    assert shown["events"][-1]["type"] == "call.expired"
+    assert shown["toolCall"]["status"] == shown["state"]
+    return shown["state"]
+
+
+def state_in_show_of_session(path: Path, call: str) -> str:
+    (shown,) = run_json(path, "show", "commands")
+    assert shown["openCalls"] == 0
+    return shown["entries"][-1]["status"]
+
+
+VIEWS = (
+    state_in_ls,
+    state_in_ls_of_expired,
+    state_in_ls_of_commands,
+    state_in_show_of_call,
+    state_in_show_of_session,
+)
+
+
+@pytest.mark.parametrize("read_state", VIEWS)
+@pytest.mark.parametrize("is_claimed", [False, True])
+def test_an_overdue_command_is_expired_in_every_view(
+    tmp_path: Path, read_state: Callable[[Path, str], str], is_claimed: bool
+) -> None:
+    """The first program that reads the ledger already shows it, in any view."""
+    path = tmp_path / "ledger.db"
+    call = asyncio.run(leave_command(path, is_claimed=is_claimed))
+    assert read_state(path, call) == "expired"
+
+
+async def test_the_first_read_of_a_library_shows_an_overdue_command_as_expired(tmp_path: Path) -> None:
+    """Records, lists and entries agree as soon as the ledger is open."""
+    path = tmp_path / "ledger.db"
+    call = await leave_command(path)
+    async with await callslip.open(f"sqlite:///{path}") as ledger:
+        command = await ledger.commands.get("c")
+        assert command.final and command.error == "no worker claimed it before its timeout"
+        assert (await ledger.find_call(call)).state == "expired"
+        assert [record.id for record in (await ledger.calls(states=["expired"])).items] == [call]
+        assert [command.correlation_id for command in await ledger.commands.failed()] == ["c"]
+        events = [event async for event in ledger.events("commands")]
+        assert isinstance(events[-1], ev.CallExpired)
+
+
+def test_a_server_shows_an_overdue_command_as_expired_at_its_start(tmp_path: Path) -> None:
+    """Its first answer already does."""
+    path = tmp_path / "ledger.db"
+    call = asyncio.run(leave_command(path))
+    with cli_process.serving(path) as server:
+        result = cli_process.run("show", call, "--json", "--server", server.url, "--token", server.token)
+        assert json.loads(result.stdout)["state"] == "expired"
+
+
+async def test_a_running_command_is_left_to_a_process_that_watches_it(tmp_path: Path) -> None:
+    """If another process has the ledger open, its clocks decide, as the machine may have slept."""
+    path = tmp_path / "ledger.db"
+    call = await leave_command(path, is_claimed=True)
+    other = WriteLock(str(path))
+    try:
+        async with await callslip.open(f"sqlite:///{path}") as ledger:
+            assert (await ledger.find_call(call)).state == "running"
+    finally:
+        other.close()
+    async with await callslip.open(f"sqlite:///{path}") as ledger:
+        assert (await ledger.find_call(call)).state == "expired"
+
+
+async def test_a_command_that_awaits_approval_does_not_expire(tmp_path: Path) -> None:
+    """Its timeout starts with the approval, whose own time limit is a different one."""
+    path = tmp_path / "ledger.db"
+    async with await callslip.open(f"sqlite:///{path}") as ledger:
+        await ledger.commands.submit("run", correlation_id="c", timeout=TIMEOUT_S, approval=True)
+    await asyncio.sleep(2 * TIMEOUT_S)
+    async with await callslip.open(f"sqlite:///{path}") as ledger:
+        assert (await ledger.commands.find("c")).state == "awaiting_approval"
