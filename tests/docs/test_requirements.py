@@ -14,8 +14,8 @@ from pathlib import Path
 from tests.requirements import PARTS, REQUIREMENTS, Later
 from tests.support.paths import ROOT
 
-CITED = re.compile(r"\b(C\d+|S\d\.\d+|API\d+|ANS\d+|POL\d+)\b")
-GROUPS = {"C": 13, "S0.": 9, "S1.": 9, "S2.": 15, "S3.": 12, "S4.": 10, "API": 12, "ANS": 7, "POL": 8}
+CITED = re.compile(r"\b(C\d+|S\d\.\d+|API\d+|ANS\d+|POL\d+|TAIL\d+)\b")
+GROUPS = {"C": 13, "S0.": 9, "S1.": 9, "S2.": 15, "S3.": 12, "S4.": 10, "API": 12, "ANS": 7, "POL": 8, "TAIL": 5}
 IDS = [f"{group}{number}" for group, count in GROUPS.items() for number in range(1, count + 1)]
 
 
