@@ -1351,7 +1351,58 @@ PAGE = (
     ),
 )
 
+HELD_TEXT = (
+    R(
+        "TAIL1",
+        "Only the end of a text that may begin a secret is held back, for at most a second of silence.",
+        (
+            "tests/ledger/test_held_text.py::test_only_the_end_that_may_begin_a_secret_is_held_back",
+            "tests/ledger/test_held_text.py::test_a_held_text_is_due_a_second_after_its_last_chunk",
+        ),
+    ),
+    R(
+        "TAIL2",
+        "If a secret completes after its beginning was released, the rest of it is redacted.",
+        (
+            "tests/ledger/test_held_text.py::test_the_rest_of_a_secret_is_redacted_after_a_pause",
+            "tests/ledger/test_held_text.py::test_a_real_pause_inside_a_key_reveals_only_its_beginning",
+        ),
+    ),
+    R(
+        "TAIL3",
+        "Held text is released by the process that wrote it, or by any other one if that process is gone.",
+        (
+            "tests/ledger/test_held_text.py::test_text_held_by_a_killed_process_is_released_by_another",
+            "tests/ledger/test_held_text.py::test_a_clock_that_is_set_back_does_not_delay_a_release",
+            "tests/ledger/test_held_text.py::test_a_read_only_ledger_shows_what_is_in_the_log",
+            "tests/ledger/test_held_text.py::test_an_idle_ledger_finds_due_texts_by_index",
+        ),
+    ),
+    R(
+        "TAIL4",
+        "A chunk that is written in two parts is marked, written once for one key, and read by older versions.",
+        (
+            "tests/ledger/test_held_text.py::test_a_retry_returns_the_same_event_after_a_release",
+            "tests/ledger/test_held_text.py::test_the_parts_of_a_chunk_are_marked",
+            "tests/ledger/test_held_text.py::test_marks_in_any_order_lose_no_text",
+            "tests/ledger/test_held_text.py::test_a_mark_must_be_a_boolean",
+            "tests/ledger/test_held_text.py::test_an_older_version_releases_a_held_text_once",
+            "tests/ledger/test_held_text.py::test_text_that_an_older_version_holds_is_released",
+        ),
+    ),
+    R(
+        "TAIL5",
+        "The text is the same wherever pauses fall, for declared and undeclared chunks.",
+        (
+            "tests/ledger/test_held_text.py::test_a_text_of_deltas_is_the_same_for_any_pauses",
+            "tests/ledger/test_held_text.py::test_a_cumulative_text_is_the_same_for_any_pauses",
+            "tests/ledger/test_held_text.py::test_a_cumulative_text_with_secrets_is_redacted_for_any_pauses",
+            "tests/ledger/test_held_text.py::test_no_pause_reveals_a_secret",
+        ),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
-    *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE),
+    *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
 )

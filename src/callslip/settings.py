@@ -23,6 +23,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     redact: bool = True
     secret_patterns: tuple[tuple[str, str, str, int], ...] = ()
+    # How long the end of a streamed text that may begin a secret is held back if nothing follows.
+    text_hold: float = 1.0
 
     ingest_lease: float = 600.0
     owner_lease: float = 30.0

@@ -39,7 +39,7 @@ from tests.support.strategies import (
     write_script,
 )
 
-NO_REAPER = Settings(synchronous="NORMAL", reaper_interval=3600, checkpoint_every=10**9)
+NO_REAPER = Settings(synchronous="NORMAL", reaper_interval=3600, text_hold=3600, checkpoint_every=10**9)
 
 
 class BrowserView:

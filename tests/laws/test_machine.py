@@ -46,7 +46,7 @@ from tests.support.strategies import (
 )
 
 T = TypeVar("T")
-SETTINGS = Settings(synchronous="NORMAL", reaper_interval=10**6, checkpoint_every=10**9, read_page=7)
+SETTINGS = Settings(synchronous="NORMAL", reaper_interval=10**6, text_hold=10**6, checkpoint_every=10**9, read_page=7)
 REASONS = ["end_turn", "cancelled", "error", "eof", "max_tokens"]
 
 

@@ -24,7 +24,9 @@ from callslip.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
-SETTINGS = Settings(synchronous="NORMAL", checkpoint_every=10**9, reaper_interval=3600, inline_limit=1000)
+SETTINGS = Settings(
+    synchronous="NORMAL", checkpoint_every=10**9, reaper_interval=3600, text_hold=3600, inline_limit=1000
+)
 ONE, TWO, THREE = ((Alias("acp", name),) for name in ("1", "2", "3"))
 SCRIPT: list[ev.Event | Draft] = [
     ev.TurnStarted(),
@@ -207,7 +209,7 @@ async def test_every_kind_of_damage_is_found(ledger: LocalLedger, file: Path, na
 
 # Columns that cannot be derived from the log: owners and leases, times of rows, marks of foreign messages.
 NOT_DERIVED = {
-    "sessions": {"id", "name", "carry", "created_at", "updated_at", "turn_owner"},
+    "sessions": {"id", "name", "carry", "created_at", "updated_at", "turn_owner", "release_at"},
     "keys": {"mark"},
     "calls": {"owner", "lease", "change"},
     "pieces": {"at"},

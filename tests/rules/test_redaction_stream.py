@@ -1,7 +1,8 @@
 """Secrets in input of any kind: the bytes of the database file do not contain them.
 
 Text that may begin a secret is held in the store until the next chunk, so the file may contain the beginning of a
-secret, but never enough to match its pattern. `test_redaction.py` tests the splitting itself.
+secret, but never enough to match its pattern. `test_redaction.py` tests the splitting itself, `test_held_text.py` the
+time after which held text is released.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ pytestmark = pytest.mark.anyio
 SECRET = "sk-Z9qR7wXk2LmN4pTvB8sDfG6hJ3aQ5eYcU1iO0z"
 MARK = "[redacted:api-key]"
 MIN_SECRET_CHARS = 24  # "sk-" and twenty characters are always a key.
+NEVER_S = 3600.0  # No test here waits for the time after which held text is released.
 
 
 @pytest.fixture
 async def ledger(db: str) -> AsyncIterator[LocalLedger]:
-    async with sound_ledger(db, checkpoint_every=4) as instance:
+    async with sound_ledger(db, checkpoint_every=4, text_hold=NEVER_S) as instance:
         yield instance
 
 
@@ -273,7 +275,7 @@ CRASHING_WRITER = """
 import asyncio, os, sys, callslip
 from callslip.model import events as ev
 async def main():
-    ledger = await callslip.open(sys.argv[1])
+    ledger = await callslip.open(sys.argv[1], callslip.Settings(text_hold=3600))
     await ledger.log.append("a", [ev.MessageDelta(text=sys.argv[2], chunks="delta")])
     os._exit(9)
 asyncio.run(main())
@@ -326,7 +328,7 @@ async def write_interleaved(writes: list[tuple[str, str]]) -> None:
         "x": lambda text: ev.CallProgress(text=text, aliases=(Alias("acp", "x"),)),
         "y": lambda text: ev.CallProgress(text=text, aliases=(Alias("acp", "y"),)),
     }
-    async with await callslip.open("sqlite:///:memory:", Settings(checkpoint_every=3)) as ledger:
+    async with await callslip.open("sqlite:///:memory:", Settings(checkpoint_every=3, text_hold=NEVER_S)) as ledger:
         for stream, piece in writes:
             await ledger.log.append("a", [make_event[stream](piece)])
         await ledger.log.append("a", [ev.MessageUser(text="end")])

@@ -42,6 +42,7 @@ class CheckpointText(msgspec.Struct, array_like=True):
     previous: str
     growths: int
     only_growths: bool
+    partial: str | None = None
 
 
 class CheckpointState(msgspec.Struct, omit_defaults=True):
@@ -72,7 +73,8 @@ def encode_state(state: SessionFold) -> bytes:
     """Encode a state without its finished entries and its texts."""
     texts = [
         CheckpointText(
-            *key, t.length(), t.missing_chars + len(t.value()), t.generation, t.previous, t.growths, t.only_growths
+            *(*key, t.length(), t.missing_chars + len(t.value()), t.generation),
+            *(t.previous, t.growths, t.only_growths, t.partial),
         )
         for key, t in open_texts(state).items()
     ]
@@ -116,7 +118,7 @@ def resume(session: str, data: bytes, full_texts: dict[TextKey, str]) -> Session
 def _resume_text(saved: CheckpointText, full_texts: dict[TextKey, str]) -> StreamedText:
     text = StreamedText()
     text.units, text.generation, text.previous = saved.units, saved.generation, saved.previous
-    text.growths, text.only_growths = saved.growths, saved.only_growths
+    text.growths, text.only_growths, text.partial = saved.growths, saved.only_growths, saved.partial
     if (saved.entry, saved.field) in full_texts:
         text.blocks = [full_texts[saved.entry, saved.field]]
     else:

@@ -19,6 +19,7 @@ from callslip.errors import CallslipError, NotFoundError, SlowReaderError, Store
 from callslip.ledger import checkpoint, liveness, queries
 from callslip.ledger.aio import cancel_all, run_off_loop
 from callslip.ledger.feed import Feed
+from callslip.ledger.release_timer import ReleaseTimer
 from callslip.ledger.validation import DraftValidator, has_many_values
 from callslip.ledger.write import AnswerCheck, WriteContext, write_events
 from callslip.model.entries import Patch, Snapshot
@@ -48,6 +49,7 @@ class EventLog:
         self._validator = DraftValidator(settings, self.redactor)
         self._contexts: dict[tuple[str, str, bool], WriteContext] = {}
         self._reaper = liveness.Reaper(store, self.write_context(source="callslip", strict=True), settings)
+        self._release_timer = ReleaseTimer(store, self.write_context(source="callslip"), settings.text_hold)
         self._events_since_checkpoint: dict[str, int] = {}
         self._checkpointing: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -82,6 +84,7 @@ class EventLog:
                 strict=strict,
                 ingest_lease=self.settings.ingest_lease,
                 turn_grace=self.settings.turn_grace,
+                text_hold=self.settings.text_hold,
             )
         return context
 
@@ -318,6 +321,7 @@ class EventLog:
         for closer in list(self._closers):
             await closer()
         await cancel_all(*self._tasks, *self._checkpointing.values())
+        await self._release_timer.close()
         await self.feed.close()
         with contextlib.suppress(StoreError):
             for owner in list(self._owner_leases):

@@ -1,5 +1,7 @@
 """Owners keep calls alive; a reaper ends the calls and turns whose owner is gone or whose time is over.
 
+A reaper also releases the texts that are held back by a process that is gone.
+
 An owner is a process, identified by boot, pid and start time, so that a dead owner on the same machine is known at
 once. Everything else depends on time. Clocks jump and laptops sleep, so a reaper acts only if the store's clock is past
 the due time and its own monotonic clock has measured the same duration.
@@ -13,13 +15,13 @@ import os
 import time
 import uuid
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import count
 
 import msgspec
 
 from callslip.errors import CallslipError, ConflictError
-from callslip.ledger.write import WriteContext, WriteOperation, write_events
+from callslip.ledger.write import WriteContext, WriteOperation, release_held_text, write_events
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event
 from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
@@ -34,6 +36,8 @@ LOOKAHEAD_S = 2.0
 """How far a reaper looks ahead, in addition to two of its rounds."""
 FOREVER_MS = 2**62
 MAX_CONCURRENT_ENDS = 500
+MAX_HOLD_S = 60.0
+"""A text that seems to be held for longer is due: the store's clock was set back."""
 DAY_MS = 24 * 60 * 60 * 1000
 
 
@@ -140,6 +144,7 @@ class Reaper:
                     continue
             dues.append(due)
         self._watched = watched
+        await self._release_texts(now)
         ended = 0
         for start in range(0, len(dues), MAX_CONCURRENT_ENDS):
             ended += sum(await asyncio.gather(*map(self._end, dues[start : start + MAX_CONCURRENT_ENDS])))
@@ -194,6 +199,15 @@ class Reaper:
             )
             dues.append(Due(at=approval.expires_at, event=refusal, approval=approval))
         return dues
+
+    async def _release_texts(self, now: int) -> None:
+        """Release held texts that are due, as their writer is gone. The store's clock alone decides.
+
+        A release that is too early shows no more of a secret than one in time, so it needs no second clock.
+        """
+        latest = now + int(max(self._settings.text_hold, MAX_HOLD_S) * 1000)
+        for session, due in await self._store.texts_due(now, latest):
+            await self._store.transact(partial(release_held_text, session=session, until=due, context=self._context))
 
     async def _end(self, due: Due) -> int:
         def end(unit: UnitOfWork) -> object:

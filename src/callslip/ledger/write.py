@@ -36,6 +36,7 @@ from callslip.rules.redaction_stream import (
     TEXT_STREAM,
     hold_back,
     release_text,
+    remember_release,
     stream_of,
     streams_closed_by,
     streams_of,
@@ -75,6 +76,7 @@ class WriteContext(msgspec.Struct, frozen=True, kw_only=True):
     check_answer: AnswerCheck | None = None
     ingest_lease: float = 600.0
     turn_grace: float = 2.0
+    text_hold: float = 1.0
 
 
 class WriteOperation:
@@ -141,7 +143,7 @@ class WriteOperation:
             return self._end_turn(event)
         return self._append(event)
 
-    def _append(self, event: Event, verdict: Verdict = "applied") -> Event:
+    def _append(self, event: Event, verdict: Verdict = "applied", *, source: str | None = None) -> Event:
         session = self.session
         session.updated_at = self.now
         if verdict != "applied" and isinstance(event, ev.STREAMED):
@@ -150,14 +152,14 @@ class WriteOperation:
             event,
             seq=session.last_seq + 1,
             at=event.at or self.now,
-            source=event.source or self.context.source,
+            source=event.source or self.context.source if source is None else source,
             verdict=verdict,
         )
         apply_event(self.unit, session, event)
         self.unit.add_event(session.name, event)
         return event
 
-    # Text that may begin a secret is held back until more of it arrives.
+    # Text that may begin a secret is held back until more of it arrives, its text ends, or its time is over.
 
     def _hold_back(self, event: ev.Streamed) -> ev.Streamed:
         redactor, held_texts = self.context.redactor, self.session.carry
@@ -171,30 +173,35 @@ class WriteOperation:
         elif not event.text:
             return event
         timed = structs.replace(event, at=event.at or self.now, source=event.source or self.context.source)
-        held = hold_back(redactor, held_text, timed)
-        if held.first:
+        chunk = hold_back(redactor, held_text, timed, self.now + int(self.context.text_hold * MS))
+        if chunk.first:
             self._release(stream)
-        self._set_held_text(stream, held.carry)
-        return held.event
+        self._set_held_text(stream, chunk.held)
+        return chunk.event
 
     def _set_held_text(self, stream: str, held_text: HeldText | None) -> None:
         others = {name: other for name, other in self.session.carry.items() if name != stream}
         self.session.carry = {**others, stream: held_text} if held_text is not None else others
 
-    def _release(self, *streams: str) -> None:
+    def release_due(self, until: int) -> None:
+        """Append the held texts that are due by then, and remember them: the rest of a secret may follow."""
+        due = [stream for stream, held_text in self.session.carry.items() if 0 < held_text.due <= until]
+        self._release(*due, remember=True)
+
+    def _release(self, *streams: str, remember: bool = False) -> None:
         """Append the held text of streams that have ended."""
         for stream in streams:
             held_text = self.session.carry.get(stream)
             if held_text is None:
                 continue
-            self._set_held_text(stream, None)
+            self._set_held_text(stream, remember_release(self.context.redactor, held_text) if remember else None)
             event = release_text(self.context.redactor, held_text)
             if isinstance(event, ev.CallEvent):
                 record = self.unit.call(event.call)
                 verdict = classify_event(record, event)
-                self._append(self._with_call(event, record, verdict), verdict)
+                self._append(self._with_call(event, record, verdict), verdict, source=event.source)
             elif event is not None:
-                self._append(event)
+                self._append(event, source=event.source)  # The source of the text, not of its release.
 
     # Turns
 
@@ -466,3 +473,9 @@ def _digest(event: Event) -> str:
 def write_events(unit: UnitOfWork, session: str, drafts: Sequence[Draft], context: WriteContext) -> list[Event]:
     """Write drafts to a session, and return their events in order."""
     return WriteOperation(unit, session, context).run(drafts)
+
+
+def release_held_text(unit: UnitOfWork, session: str, until: int, context: WriteContext) -> None:
+    """Append the texts of a session that are held back until a time in ms or until now, unless others came first."""
+    if unit.session(session) is not None:
+        WriteOperation(unit, session, context).release_due(max(until, unit.now))

@@ -124,19 +124,26 @@ class MessageUser(Event, frozen=True, tag="message.user"):
 
 
 class MessageDelta(Event, frozen=True, tag="message.delta"):
-    """The agent wrote a chunk of a message. RULE 1."""
+    """The agent wrote a chunk of a message. RULE 1.
+
+    The ledger may write a chunk as two events, as its end may begin a secret: `partial` is the first, `rest` the other.
+    """
 
     text: str
     message_id: str = ""
     chunks: Chunks = "auto"
+    partial: bool = False
+    rest: bool = False
 
 
 class ThoughtDelta(Event, frozen=True, tag="thought.delta"):
-    """The agent wrote a chunk of a thought. RULE 9."""
+    """The agent wrote a chunk of a thought. RULE 9. `partial` and `rest` are as in `message.delta`."""
 
     text: str
     message_id: str = ""
     chunks: Chunks = "auto"
+    partial: bool = False
+    rest: bool = False
 
 
 class MessageEnded(Event, frozen=True, tag="message.ended"):

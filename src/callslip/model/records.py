@@ -14,11 +14,13 @@ T = TypeVar("T")
 
 
 class HeldText(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The end of a streamed text that may begin a secret, held back until more of it arrives.
+    """The end of a streamed text that may begin a secret, held back until more of it arrives or until `due` (ms).
 
-    `text` is redacted text that precedes `tail`; `event` is the chunk to append both with. `length` and `digest`
-    identify the chunk that was held, to recognize a cumulative chunk that repeats it. The chunk itself is not stored,
-    as it may contain a secret.
+    `tail` is the carry of the redactor, `event` the chunk to append it with. `length` and `digest` identify the chunk
+    whose end it is, to recognize a cumulative chunk that repeats it. The chunk itself is not stored, as it may contain
+    a secret. After a release `shown` is the text that was released, `carry` the carry with it, and `tail` only what is
+    held since, so that an older version releases nothing twice. `text` is redacted text before `tail`, if a chunk is
+    held in full.
     """
 
     tail: str
@@ -26,6 +28,9 @@ class HeldText(msgspec.Struct, frozen=True, array_like=True, gc=False):
     digest: str
     event: bytes
     text: str = ""
+    due: int = 0
+    carry: str = ""
+    shown: str = ""
 
 
 class SessionRecord(msgspec.Struct, gc=False):
@@ -51,6 +56,11 @@ class SessionRecord(msgspec.Struct, gc=False):
     owner: str = ""
     labels: Any = None
     turn_owner: str = ""
+
+    @property
+    def release_at(self) -> int:
+        """When the first of the held texts must be released, in ms; 0 if none must."""
+        return min((held.due for held in self.carry.values() if held.due), default=0) if self.carry else 0
 
 
 class CallRecord(msgspec.Struct, gc=False):

@@ -19,7 +19,7 @@ from callslip.rules import fold_calls
 from callslip.rules.fold_state import FoldState, Out, Stream, add_entry, end_text, put_entry, set_fields, set_info
 from callslip.rules.streamed_text import MAX_PIECES, Change, StreamedText, merge_chunk, utf16_length
 
-VERSION = 3
+VERSION = 4
 """Increased whenever the same events give other entries. Checkpoints of another version are rebuilt."""
 
 Chunk = ev.MessageDelta | ev.ThoughtDelta
@@ -89,10 +89,12 @@ def _chunk_path(stream: Stream | None, out: Out) -> tuple[type[Event] | None, St
 
 def _chunk(state: SessionFold, event: Chunk, out: Out) -> None:
     """RULE 1, RULE 9: extend the last entry if it has the same type and message id, else start a new one."""
-    if not event.text:
+    if not event.text and not event.partial and not event.rest:
         return
     stream = state.stream
     if stream is None or not _continues(stream, event):
+        if not event.text:
+            return
         stream = _start_stream(state, event, out)
     elif event.message_id and not stream.message_id:
         stream.message_id = stream.entry.message_id = event.message_id
@@ -102,12 +104,16 @@ def _chunk(state: SessionFold, event: Chunk, out: Out) -> None:
     stream.source, stream.chunks = event.source, event.chunks
     before = stream.text.length() if out is not None else 0
     if event.chunks == "delta" or (event.chunks == "auto" and proven == "delta"):
+        if event.rest and not proven:  # The chunk continues a secret of the one before: both are deltas.
+            state.proven[source] = "delta"
         stream.plain = stream.cls
         stream.text.append(event.text)
+        if stream.text.partial is not None:
+            stream.text.partial = None
         change = Change(event.text)
     else:
         stream.plain = None
-        change = merge_chunk(stream.text, event.text, event.chunks, proven)
+        change = merge_chunk(stream.text, event.text, event.chunks, proven, partial=event.partial, rest=event.rest)
         if change.proof:
             state.proven[source] = change.proof
             stream.plain = stream.cls if change.proof == "delta" else None

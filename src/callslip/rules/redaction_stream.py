@@ -1,7 +1,12 @@
-"""Hold back streamed text that may begin a secret until the next chunk shows whether it does.
+"""Hold back the end of a streamed text that may begin a secret, until more of the text or a moment of silence.
 
-Of a delta only the end is held. Any other chunk is held in full, because its meaning depends on a comparison with the
-chunks around it, which a part of it would distort. Held text is stored, without the secrets already found in it.
+Only that end is held. It is stored, without the secrets already found in it. If it is released and a secret completes
+later, the rest of the secret is still replaced: `sk-ant-api0[redacted:anthropic]`.
+
+A chunk that is not declared as a delta is compared with the chunks around it, which a part of it would distort. So its
+beginning is marked as `partial` and its end as `rest`. A chunk that continues a possible secret of the chunk before it
+does not repeat that chunk, so both are deltas, and it is declared as one. Only a chunk with the policy `dedupe` is held
+in full, as no part of it can be shown before it is known whether the text ends with it.
 """
 
 from __future__ import annotations
@@ -41,70 +46,110 @@ def streams_closed_by(event: ev.CallEvent) -> tuple[str, ...]:
 
 
 class HeldChunk(NamedTuple):
-    """A chunk to append, and the text held now. `first`: the text held before must be appended as a chunk before it."""
+    """A chunk to append, and the text held now. `first`: the text held before must be released before it."""
 
     event: ev.Streamed
-    carry: HeldText | None
+    held: HeldText | None
     first: bool = False
 
 
-def hold_back(redactor: Redactor, carry: HeldText | None, event: ev.Streamed) -> HeldChunk:
-    """Return a chunk with the text held before it and without an end that may begin a secret."""
-    before = _before(redactor, carry, event) if carry is not None else None
-    text, tail = (before.text, before.tail) if before is not None else ("", "")
-    out, tail = redactor.feed(tail, event.text)
-    out, text = text + out, ""
-    if tail and _is_held_in_full(event):
+def hold_back(redactor: Redactor, held: HeldText | None, event: ev.Streamed, due: int) -> HeldChunk:
+    """Return a chunk with the text held before it and without an end that may begin a secret, held until `due`."""
+    before = _before(redactor, held, event) if held is not None else None
+    first = held is not None and before is None
+    if before is None:
+        before = _NO_TEXT
+    elif before is held and isinstance(event, ev.CHUNKS) and _is_compared(event):
+        event = structs.replace(event, chunks="delta", partial=False, rest=True)
+    out, carry = redactor.feed(before.carry or before.tail, event.text)
+    out, shown = _cut_shown(before.shown, out)
+    out, text = before.text + out, ""
+    policy = event.chunks if isinstance(event, ev.CHUNKS) else "delta"
+    if carry and policy == "dedupe":
         out, text = "", out
-    held = _hold(event, tail, text) if tail else None
+    held_now = _hold(redactor, event, carry, shown, text, due) if carry else None
     changed = event if out is event.text else structs.replace(event, text=out)
-    return HeldChunk(changed, held, carry is not None and before is None)
+    if held_now is not None and held_now.due and policy in _SPLIT_POLICIES:
+        changed = structs.replace(changed, partial=True)
+    return HeldChunk(changed, held_now, first)
 
 
-def release_text(redactor: Redactor, carry: HeldText) -> ev.Streamed | None:
-    """Return the held text as a chunk, or None if nothing of it remains."""
-    held = decode_event(carry.event)
-    text = carry.text + redactor.flush(carry.tail)
-    return structs.replace(held, text=text) if text and isinstance(held, ev.STREAMED) else None
+def release_text(redactor: Redactor, held: HeldText) -> ev.Streamed | None:
+    """Return the held text as a chunk, or None if nothing is held."""
+    text = held.text + _cut_shown(held.shown, redactor.flush(held.carry or held.tail))[0]
+    event = decode_event(held.event) if text else None
+    return structs.replace(event, text=text) if isinstance(event, ev.STREAMED) else None
 
 
-def continues_text(carry: HeldText, event: Event) -> bool:
+def remember_release(redactor: Redactor, held: HeldText) -> HeldText:
+    """Return what to remember of a released text, so that the rest of a secret that it began is not shown."""
+    carry = held.carry or held.tail
+    shown = redactor.flush(carry)
+    if not shown:  # A secret was found, and only its remaining characters are dropped.
+        return structs.replace(held, text="", due=0)
+    return structs.replace(held, tail="", text="", due=0, carry=carry, shown=shown)
+
+
+def continues_text(held: HeldText, event: Event) -> bool:
     """Return whether an event belongs to the text whose end is held."""
-    held = decode_event(carry.event)
+    before = decode_event(held.event)
     if isinstance(event, ev.CHUNKS):
-        return isinstance(held, type(event)) and held.message_id == event.message_id
-    return isinstance(event, ev.CallEvent) and isinstance(held, type(event)) and held.call == event.call
+        return isinstance(before, type(event)) and before.message_id == event.message_id
+    return isinstance(event, ev.CallEvent) and isinstance(before, type(event)) and before.call == event.call
 
 
 _NO_TEXT = HeldText("", 0, "", b"")
+_SPLIT_POLICIES = ("auto", "cumulative")
 
 
-def _before(redactor: Redactor, carry: HeldText, event: ev.Streamed) -> HeldText | None:
-    """Return the held text to join with the chunk, or None if it must be a chunk of its own."""
-    if not continues_text(carry, event):
+def _before(redactor: Redactor, held: HeldText, event: ev.Streamed) -> HeldText | None:
+    """Return the held text to join with the chunk, or None if it must be released before it."""
+    if not continues_text(held, event):
         return None
-    if not _is_held_in_full(event):
-        return carry
-    start = event.text[: carry.length]
-    repeats = len(event.text) > carry.length and codec.digest(start.encode()) == carry.digest
+    if not _is_compared(event):
+        return held
+    start = event.text[: held.length]
+    repeats = len(event.text) > held.length and codec.digest(start.encode()) == held.digest
     if isinstance(event, ev.CHUNKS) and event.chunks == "cumulative":
         return _NO_TEXT if repeats else None  # The chunk contains the held text.
-    return carry if not repeats and _may_join_secret(redactor, carry, event.text) else None
+    return held if not repeats and _may_join_secret(redactor, held, event.text) else None
 
 
-def _is_held_in_full(event: ev.Streamed) -> bool:
-    return isinstance(event, ev.CHUNKS) and event.chunks != "delta"
+def _is_compared(event: ev.Streamed) -> bool:
+    """Return whether the meaning of a chunk depends on the chunks before it."""
+    return isinstance(event, ev.CHUNKS) and event.chunks != "delta" and not event.rest
 
 
-def _may_join_secret(redactor: Redactor, carry: HeldText, text: str) -> bool:
+def _may_join_secret(redactor: Redactor, held: HeldText, text: str) -> bool:
     """Return whether a secret may begin in the held text and end in this one, which means that both are deltas."""
-    held = redactor.flush(carry.tail)
-    alone, rest = redactor.feed("", text, held or carry.text)
-    return redactor.feed(carry.tail, text) != (held + alone, rest)
+    carry = held.carry or held.tail
+    flushed = redactor.flush(carry)
+    alone, rest = redactor.feed("", text, flushed or held.text)
+    return redactor.feed(carry, text) != (flushed + alone, rest)
 
 
-def _hold(event: ev.Streamed, tail: str, text: str) -> HeldText:
+def _cut_shown(shown: str, text: str) -> tuple[str, str]:
+    """Return what follows in `text` after the text shown before, and how much of the latter is not in `text` yet.
+
+    A mark in place of a secret that begins in the text shown is not cut.
+    """
+    if shown.startswith(text):
+        return "", shown[len(text) :]
+    pairs = enumerate(zip(shown, text, strict=False))
+    return text[next((at for at, (old, new) in pairs if old != new), len(shown)) :], ""
+
+
+def _hold(redactor: Redactor, event: ev.Streamed, carry: str, shown: str, text: str, due: int) -> HeldText:
     """Return the held text with the ids of its chunk; its other fields may be outdated when it is released."""
-    same = {name: getattr(event, name) for name in ("call", "message_id", "chunks") if hasattr(event, name)}
+    names = ("call", "message_id", "chunks", "partial")
+    same = {name: getattr(event, name) for name in names if hasattr(event, name)}
+    if isinstance(event, ev.CHUNKS):
+        same["rest"] = event.rest or event.chunks in _SPLIT_POLICIES
     bare = type(event)(text="", source=event.source, at=event.at, **same)
-    return HeldText(tail, len(event.text), codec.digest(event.text.encode()), encode_event(bare), text)
+    length, digest, body = len(event.text), codec.digest(event.text.encode()), encode_event(bare)
+    flushed = redactor.flush(carry)
+    hidden = _cut_shown(shown, flushed)[0]
+    due = due if text or hidden else 0
+    if not shown or not flushed:
+        return HeldText(carry, length, digest, body, text, due)
+    return HeldText(" " + hidden if hidden else "", length, digest, body, text, due, carry, shown)

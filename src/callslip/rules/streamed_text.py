@@ -45,7 +45,8 @@ class IncompleteTextError(Exception):
 class StreamedText:
     """A streamed text. Its beginning, `missing` units or `missing_chars` characters, may be in a checkpoint instead.
 
-    `units` is valid only if `counted`, as a bulk fold does not count; `length` computes it if needed.
+    `units` is valid only if `counted`, as a bulk fold does not count; `length` computes it if needed. `partial` is the
+    newest chunk if its rest has not arrived yet.
     """
 
     # Defaults. Set on the instance only if they differ, as most texts are plain and short.
@@ -57,6 +58,7 @@ class StreamedText:
     previous = ""
     growths = 0
     only_growths = True
+    partial: str | None = None
 
     def __init__(self) -> None:
         self.blocks: list[str] = []
@@ -122,18 +124,38 @@ class Change(NamedTuple):
     proof: Proof = ""
 
 
-def merge_chunk(text: StreamedText, chunk: str, policy: str, proven: Proof = "") -> Change:
-    """Add a chunk by the declared policy of its source, or by the proven one if none is declared."""
+def merge_chunk(
+    text: StreamedText, chunk: str, policy: str, proven: Proof = "", *, partial: bool = False, rest: bool = False
+) -> Change:
+    """Add a chunk by the declared policy of its source, or by the proven one if none is declared.
+
+    A `partial` chunk is added at once; what it means is decided with its `rest`, as if both had arrived together.
+    """
+    if policy == "auto":
+        policy = proven or "auto"
+    if partial or text.partial is not None:
+        return _merge_part(text, chunk, policy, partial, rest)
+    return _POLICIES[policy](text, chunk) if chunk else Change()
+
+
+def _merge_part(text: StreamedText, part: str, policy: str, partial: bool, rest: bool) -> Change:
+    before, chunk = text.partial, part
+    if rest and before is not None:
+        chunk = before + part
+        partial = partial and not part  # A chunk has one rest; many would make each one copy all before it.
+    elif before and policy == "auto":  # Its rest did not arrive, so nothing follows from it.
+        text.previous, text.only_growths = before, False
+    text.partial = chunk if partial else None
     if not chunk:
         return Change()
     if policy == "auto":
-        policy = proven or "auto"
-    return _POLICIES[policy](text, chunk)
+        return _delta(text, part) if partial else _undeclared(text, chunk, part)
+    return _POLICIES[policy](text, chunk if policy == "cumulative" else part)
 
 
 def replace_if_cumulative(text: StreamedText) -> bool:
     """Replace an undeclared text at its end if all its chunks turn out to be cumulative; return whether they do."""
-    if text.only_growths and text.growths >= MIN_GROWTHS_AT_END:
+    if text.only_growths and text.growths >= MIN_GROWTHS_AT_END and text.partial is None:
         text.replace(text.previous)
         return True
     return False
@@ -169,23 +191,27 @@ def _dedupe(text: StreamedText, chunk: str) -> Change:
     return _delta(text, chunk)
 
 
-def _undeclared(text: StreamedText, chunk: str) -> Change:
-    """Take chunks as deltas until several in a row repeat the one before, which proves cumulative chunks."""
+def _undeclared(text: StreamedText, chunk: str, added: str | None = None) -> Change:
+    """Take chunks as deltas until several in a row repeat the one before, which proves cumulative chunks.
+
+    `added` is the part of the chunk that is not in the text yet, if that is not all of it.
+    """
+    added = chunk if added is None else added
     before, text.previous = text.previous, chunk
     if not before:
-        return _delta(text, chunk)
+        return _delta(text, added)
     if not chunk.startswith(before):
         text.only_growths = False
-        return Change(added=_delta(text, chunk).added, proof="delta")
+        return Change(added=_delta(text, added).added, proof="delta")
     if len(chunk) == len(before):
         text.growths, text.only_growths = 0, False
-        return _delta(text, chunk)
+        return _delta(text, added)
     text.growths += 1
     if text.growths >= MIN_GROWTHS and len(chunk) >= MIN_PROOF_CHARS:
         text.replace(chunk)
         text.only_growths = False
         return Change(replaced=True, proof="cumulative")
-    return _delta(text, chunk)
+    return _delta(text, added)
 
 
 _POLICIES = {"delta": _delta, "cumulative": _cumulative, "dedupe": _dedupe, "auto": _undeclared}

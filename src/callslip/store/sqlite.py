@@ -69,6 +69,7 @@ class SqliteStore:
         self._settings = settings
         self._listeners: list[Callable[[list[StoredEvent]], None]] = []
         self._command_listeners: list[Callable[[list[CallRecord]], None]] = []
+        self._session_listeners: list[Callable[[list[SessionRecord], int], None]] = []
         self._write_lock = WriteLock()
         self._files = LedgerFiles()
         self._open: list[Connection] = []
@@ -100,9 +101,8 @@ class SqliteStore:
         if not self.read_only:
             self._writing = sqlite_open.connect(path, memory, settings)
             self._open.append(self._writing)
-            self._writer = Writer(
-                self._writing, path, self._write_lock, self._files, self._deliver, settings.synchronous
-            )
+            listeners = self._deliver, self._deliver_sessions
+            self._writer = Writer(self._writing, path, self._write_lock, self._files, *listeners, settings.synchronous)
 
     def _close_connections(self) -> None:
         for connection in reversed(self._open):
@@ -132,6 +132,10 @@ class SqliteStore:
         self._command_listeners.append(listener)
         return lambda: self._command_listeners.remove(listener)
 
+    def on_sessions(self, listener: Callable[[list[SessionRecord], int], None]) -> None:
+        """Call the listener with the sessions that this process writes and the time of the write in ms."""
+        self._session_listeners.append(listener)
+
     def _deliver(self, events: list[StoredEvent], commands: list[CallRecord]) -> None:
         if events:
             for listener in self._listeners:
@@ -139,6 +143,10 @@ class SqliteStore:
         if commands:
             for listener in self._command_listeners:
                 listener(commands)
+
+    def _deliver_sessions(self, sessions: list[SessionRecord], now: int) -> None:
+        for listener in self._session_listeners:
+            listener(sessions, now)
 
     async def changed(self) -> bool:
         """Return whether the database changed since the last call."""
@@ -245,6 +253,10 @@ class SqliteStore:
         """Return the open calls that have an owner, or whose lease or deadline ends by `until`."""
         rows = [*self._all("calls_with_owner"), *self._all("calls_leased", until), *self._all("calls_due", until)]
         return list({row[0]: call_row(row) for row in rows}.values())
+
+    async def texts_due(self, until: int, latest: int) -> list[tuple[str, int]]:
+        """Return the sessions whose held text is due by `until`, or after `latest`, with its release time."""
+        return self._all("texts_due", until, latest)  # pyright: ignore[reportReturnType]
 
     # Commands
 

@@ -25,19 +25,22 @@ WHERE (updated_at, id) < (?, ?) AND name >= ? AND name < ? ORDER BY updated_at D
 SELECT name, id, head, low, turn, turns, title, calls, message, carry, created_at, updated_at, owned_by, labels,
   turn_owner FROM sessions WHERE turn_owner <> '' AND turn <> '';
 
+-- name: texts_due
+SELECT name, release_at FROM sessions WHERE release_at > 0 AND (release_at <= ? OR release_at > ?);
+
 -- name: add_session
 INSERT INTO sessions (name, head, low, turn, turns, title, calls, message, carry, created_at, updated_at, owned_by, labels,
-  turn_owner)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id;
+  turn_owner, release_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id;
 
 -- name: put_session
 INSERT INTO sessions (id, name, head, low, turn, turns, title, calls, message, carry, created_at, updated_at, owned_by,
-  labels, turn_owner)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  labels, turn_owner, release_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET head = excluded.head, turn = excluded.turn, turns = excluded.turns,
   title = excluded.title, calls = excluded.calls, message = excluded.message, carry = excluded.carry,
   updated_at = excluded.updated_at, owned_by = excluded.owned_by, labels = excluded.labels,
-  turn_owner = excluded.turn_owner;
+  turn_owner = excluded.turn_owner, release_at = excluded.release_at;
 
 -- name: add_event
 INSERT INTO events (session, seq, body) VALUES (?, ?, ?);

@@ -302,4 +302,4 @@ def _session_values(row: SessionRecord) -> tuple[Any, ...]:
     carry = msgspec.json.encode(row.carry) if row.carry else None
     labels = msgspec.json.encode(row.labels).decode() if row.labels is not None else ""
     name, number, *rest = astuple(replace(row, carry=carry, labels=labels))
-    return (number, name, *rest)
+    return (number, name, *rest, row.release_at)

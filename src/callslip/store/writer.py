@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from callslip.errors import StoreError
-from callslip.model.records import CallRecord
+from callslip.model.records import CallRecord, SessionRecord
 from callslip.store.ledger_files import LedgerFiles
 from callslip.store.protocol import StoredEvent
 from callslip.store.sql import Connection
@@ -51,7 +51,8 @@ class Task(NamedTuple):
 class Writer:
     """Runs tasks in order, `alone` ones after the others of their batch.
 
-    `deliver` is called on the loop with the events and commands that were written.
+    `deliver` is called on the loop with the events and commands that were written, `deliver_sessions` with the sessions
+    and the time of their transaction.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Writer:
         write_lock: WriteLock,
         files: LedgerFiles,
         deliver: Callable[[list[StoredEvent], list[CallRecord]], None],
+        deliver_sessions: Callable[[list[SessionRecord], int], None],
         synchronous: str = "FULL",
     ) -> None:
         self._connection = connection
@@ -68,6 +70,7 @@ class Writer:
         self._write_lock = write_lock
         self._files = files
         self._deliver = deliver
+        self._deliver_sessions = deliver_sessions
         self._synchronous = synchronous
         self._rows = Rows(connection)
         self._loop = asyncio.get_running_loop()
@@ -220,6 +223,8 @@ class Writer:
             commands = [command for unit in written for command in unit.commands()]
             if events or commands:
                 self._deliver(events, commands)
+            for unit in written:
+                self._deliver_sessions(list(unit.sessions.values()), unit.now)
         finally:  # Callers get their result even if a listener fails.
             for future, value, error in results:
                 if future.done():

@@ -1,3 +1,7 @@
+-- When the first text that is held back in a session must be released, 0 for none. Any process may release it.
+ALTER TABLE sessions ADD COLUMN release_at INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX sessions_to_release ON sessions (release_at) WHERE release_at > 0;
+
 -- What the decoders of a posted conversation remember, so that any process can continue it: their state after the body
 -- with the number `state_version`, and the bodies after that. Earlier bodies are kept while a decoder holds input back,
 -- for a process that cannot read the state. A conversation has the name of its session, which need not have events yet.
