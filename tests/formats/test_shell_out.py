@@ -271,12 +271,12 @@ def test_consecutive_texts_are_paragraphs_of_one_part() -> None:
 def test_user_messages_are_separate_messages() -> None:
     """S0.8: in the turn or before it."""
     state = write_script(
-        [ev.MessageUser(text="a"), ev.TurnStarted(), ev.MessageUser(text="b"), ev.MessageDelta(text="c")]
+        [ev.MessageUser(text="a"), ev.TurnStarted(), ev.MessageUser(text="b"), ev.MessageDelta(text="d")]
     ).state
     assert [(message["role"], message["parts"]) for message in history(state)] == [
         ("user", [{"type": "text", "content": "a"}]),
         ("user", [{"type": "text", "content": "b"}]),
-        ("assistant", [{"type": "text", "content": "c"}]),
+        ("assistant", [{"type": "text", "content": "d"}]),
     ]
 
 

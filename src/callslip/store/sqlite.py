@@ -459,7 +459,10 @@ class SqliteStore:
         return await self._alone(lambda connection: prune_session(connection, session, seq, base, kept), erases=True)
 
     async def delete(self, session: str) -> bool:
-        return await self._alone(lambda connection: delete_session(connection, session), erases=True)
+        try:
+            return await self._alone(lambda connection: delete_session(connection, session), erases=True)
+        except UnicodeEncodeError:  # No session has a name with lone surrogates.
+            return False
 
     async def check(self) -> list[str]:
         """Return the problems that the integrity check of SQLite finds."""
@@ -470,4 +473,5 @@ class SqliteStore:
     async def close(self) -> None:
         if self._writer is not None:
             await self._writer.close()
+        self._files = LedgerFiles()  # The last process that closes a ledger deletes its WAL.
         self._close_connections()
