@@ -64,6 +64,7 @@ SHARED_BY_FORMATS = {
     "assistant_message",
     "base",
     "call_tracker",
+    "sent_text",
     "text_digest",
     "json_fields",
     "json_rpc",

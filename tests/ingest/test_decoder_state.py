@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+import msgspec
 import pytest
 
 from callslip.formats.text_digest import TextDigest
 from callslip.ingest.conversations import Conversations
-from callslip.ingest.decoder_state import StateMismatchError, encode_state, restore_state
+from callslip.ingest.decoder_state import OBJECT, VERSION, StateMismatchError, encode_state, restore_state
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.rules.redaction import DEFAULT, Redactor
 from tests.support import format_cases
 
+RECORDED_CLASSES = {1: "18076b83d4aa8c7b"}
 SECRET = "sk-ant-" + "Qx7" * 12
 REDACTOR = Redactor(DEFAULT)
 
@@ -59,6 +62,61 @@ def test_only_a_decoder_that_holds_input_has_content_left(case: str) -> None:
             if not part.decoder.holds_input():
                 events = [draft.event for draft in part.decoder.close("eof")]
                 assert all(isinstance(event, ev.TurnEnded | ev.MessageEnded) for event in events), (count, events)
+
+
+def test_objects_after_a_masked_text_are_restored() -> None:
+    """A text of which only the length is kept leaves no gap in the numbers of objects."""
+    conversations, expected = open_conversations("ui-v6"), open_conversations("ui-v6")
+    opening: list[Any] = [
+        {"type": "start", "messageId": "m"},
+        {"type": "text-start", "id": "t"},
+        {"type": "text-delta", "id": "t", "delta": f"key {SECRET} "},
+        {"type": "tool-input-start", "toolCallId": "c", "toolName": "run"},
+    ]
+    for message in opening:
+        assert decode(conversations, message) == decode(expected, message)
+    state = conversations.dump(REDACTOR.mask)
+    assert SECRET.encode() not in state
+    restored = open_conversations("ui-v6")
+    restored.load(state)
+    for message in (
+        {"type": "tool-input-delta", "toolCallId": "c", "inputTextDelta": "{}"},
+        {"type": "tool-input-available", "toolCallId": "c", "toolName": "run", "input": {}},
+        {"type": "text-delta", "id": "t", "delta": "more"},
+        {"type": "finish"},
+    ):
+        assert decode(restored, message) == decode(expected, message)
+
+
+def describe_classes(encoded: Any, found: dict[str, set[str]]) -> None:
+    """Collect the classes in a state with their attributes."""
+    if isinstance(encoded, list):
+        if len(encoded) == 3 and encoded[0] == OBJECT and isinstance(encoded[2], dict):
+            found.setdefault(encoded[1], set()).update(encoded[2])
+        for item in encoded:
+            describe_classes(item, found)
+    elif isinstance(encoded, dict):
+        for item in encoded.values():
+            describe_classes(item, found)
+
+
+def is_struct(name: str) -> bool:
+    """Return whether a class is a struct, whose other fields are noticed when it is restored."""
+    module, _, kind = name.partition(":")
+    return issubclass(getattr(sys.modules[module], kind), msgspec.Struct)
+
+
+def test_the_version_of_a_state_changes_with_its_classes() -> None:
+    """If this fails, increase VERSION in decoder_state.py, so that older states are not read, and record it here."""
+    found: dict[str, set[str]] = {}
+    for case in format_cases.CASES:
+        conversations = open_conversations(format_cases.format_of(case))
+        for message in read_messages(case):
+            conversations.read(message)
+            for part in conversations.all.values():
+                describe_classes(msgspec.msgpack.decode(encode_state(part.decoder, str)), found)
+    names = sorted(f"{kind} {sorted(fields)}" for kind, fields in found.items() if not is_struct(kind))
+    assert {VERSION: codec.digest("\n".join(names).encode())[:16]} == RECORDED_CLASSES, "\n".join(names)
 
 
 def test_a_stored_state_has_no_secret() -> None:

@@ -21,6 +21,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import UNSET, Struct, structs
 
+from callslip.formats.sent_text import SentText
 from callslip.formats.text_digest import TextDigest
 
 VERSION = 1
@@ -56,8 +57,10 @@ class _Encoder:
     """Encodes one graph."""
 
     def __init__(self, mask: Callable[[str], str]) -> None:
-        self._mask = mask
+        self._mask_text = mask
+        self._masked_count = 0
         self._numbers: dict[int, int] = {}
+        self._copies: list[object] = []  # They keep their ids while the graph is encoded.
 
     def encode(self, value: Any) -> Any:
         kind = cast("type[Any]", type(value))
@@ -97,8 +100,21 @@ class _Encoder:
         if isinstance(value, tuple):
             items = cast("tuple[Any, ...]", value)
             return [OBJECT, _class_name(kind), {"": [self.encode(item) for item in items]}]
+        masked_count, object_count = self._masked_count, len(self._numbers)
         fields = {name: self.encode(member) for name, member in _fields(value).items()}
+        if self._masked_count > masked_count and isinstance(value, SentText):
+            copy = structs.replace(value)  # A text cannot be compared with its masked form, but its length can.
+            copy.forget()
+            self._copies.append(copy)
+            for other in list(self._numbers)[object_count:]:  # What was encoded for it is not used.
+                del self._numbers[other]
+            fields = {name: self.encode(member) for name, member in _fields(copy).items()}
         return [OBJECT, _class_name(kind), fields]
+
+    def _mask(self, text: str) -> str:
+        masked = self._mask_text(text)
+        self._masked_count += masked is not text
+        return masked
 
     def _mask_pieces(self, value: list[Any]) -> list[str] | None:
         """Mask the pieces of a text together, as a secret may be split between them; None for other lists."""

@@ -177,9 +177,21 @@ class Redactor:
         }
         if len(self._runs) < len(self.patterns):
             raise InvalidInputError("patterns", "prefixes must be unique")
-        starts = _starts(self.patterns)
-        self._complete: _Search = re.compile(starts + _regex(self.patterns, held=False)).search
-        self._partial: _Search = re.compile(starts + _regex(self.patterns, held=True)).search
+        self._complete: _Search = self._compile_complete
+        self._partial: _Search = self._compile_partial
+
+    # The two expressions are compiled when they are first used: that takes longer than most commands that only read.
+
+    def _compile_complete(self, text: str, at: int) -> re.Match[str] | None:
+        self._complete = self._compile(held=False)
+        return self._complete(text, at)
+
+    def _compile_partial(self, text: str, at: int) -> re.Match[str] | None:
+        self._partial = self._compile(held=True)
+        return self._partial(text, at)
+
+    def _compile(self, *, held: bool) -> _Search:
+        return re.compile(_starts(self.patterns) + _regex(self.patterns, held)).search
 
     def text(self, text: str) -> str:
         """Return a full text without its secrets; the same object if it has none."""
@@ -353,7 +365,7 @@ def _hide_values(variables: Any, mark: str) -> Any:
     return variables
 
 
-_KEPT_BY_MASK = re.compile(r"(\\.|[\r\n])", re.DOTALL)
+_KEPT_BY_MASK = re.compile(r"(\\.?|[\r\n])", re.DOTALL)
 
 
 def _mask_secret(pattern: Pattern, secret: str) -> str:
