@@ -1098,6 +1098,7 @@ TENANTS = (
             "tests/http/test_tenants.py::test_a_deletion_is_announced_only_to_those_who_could_read_the_session",
             "tests/http/test_tenants.py::test_a_stream_ends_with_its_session_although_another_has_the_name",
             "tests/http/test_access_matrix.py::test_topics_and_deletions_with_every_credential",
+            "tests/http/test_paused_readers.py::test_a_paused_reader_does_not_get_a_new_session_of_the_same_name",
         ),
     ),
     R(
@@ -1161,6 +1162,10 @@ READERS = (
             "tests/http/test_held_data.py::test_the_same_object_is_counted_once",
             "tests/http/test_held_data.py::test_stalled_holders_are_cut_for_a_new_one",
             "tests/http/test_held_data.py::test_readers_of_many_large_events_do_not_add_up",
+            "tests/http/test_paused_readers.py::test_large_responses_that_are_not_accepted_have_a_limit",
+            "tests/http/test_paused_readers.py::test_a_large_export_counts_as_held_data",
+            "tests/http/test_paused_readers.py::test_a_reader_whose_time_is_over_can_be_cut",
+            "tests/http/test_paused_readers.py::test_a_list_is_complete_although_its_readers_are_admitted_slowly",
         ),
     ),
     R(
@@ -1197,6 +1202,7 @@ BODIES = (
             "tests/http/test_large_bodies.py::test_every_route_limits_the_values_of_its_body",
             "tests/http/test_large_bodies.py::test_commas_and_brackets_inside_strings_are_not_values",
             "tests/model/test_codec.py::TestParseJson::test_the_scans_are_the_same_in_pieces_of_any_size",
+            "tests/http/test_paused_readers.py::test_an_mcp_body_of_too_many_values_is_refused",
         ),
     ),
     R(

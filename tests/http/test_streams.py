@@ -501,7 +501,9 @@ async def test_stream_state_does_not_grow_with_the_session(ledger: LocalLedger) 
     """Entries that can no longer change are removed."""
     await ledger.log.append(S, [text_delta("a")])
     server = http.Server(ledger, AllowAll())
-    async with server.hub.by_seq(S, "entries") as stream:
+    record = await ledger.log.get_session(S)
+    assert record is not None
+    async with server.hub.by_seq(record, "entries") as stream:
         for _ in range(30):
             await ledger.log.append(S, [ev.MessageUser(text=str(number)) for number in range(100)])
         async with asyncio.timeout(20):

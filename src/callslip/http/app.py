@@ -77,6 +77,8 @@ def _endpoint(server: Server, route: Route):  # pyright: ignore[reportUnknownPar
         response = await _compress(request, await _run(context, route.endpoint))
         if isinstance(response, sse.Stream):
             response.work = server.metrics.count_cuts(response.work)
+        elif len(getattr(response, "body", b"")) > server.limits.reader_bytes and request.method != "HEAD":
+            response = sse.LargeResponse(response, server.limits, server.hub.held)
         return _counted(server, route.path, request.method, response)
 
     return run

@@ -23,7 +23,7 @@ class Holder(Protocol):
     progress_at: float
 
     def cut(self) -> bool:
-        """Disconnect the reader if it accepts nothing now, and return whether it does."""
+        """Disconnect the reader if it is waiting to accept data, and return whether it was."""
         ...
 
 
@@ -54,7 +54,7 @@ class HeldData:
         item.holders.append(holder)
 
     def release(self, data: Any, holder: Holder) -> None:
-        """Count an object no more for a holder. That it was cut, and released then, is no error."""
+        """Count an object no more for a holder. Does nothing if it was released already."""
         item = self._items.get(id(data))
         if item is not None and holder in item.holders:
             item.holders.remove(holder)

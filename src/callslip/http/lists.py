@@ -77,10 +77,6 @@ TOPICS: dict[str, Topic] = {
 }
 
 
-RECORD_BYTES = 1000
-"""About how much memory the record of a session needs."""
-
-
 class LiveList:
     """A topic of a ledger, for all its readers. It is of no session."""
 
@@ -92,7 +88,10 @@ class LiveList:
         self.name = name
         self.rows: Rows = {}
         self.broadcast = Broadcast(0, limits.backlog, limits.backlog_bytes, limits.reader_bytes)
-        self._sessions: Window[SessionRecord] = Window(0, limits.backlog, limits.backlog_bytes, lambda _: RECORD_BYTES)
+        # The session of each frame and its size, so that both windows always have the same length.
+        self._sessions: Window[tuple[SessionRecord, int]] = Window(
+            0, limits.backlog, limits.backlog_bytes, lambda item: item[1]
+        )
         self._page_bytes = limits.reader_bytes
 
     async def open(self) -> None:
@@ -115,7 +114,8 @@ class LiveList:
         """Return the next changes from a number on: the session as it was last read, and the frame of each."""
         next, _ = self.broadcast.after(number)  # Raises if it is too far back.
         frames = self.broadcast.frames.since(number, self._page_bytes)
-        return list(zip(self._sessions.since(number)[: next - number], frames, strict=True))
+        sessions = [session for session, _ in self._sessions.since(number)[: next - number]]
+        return list(zip(sessions, frames, strict=True))
 
     async def fill(self) -> None:
         with self._ledger.log.feed.watch():
@@ -125,15 +125,19 @@ class LiveList:
                 await asyncio.sleep(COALESCE_S)
 
     async def _update(self) -> None:
-        before, self.rows = self.rows, await self._topic.read(self._ledger)
+        before, read = self.rows, await self._topic.read(self._ledger)
+        # A reader may still write the rows of before: they are not changed, and what is equal is shared.
+        self.rows = {id: before[id] if before.get(id) == row else row for id, row in read.items()}
         for id, (session, body) in self.rows.items():
-            if before.pop(id, (None, b""))[1] != body:
+            if id not in before or before[id][1] != body:
                 self._push(session, {"topic": self.name, "id": id, "row": msgspec.Raw(body)})
-        for id, (session, _) in before.items():
+        for id in before.keys() - self.rows.keys():
+            session = before[id][0]
             row = await self._topic.read_gone(self._ledger, id) if self._topic.read_gone else b""
             gone: dict[str, Any] = {"topic": self.name, "id": id, "gone": True}
             self._push(session, {**gone, "row": msgspec.Raw(row)} if row else gone)
 
     def _push(self, session: SessionRecord, change: dict[str, Any]) -> None:
-        self._sessions.push(session)
-        self.broadcast.push([sse.frame(sse.encode(change), event="row")])
+        frame = sse.frame(sse.encode(change), event="row")
+        self._sessions.push((session, len(frame)))
+        self.broadcast.push([frame])

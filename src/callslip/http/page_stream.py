@@ -77,6 +77,7 @@ class _Session:
 
     def __init__(self, record: SessionRecord, seq: int | None, limit: int) -> None:
         self.name = record.name
+        self.record = record
         self.seq = seq or 0
         self._is_new = seq is None
         self._limit = limit
@@ -117,11 +118,12 @@ class _List:
         self._number = source.broadcast.next
         self.broadcast = source.broadcast
 
-    async def open(self, write: sse.Write) -> None:
+    async def open(self, write: sse.Writer) -> None:
         rows = self._source.rows
         visible = await self._find_visible([session for session, _ in rows.values()])
-        for piece in self._source.list_pieces(rows, visible):
-            await write(piece)
+        with write.hold(rows, sum(len(body) for _, body in rows.values())):
+            for piece in self._source.list_pieces(rows, visible):
+                await write(piece)
 
     async def more(self) -> bytes:
         changes = self._source.after(self._number)
@@ -146,7 +148,7 @@ async def _write(context: RequestContext, sessions: list[_Session], topics: list
     async with AsyncExitStack() as stack:
         await write(sse.retry(context.server.limits.retry_ms))
         for session in sessions:
-            source = await stack.enter_async_context(hub.by_seq(session.name, "page"))
+            source = await stack.enter_async_context(hub.by_seq(session.record, "page"))
             await session.open(source, write)
         followed: list[Any] = [*sessions]
         for name in topics:

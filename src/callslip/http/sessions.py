@@ -187,7 +187,7 @@ async def stream(context: RequestContext) -> Response:
         raise InvalidInputError("after", f"{query.format} is replayed from the start of its turn; it has no cursor")
     turn = query.turn or record.turn  # A shared stream without a turn may still be at the previous one.
     hub = context.server.hub
-    work = partial(streams.write_turn, hub.by_turn(record.name, query.format, turn), is_live=query.follow)
+    work = partial(streams.write_turn, hub.by_turn(record, query.format, turn), is_live=query.follow)
     return context.stream(work, streaming.headers, record.name)
 
 
@@ -223,7 +223,7 @@ async def _write_by_seq(
     server: Server, record: SessionRecord, format: str, after: int | None, limit: int, follow: bool, write: sse.Writer
 ) -> None:
     await write(sse.retry(server.limits.retry_ms))
-    async with server.hub.by_seq(record.name, format) as source:
+    async with server.hub.by_seq(record, format) as source:
         if format == "entries" and (after is None or await source.needs_snapshot(after)):
             after = await source.write_snapshot(write, limit, has_id=True)
         after = record.pruned_seq if after is None else after

@@ -53,8 +53,11 @@ def retry(milliseconds: int) -> bytes:
 class Writer:
     """Write to one reader. Large data is sent in pieces, and a reader that accepts none of them is disconnected."""
 
-    def __init__(self, send: Send, headers: Any, limits: Limits, held: HeldData, check_access: CheckAccess) -> None:
+    def __init__(
+        self, send: Send, headers: Any, limits: Limits, held: HeldData, check_access: CheckAccess, status: int = 200
+    ) -> None:
         self.has_started = False
+        self._status = status
         self.progress_at = time.monotonic()
         self._send = send
         self._headers = headers
@@ -81,13 +84,15 @@ class Writer:
         await self._send_body(b"", more=False)
 
     async def _send_body(self, body: bytes, *, more: bool = True) -> None:
-        async with asyncio.timeout(self._limits.stall) as self._timeout:
-            if not self.has_started:
-                self.has_started = True
-                await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
-            if body or not more:
-                await self._send({"type": "http.response.body", "body": body, "more_body": more})
-        self._timeout = None
+        try:
+            async with asyncio.timeout(self._limits.stall) as self._timeout:
+                if not self.has_started:
+                    self.has_started = True
+                    await self._send({"type": "http.response.start", "status": self._status, "headers": self._headers})
+                if body or not more:
+                    await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        finally:
+            self._timeout = None
         self.progress_at = time.monotonic()
 
     @contextlib.contextmanager
@@ -103,14 +108,40 @@ class Writer:
             self._held.release(data, self)
 
     def cut(self) -> bool:
-        """Disconnect the reader if it accepts nothing now, and return whether it does."""
+        """Disconnect the reader if it is waiting to accept data, and return whether it was."""
         if self._timeout is None:
             return False
-        self._timeout.reschedule(asyncio.get_running_loop().time())
+        if not self._timeout.expired():
+            self._timeout.reschedule(asyncio.get_running_loop().time())
         return True
 
 
 Work = Callable[[Writer], Awaitable[None]]
+
+
+class LargeResponse:
+    """A complete response that is sent in pieces, and counts as held data until the client has accepted it."""
+
+    def __init__(self, response: Response, limits: Limits, held: HeldData) -> None:
+        self._response = response
+        self._limits = limits
+        self._held = held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def check_access() -> None:
+            """Do nothing: the response is complete."""
+
+        response = self._response
+        write = Writer(send, response.raw_headers, self._limits, self._held, check_access, response.status_code)
+        try:
+            await write(bytes(response.body))
+            await write.end()
+        except CallslipError as error:
+            if write.has_started:
+                raise
+            await problems.response(error)(scope, receive, send)
+        except TimeoutError:  # The client stalls. To close the connection would wait until it has read the rest.
+            connection.abort(scope)
 
 
 class Stream(Response):

@@ -26,6 +26,7 @@ from callslip.http.lists import LiveList
 from callslip.http.problems import TooManyReadersError
 from callslip.ledger.aio import LARGE_HISTORY, run_off_loop
 from callslip.model.events import Event, decode_event
+from callslip.model.records import SessionRecord
 from callslip.rules.fold import SessionFold
 from callslip.settings import Limits
 
@@ -80,10 +81,11 @@ class Hub:
                 stream.broadcast.heartbeat()
 
     @contextlib.asynccontextmanager
-    async def open(self, key: Key, make: Callable[[], Any]) -> AsyncGenerator[Any]:
+    async def open(self, key: Key, make: Callable[[], Any], session_id: int = 0) -> AsyncGenerator[Any]:
         """Return the source of a stream, which all readers with this key share. `make` creates it if needed.
 
-        The key begins with the name of the session, or "" for a list.
+        The key begins with the name of the session, or "" for a list. `session_id` is the session that the caller may
+        read: another one may have its name by now.
         """
         record = await self.ledger.log.get_session(key[0]) if key[0] else None
         stream = self._streams.get(key)
@@ -92,7 +94,10 @@ class Hub:
             stream = self._streams[key] = _OpenStream(make(), self._building)
         stream.readers += 1
         try:
-            yield await stream.ready()
+            source = await stream.ready()
+            if session_id and source.session_id != session_id:
+                raise NotFoundError(f"no session {key[0]!r}")
+            yield source
         finally:
             stream.readers -= 1
             if not stream.readers:
@@ -100,17 +105,23 @@ class Hub:
                 if self._streams.get(key) is stream:
                     del self._streams[key]
 
-    def by_seq(self, session: str, format: str) -> contextlib.AbstractAsyncContextManager[SessionStream]:
+    def by_seq(self, session: SessionRecord, format: str) -> contextlib.AbstractAsyncContextManager[SessionStream]:
         """Return the stream of a session's events or patches."""
 
         def make() -> SessionStream:
-            return SessionStream(self.ledger, session, FRAMES[format], self.limits, self._building)
+            return SessionStream(self.ledger, session.name, FRAMES[format], self.limits, self._building)
 
-        return self.open((session, format), make)
+        return self.open((session.name, format), make, session.id)
 
-    def by_turn(self, session: str, format: str, turn: str) -> contextlib.AbstractAsyncContextManager[TurnStream]:
+    def by_turn(
+        self, session: SessionRecord, format: str, turn: str
+    ) -> contextlib.AbstractAsyncContextManager[TurnStream]:
         """Return the stream of a turn in another format."""
-        return self.open((session, format, turn), lambda: TurnStream(self.ledger, session, format, turn, self.limits))
+
+        def make() -> TurnStream:
+            return TurnStream(self.ledger, session.name, format, turn, self.limits)
+
+        return self.open((session.name, format, turn), make, session.id)
 
     def by_topic(self, name: str) -> contextlib.AbstractAsyncContextManager[LiveList]:
         """Return the live list of sessions, approvals or commands."""
@@ -284,6 +295,7 @@ class SessionStream:
         """Write a snapshot in pieces, each read when the one before was accepted, and return its seq."""
         async with self._building:
             snapshot = await self._snapshots.open(limit)
+            await self._check_session(snapshot.seq)
         with write.hold(snapshot, snapshot.size):
             await write(sse.frame_start(event="snapshot", id=str(snapshot.seq) if has_id else ""))
             async with contextlib.aclosing(snapshot.pieces()) as pieces:
@@ -315,13 +327,17 @@ class SessionStream:
             await asyncio.sleep(0)
         return after
 
+    async def _check_session(self, seq: int) -> None:
+        """Raise CursorExpiredError if what was read is of a new session with the same name."""
+        record = await self._log.get_session(self._session)
+        if record is None or record.id != self.session_id:
+            raise CursorExpiredError(seq, seq)
+
     async def _build_page(self, after: int, state: SessionFold | None) -> _Page | None:
         rows = await read_rows(self._log, self._session, after, max_bytes=self._page_bytes)
         if not rows or rows[0][0] != after + 1:
             return None
-        record = await self._log.get_session(self._session)
-        if record is None or record.id != self.session_id:
-            raise CursorExpiredError(after, after)  # These events are of a new session with the same name.
+        await self._check_session(after)
         frames = [self._kind.frame(state, decode_event(body), body) for _, body in rows]
         if state is not None:
             state.take_finished()

@@ -14,16 +14,20 @@ from callslip.client.token_file import hash_token
 from callslip.errors import AuthenticationError, CallslipError, PermissionDeniedError, StoreError
 from callslip.http import problems
 from callslip.http.access import COOKIE, Authorizer, TokenAuthorizer, bearer_token
+from callslip.http.problems import RequestTooLargeError
 from callslip.http.revocations import Revocations
-from callslip.ledger.aio import race
+from callslip.ledger.aio import LARGE_BYTES, race, run_off_loop
 from callslip.mcp import SDK_MISSING
 from callslip.mcp.session_limit import SessionLimit
+from callslip.model import codec
+from callslip.settings import Limits
 
 if TYPE_CHECKING:
     from mcp.server import Server
     from starlette.types import Message, Receive, Scope, Send
 
 MAX_BODY_BYTES = 16 * 2**20
+MAX_BODY_VALUES = Limits().body_values
 MAX_SESSIONS = 1000
 MAX_USER_SESSIONS = 200
 """How many MCP sessions one user may have open, of the MAX_SESSIONS of the server."""
@@ -75,7 +79,10 @@ class HttpTransport:
 
         try:
             async with self._while_admitted(Request(scope)):
+                receive = await _check_body(scope, receive, self._settings["max_request_body_size"])
                 await app(user.username, {**scope, "user": user}, receive, send_and_note)
+        except RequestTooLargeError as error:
+            await problems.response(error)(scope, receive, send)
         except AuthenticationError as error:
             if not has_started:
                 await problems.response(error)(scope, receive, send)
@@ -140,3 +147,35 @@ class HttpTransport:
         self._stop.set()
         if self._hosting is not None:
             await asyncio.gather(self._hosting, return_exceptions=True)
+
+
+async def _check_body(scope: Scope, receive: Receive, max_bytes: int) -> Receive:
+    """Read a body before the SDK parses it on the event loop. Return a function that returns it once more.
+
+    Raise RequestTooLargeError if it has too many bytes or values.
+    """
+    if scope["method"] != "POST":
+        return receive
+    pieces, size, has_more = list[bytes](), 0, True
+    while has_more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            break
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
+        has_more = message.get("more_body", False)
+        if size > max_bytes:
+            raise RequestTooLargeError(f"the body is larger than {max_bytes} bytes", max_bytes)
+    body = b"".join(pieces)
+    if await run_off_loop(size >= LARGE_BYTES, codec.has_more_values, body, MAX_BODY_VALUES):
+        raise RequestTooLargeError(f"the body has more than {MAX_BODY_VALUES} values", MAX_BODY_VALUES)
+    is_read = False
+
+    async def receive_again() -> Message:
+        nonlocal is_read
+        if is_read:
+            return await receive()
+        is_read = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_again
