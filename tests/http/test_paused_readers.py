@@ -177,8 +177,8 @@ async def test_an_mcp_body_of_too_many_values_is_refused(ledger: LocalLedger) ->
     """The SDK would parse it on the event loop."""
     body = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":[' + b"1," * 300_000 + b"1]}"
     headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-    async with running(callslip.asgi(ledger, token="t" * 20)) as url:
-        headers["authorization"] = f"Bearer {'t' * 20}"
+    async with running(callslip.asgi(ledger, authorize=authorize)) as url:
+        headers["x-user"] = "ann"
         response = await fetch(f"{url}/mcp", "POST", body=body, headers=headers)
         assert response.status == 413 and response.json()["limit"] == Limits().body_values
         small = await fetch(f"{url}/mcp", "POST", body=b'{"jsonrpc":"2.0","id":1,"method":"ping"}', headers=headers)

@@ -19,9 +19,10 @@ from callslip.api.ledger import LocalLedger
 from callslip.api.posts import Body, PostResult, Posts, _BodyWrite  # pyright: ignore[reportPrivateUsage]
 from callslip.errors import ConflictError, StoreError
 from callslip.formats import registry
+from callslip.ledger import liveness
 from callslip.model import codec
 from callslip.model.entries import Message, ToolCall
-from callslip.model.records import ConversationName
+from callslip.model.records import ConversationChange, ConversationName
 from callslip.settings import Settings
 from tests.conftest import LONG
 from tests.support import format_cases
@@ -441,3 +442,50 @@ async def test_a_conversation_keeps_how_its_texts_are_split(servers: Servers) ->
     assert (await fetch(f"{url}delta", "POST", value=["two"])).status == 400
     assert (await fetch(f"{url}cumulative", "POST", value=["one two"])).status == 200
     assert [entry.content for entry in await servers.entries()] == ["one two"]
+
+
+async def test_a_secret_in_pieces_of_json_is_masked_at_rest(servers: Servers) -> None:
+    """Only its beginning is stored, as for texts: messages of one stream have their texts at the same place."""
+    for start in range(0, len(SECRET), 5):
+        delta = {"content": SECRET[start : start + 5]}
+        await servers.post("openai", [{"id": "r", "choices": [{"index": 0, "delta": delta}]}])
+    store: Any = servers.ledgers[0].log.store
+    rows = store._read.execute("SELECT body FROM inputs ORDER BY version").fetchall()
+    bodies = [json.loads(row[0]) for row in rows]
+    stored = "".join(body[0]["choices"][0]["delta"]["content"] for body in bodies)
+    assert SECRET[30:] not in stored
+    await servers.stop()
+    data = b"".join(path.read_bytes() for path in servers.path.parent.glob("ledger.db*"))
+    assert SECRET.encode() not in data
+
+
+@pytest.mark.parametrize("text", ["see https://user:passw0rd@", "key " + SECRET, "export A_TOKEN=abcDEF1234567890xyz"])
+async def test_a_body_may_end_with_any_secret(servers: Servers, text: str) -> None:
+    """The next body begins where a secret ended or continues."""
+    for message in (text, "more", "<shell>ls</shell>"):
+        assert (await servers.post("shell", [message])).status < 300
+        await servers.restart()
+    assert [entry.title for entry in await servers.entries() if isinstance(entry, ToolCall)] == ["ls"]
+
+
+async def test_equal_keys_of_two_formats_with_long_bodies_are_a_conflict(servers: Servers) -> None:
+    """One is written, the other is refused with 409."""
+    message = {"role": "user", "content": "hi"}
+    requests = [servers.post(format, [message] * 1200, key="k") for format in ("openai", "anthropic")]
+    statuses = sorted(response.status for response in await asyncio.gather(*requests))
+    assert statuses[0] in (200, 201) and statuses[1] == 409
+
+
+async def test_a_claim_of_a_dead_process_does_not_delay_others(servers: Servers) -> None:
+    """Nor does one of a body that was refused leave a conversation behind."""
+    store: Any = servers.ledgers[0].log.store
+    dead = f"{liveness.new_owner().partition(' ')[0]} 999999999 1 1"
+    name, change = ConversationName("s", "shell", ""), ConversationChange(claimed_by=dead, claimed_until=2**60)
+    await store.transact(lambda unit: unit.change_conversation(name, change))
+    async with asyncio.timeout(20):
+        assert (await Posts(servers.ledgers[0].log).append(name, make_body(["hello."]), FULL_ACCESS)).appended == 1
+    owner = {"type": "session.info", "owner": "me"}
+    many = [{"type": "message.user", "text": "x"}] * 1200
+    assert (await servers.post("events", [*many, owner], session="other")).status == 400
+    names = store._read.execute("SELECT session FROM conversations").fetchall()
+    assert names == [("s",)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -25,10 +25,11 @@ from callslip.errors import ConflictError, InvalidInputError, PermissionDeniedEr
 from callslip.ingest.answer_place import clear_answer_place
 from callslip.ingest.conversations import MAX_PENDING_DRAFTS, Conversation, Conversations
 from callslip.ingest.stored_conversation import StoredConversation
-from callslip.ledger.aio import LARGE_BYTES, run_off_loop
+from callslip.ledger import liveness
+from callslip.ledger.aio import LARGE_BYTES, finish_despite_cancel, run_off_loop
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.write import WriteContext, write_events
-from callslip.model import codec, ids
+from callslip.model import codec
 from callslip.model.events import ApprovalAnswer, Chunks, Draft, Event, Raw, SessionInfo, blob_of, encode_event
 from callslip.model.records import ConversationChange, ConversationName, ConversationRecord, PostRecord
 from callslip.store.unit_of_work import UnitOfWork
@@ -40,6 +41,7 @@ MAX_CONVERSATIONS = 1000
 CLAIM_MS = 30_000
 """How long a process that died keeps others from reading the next body of a conversation that it claimed."""
 CLAIM_POLL_S = 0.02
+MAX_CLAIMS = 3
 LAST_KEY_SUFFIX = "."
 """Versions before 0.3 marked the last event of a body with it and stored no answer."""
 
@@ -96,7 +98,7 @@ class Posts:
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._owner = ids.call_id()
+        self._owner = liveness.new_owner()
         self._open: dict[ConversationName, _OpenConversation] = {}
 
     async def append(self, name: ConversationName, body: Body, access: Access) -> PostResult:
@@ -105,15 +107,14 @@ class Posts:
             result = await self._find_result(name, body)
             if result is not None:
                 return result
-            try:
+            with contextlib.suppress(_StaleConversationError):
                 return await self._append(opened, name, body, access, is_claimed=False)
-            except _StaleConversationError:
-                await self._claim(name, body)
-                try:
-                    result = await self._find_result(name, body)
-                    return result or await self._append(opened, name, body, access, is_claimed=True)
-                finally:
-                    await self._release(name)
+            for _ in range(MAX_CLAIMS):
+                with contextlib.suppress(_StaleConversationError):
+                    async with self._claimed(name, body):
+                        result = await self._find_result(name, body)
+                        return result or await self._append(opened, name, body, access, is_claimed=True)
+        raise ConflictError("other bodies of this conversation, or with this key, are written now. Try again.")
 
     async def _append(
         self, opened: _OpenConversation, name: ConversationName, body: Body, access: Access, *, is_claimed: bool
@@ -124,7 +125,7 @@ class Posts:
             stored = await self._load(name, body)
         if body.chunks and body.chunks != (stored.record.chunks or body.chunks):
             raise InvalidInputError("chunks", f"{stored.record.chunks!r} since the first body. Post an end=true first.")
-        prepare = clear_answer_place if body.delivers_answers else list[Draft]
+        prepare = clear_answer_place if body.delivers_answers else None
         await run_off_loop(body.is_large, stored.read, body.messages, prepare, is_end=body.is_end)
         write = _BodyWrite(self._log, stored, body, access, self._owner if is_claimed else "")
         if write.needs_claim and not is_claimed:
@@ -142,12 +143,16 @@ class Posts:
         await stored.load(self._log.store)
         return stored
 
-    async def _claim(self, name: ConversationName, body: Body) -> None:
+    @contextlib.asynccontextmanager
+    async def _claimed(self, name: ConversationName, body: Body) -> AsyncGenerator[None]:
         """Wait until no other process reads a body of the conversation, and keep others from it."""
+        is_new = False
 
         def claim(unit: UnitOfWork) -> bool:
+            nonlocal is_new
             record = unit.conversation(name)
-            if record is not None and record.claimed_until > unit.now and record.claimed_by != self._owner:
+            is_new = record is None
+            if record is not None and _is_claimed(record, unit.now, self._owner):
                 return False
             chunks = record.chunks if record is not None else body.chunks or ""
             claimed_until = unit.now + CLAIM_MS
@@ -155,18 +160,21 @@ class Posts:
             unit.change_conversation(name, change)
             return True
 
-        while not await self._log.store.transact(claim):
-            await asyncio.sleep(CLAIM_POLL_S)
-
-    async def _release(self, name: ConversationName) -> None:
-        """End the claim if the write did not, because it failed."""
-
         def release(unit: UnitOfWork) -> None:
+            """End the claim if the write did not, because it failed."""
             record = unit.conversation(name)
             if record is not None and record.claimed_by == self._owner:
-                unit.change_conversation(name, ConversationChange(chunks=record.chunks))
+                unit.change_conversation(name, ConversationChange(chunks=record.chunks, is_ended=is_new))
 
-        await self._log.store.transact(release)
+        try:
+            while not await self._log.store.transact(claim):
+                await asyncio.sleep(CLAIM_POLL_S)
+            yield
+        finally:
+            await finish_despite_cancel(self._run(release))
+
+    async def _run(self, work: Callable[[UnitOfWork], None]) -> None:
+        await self._log.store.transact(work)
 
     @contextlib.asynccontextmanager
     async def _locked(self, name: ConversationName) -> AsyncGenerator[_OpenConversation]:
@@ -210,6 +218,11 @@ class Posts:
         if body.with_events:
             result.events = await read_by_seq(self._log, name.session, seqs) if seqs else []
         return result
+
+
+def _is_claimed(record: ConversationRecord, now: int, owner: str) -> bool:
+    """Return whether another process that is not known to be dead has claimed a conversation."""
+    return record.claimed_until > now and record.claimed_by != owner and not liveness.is_dead(record.claimed_by)
 
 
 _decode_answer = codec.stored_decoder(PostResult, "the answer to a posted body")
@@ -329,8 +342,7 @@ class _BodyWrite:
     def _check_version(self, unit: UnitOfWork) -> None:
         """Raise unless the conversation is as it was read."""
         record = unit.conversation(self._name) or ConversationRecord()
-        is_claimed = record.claimed_until > unit.now and record.claimed_by != self._claimed_by
-        if record.version != self._version or is_claimed:
+        if record.version != self._version or _is_claimed(record, unit.now, self._claimed_by):
             if any(self._events.values()):
                 raise ConflictError("the body was not completely written in time. Post it again with the same key.")
             raise _StaleConversationError

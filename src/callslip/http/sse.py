@@ -141,7 +141,11 @@ class LargeResponse:
                 raise
             await problems.response(error)(scope, receive, send)
         except TimeoutError:  # The client stalls. To close the connection would wait until it has read the rest.
-            connection.abort(scope)
+            if connection.abort(scope):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(ABORT_S):
+                        while (await receive())["type"] != "http.disconnect":
+                            pass
 
 
 class Stream(Response):

@@ -16,7 +16,6 @@ import msgspec
 from msgspec import structs
 
 from callslip.errors import InvalidInputError
-from callslip.formats import registry
 from callslip.ingest.conversations import Conversations, joined
 from callslip.ingest.decoder_state import StateMismatchError
 from callslip.ledger.aio import LARGE_BYTES, run_off_loop
@@ -28,6 +27,8 @@ from callslip.store.protocol import Store
 
 MAX_EARLY_STATE_BYTES = 64 * 1024
 """A state up to this size is stored after each body with a secret: masked input would not be the same input."""
+MAX_PLACES = 200
+"""Of how many places in messages the end of the last text is remembered."""
 
 
 class StoredConversation:
@@ -38,7 +39,7 @@ class StoredConversation:
         self.record = record
         self._redactor = redactor
         self._input_bytes = self._message_count = 0
-        self._text_before = ""
+        self._texts_before: dict[str, str] = {}
         self.conversations = self._new_conversations()
 
     def _new_conversations(self) -> Conversations:
@@ -76,22 +77,24 @@ class StoredConversation:
 
     def _load_state(self, state: bytes) -> None:
         try:
-            memory, self._text_before = msgspec.msgpack.decode(state, type=tuple[bytes, str])
+            memory, self._texts_before = msgspec.msgpack.decode(state, type=tuple[bytes, dict[str, str]])
         except msgspec.DecodeError as error:
             raise StateMismatchError(str(error)) from error
         self.conversations.load(memory)
 
     def _dump_state(self) -> bytes:
-        return msgspec.msgpack.encode((self.conversations.dump(self._redactor.mask), self._text_before))
+        return msgspec.msgpack.encode((self.conversations.dump(self._redactor.mask), self._texts_before))
 
-    def read(self, messages: list[Any], prepare: Callable[[list[Draft]], list[Draft]], *, is_end: bool) -> None:
+    def read(
+        self, messages: list[Any], prepare: Callable[[list[Draft]], list[Draft]] | None = None, *, is_end: bool
+    ) -> None:
         """Read a body. Its drafts wait to be written, after `prepare` has changed them."""
         for message in messages:
             for part, part_message, drafts in self.conversations.read(message):
-                part.keep(part_message, prepare(drafts))
+                part.keep(part_message, prepare(drafts) if prepare else drafts)
         if is_end:
             for part, drafts in self.conversations.close("eof"):
-                part.keep(None, prepare(drafts))
+                part.keep(None, prepare(drafts) if prepare else drafts)
 
     async def change(self, messages: list[Any], size: int, *, is_end: bool) -> ConversationChange | None:
         """Return what to store after a body was read; None if nothing changed."""
@@ -102,7 +105,8 @@ class StoredConversation:
         if len(self.record.state) > limit:
             return ConversationChange(chunks=self.record.chunks, input=codec.encode(masked))
         holds_input = self.conversations.holds_input()
-        state = await run_off_loop(len(self.record.state) >= LARGE_BYTES, self._dump_state)
+        is_large = size >= LARGE_BYTES or len(self.record.state) >= LARGE_BYTES
+        state = await run_off_loop(is_large, self._dump_state)
         if state == self.record.state and not self._input_bytes and not holds_input:
             return None
         kept_input = codec.encode(masked) if holds_input else b""
@@ -113,19 +117,30 @@ class StoredConversation:
     def _mask(self, messages: list[Any]) -> list[Any]:
         """Return messages without secrets; the same list if there are none.
 
-        Texts that continue each other are masked together: of a secret in two of them the second part is masked.
+        Texts at the same place of consecutive messages may be pieces of one text, so they are masked together: of a
+        secret in two of them the second part is masked.
         """
-        if not registry.find(self.name.format).plain:
-            return self._redactor.mask_value(messages)
-        masked: list[Any] = []
-        for message in messages:
-            if isinstance(message, str):
-                text, self._text_before = self._redactor.mask_next(self._text_before, message)
-                masked.append(text)
-            else:
-                masked.append(self._redactor.mask_value(message))
-        is_same = all(map(lambda one, other: one is other, masked, messages))
+        if not self._redactor.patterns:
+            return messages
+        masked = [self._mask_pieces(self._redactor.mask_value(message), "") for message in messages]
+        is_same = all(one is other for one, other in zip(masked, messages, strict=True))
         return messages if is_same else masked
+
+    def _mask_pieces(self, value: Any, place: str) -> Any:
+        if isinstance(value, str):
+            if len(self._texts_before) >= MAX_PLACES and place not in self._texts_before:
+                self._texts_before.clear()
+            masked, self._texts_before[place] = self._redactor.mask_next(self._texts_before.get(place, ""), value)
+            return masked
+        if isinstance(value, dict):
+            members = cast("dict[str, Any]", value)
+            new = {name: self._mask_pieces(member, f"{place}.{name}") for name, member in members.items()}
+            return members if all(new[name] is members[name] for name in members) else new
+        if isinstance(value, list):
+            items = cast("list[Any]", value)
+            pieces = [self._mask_pieces(item, f"{place}.{number}") for number, item in enumerate(items)]
+            return items if all(one is other for one, other in zip(pieces, items, strict=True)) else pieces
+        return value
 
     def changed(self, change: ConversationChange, version: int) -> None:
         """Note that a change was stored."""

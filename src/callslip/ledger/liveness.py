@@ -20,7 +20,7 @@ from itertools import count
 
 import msgspec
 
-from callslip.errors import CallslipError, ConflictError
+from callslip.errors import CallslipError, ConflictError, CorruptDataError
 from callslip.ledger.write import WriteContext, WriteOperation, release_held_text, write_events
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event
@@ -207,7 +207,9 @@ class Reaper:
         """
         latest = now + int(max(self._settings.text_hold, MAX_HOLD_S) * 1000)
         for session, due in await self._store.texts_due(now, latest):
-            await self._store.transact(partial(release_held_text, session=session, until=due, context=self._context))
+            with contextlib.suppress(CorruptDataError):  # `verify` reports it; others must not wait for it.
+                release = partial(release_held_text, session=session, until=due, context=self._context)
+                await self._store.transact(release)
 
     async def _end(self, due: Due) -> int:
         def end(unit: UnitOfWork) -> object:

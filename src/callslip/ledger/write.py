@@ -171,6 +171,8 @@ class WriteOperation:
                 return event if out is event.text else structs.replace(event, text=out)
             stream = stream_of(event)
         elif not event.text:
+            if isinstance(event, ev.CHUNKS) and event.partial and not event.rest:
+                self._release(stream)  # Another chunk begins: in the copy of a log, the held text is of the one before.
             return event
         timed = structs.replace(event, at=event.at or self.now, source=event.source or self.context.source)
         chunk = hold_back(redactor, held_text, timed, self.now + int(self.context.text_hold * MS))

@@ -46,5 +46,5 @@ def approval_id() -> str:
 
 
 def first_version() -> int:
-    """Return a random version to count from, so that two counters never meet. It fits into 64 bits."""
+    """Return a random version to count from, so that two counters do not meet. It fits into 64 bits."""
     return (int(_hex12()[:9], 16) + 1) << 24

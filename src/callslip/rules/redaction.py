@@ -206,7 +206,7 @@ class Redactor:
         return self._value(value, self.text) if self.patterns else value
 
     def mask(self, text: str) -> str:
-        """Return a text of the same length in which other characters replace every secret; they are a secret again."""
+        """Return a text of the same length with other characters in place of every secret. It is redacted like it."""
         after, out, at = " " + text, list[str](), 1
         match = self._complete(after, 0) if self.patterns else None
         while match is not None:
@@ -252,10 +252,14 @@ class Redactor:
 
     def flush(self, carry: str) -> str:
         """Return the text of the carry at the end of a text."""
+        return self.release(carry)[0]
+
+    def release(self, carry: str) -> tuple[str, str]:
+        """Return the text of the carry, and the carry of a secret in it that more characters may continue."""
         if not carry or carry[0] == _DROP:
-            return ""
+            return "", carry
         match = self._complete(carry, 0)
-        return carry[1:] if match is None else self._replace(carry, match, self._complete)[0]
+        return (carry[1:], "") if match is None else self._replace(carry, match, self._complete)
 
     def _resume(self, carry: str, chunk: str) -> tuple[str, str]:
         if carry[0] == _DROP:
@@ -282,7 +286,8 @@ class Redactor:
             out.append(self.patterns[index].mark)
             at = match.end()
             if at == len(after):
-                return "".join(out), _DROP + self.patterns[index].prefix
+                pattern = self.patterns[index]
+                return "".join(out), "" if pattern.until else _DROP + pattern.prefix
             match = search(after, at)
         out.append(after[at:])
         return "".join(out), ""

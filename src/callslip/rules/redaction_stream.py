@@ -84,9 +84,9 @@ def release_text(redactor: Redactor, held: HeldText) -> ev.Streamed | None:
 def remember_release(redactor: Redactor, held: HeldText) -> HeldText:
     """Return what to remember of a released text, so that the rest of a secret that it began is not shown."""
     carry = held.carry or held.tail
-    shown = redactor.flush(carry)
-    if not shown:  # A secret was found, and only its remaining characters are dropped.
-        return structs.replace(held, text="", due=0)
+    shown, rest = redactor.release(carry)
+    if rest:  # A secret was found, and only its remaining characters are dropped.
+        return structs.replace(held, tail=rest, text="", due=0, carry="", shown="")
     return structs.replace(held, tail="", text="", due=0, carry=carry, shown=shown)
 
 

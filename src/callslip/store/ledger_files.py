@@ -19,14 +19,14 @@ CHECK_INTERVAL_S = 0.1
 Identity = tuple[int, int]
 
 
-def create_file(path: str, flags: int = 0) -> int | None:
-    """Create a file that only its owner can read, with any umask. Return None if it exists."""
+def create_file(path: str, flags: int = 0, mode: int = 0o600) -> int | None:
+    """Create a file that only its owner can read, or with another mode, with any umask. Return None if it exists."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | flags, 0o600)
     except FileExistsError:
         return None
     with contextlib.suppress(AttributeError, OSError):  # Windows, and file systems without modes.
-        os.fchmod(file, 0o600)
+        os.fchmod(file, mode)
     return file
 
 
@@ -43,10 +43,17 @@ def create_database(path: str) -> None:
         os.close(file)
 
 
-def open_lock_file(path: str) -> int:
-    """Open a lock file, and create it if needed. A symbolic link is not followed: it could name any file."""
-    no_follow = getattr(os, "O_NOFOLLOW", 0)
-    file = create_file(path, no_follow)
+def open_lock_file(database: str, suffix: str) -> int:
+    """Open a lock file, and create it if needed: for all users who can open the database.
+
+    A symbolic link is not followed: it could name any file.
+    """
+    path, no_follow = database + suffix, getattr(os, "O_NOFOLLOW", 0)
+    try:
+        mode = os.stat(database).st_mode & 0o666
+    except FileNotFoundError:
+        mode = 0o600
+    file = create_file(path, no_follow, mode)
     if file is not None:
         return file
     try:

@@ -37,9 +37,9 @@ class WriteLock:
     def open(self, path: str) -> None:
         """Open the lock files, and create them if needed."""
         if fcntl is not None:
-            self._queue = open_lock_file(path + "-queue")
-            self._work = open_lock_file(path + "-work")
-            self._use = open_lock_file(path + "-use")
+            self._queue = open_lock_file(path, "-queue")
+            self._work = open_lock_file(path, "-work")
+            self._use = open_lock_file(path, "-use")
             with contextlib.suppress(OSError):  # Another process uses it.
                 fcntl.flock(self._use, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self.was_unused = True
