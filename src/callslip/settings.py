@@ -75,7 +75,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     reader_bytes: int = 128 * 2**10
     """How much of a stream is read ahead for one reader."""
     shared_bytes: int = 64 * 2**20
-    """How much all readers may hold beyond `reader_bytes`: single events, entries and replays that are larger."""
+    """How much all readers may hold beyond `reader_bytes`: larger events, entries, replays and other responses."""
     stall: float = 30.0
     """How long a reader may accept no data before it is disconnected."""
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
+import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -25,6 +28,7 @@ import callslip
 from callslip.api.ledger import LocalLedger
 from callslip.errors import InvalidInputError
 from callslip.ledger.liveness import Reaper
+from callslip.ledger.write import release_held_text
 from callslip.model import events as ev
 from callslip.model.entries import Message, ToolCall
 from callslip.model.events import Alias, Draft
@@ -33,6 +37,7 @@ from callslip.rules.redaction import Redactor
 from callslip.settings import Settings
 from callslip.store import sqlite_open
 from callslip.store.sqlite_rows import SQL
+from tests.conftest import LONG
 from tests.support.invariants import find_faults, open_with_settings, read_events, sound_ledger
 
 pytestmark = pytest.mark.anyio
@@ -415,3 +420,59 @@ def redact_pieces(pieces: list[str]) -> str:
 def is_subsequence(part: str, text: str) -> bool:
     letters = iter(text)
     return all(letter in letters for letter in part)
+
+
+WORDS = ("I ", "option B", "s", "sk-", " sk-ant-", "\\n", "Bearer ", "x", ". ", "AKIA", "hf_9 ", "Hello world ")
+
+
+@pytest.mark.parametrize("seed", range(60 if not LONG else 2000))
+async def test_a_copy_of_a_log_has_the_same_text(seed: int) -> None:
+    """The log has chunks that were written as two events; posting them again does not split them again."""
+    choose = random.Random(seed)
+    settings = Settings(text_hold=3600, reaper_interval=3600, checkpoint_every=3)
+    async with await callslip.open("sqlite:///:memory:", settings) as ledger:
+        log, text, is_cumulative = ledger.log, "", choose.random() < 0.5
+        policy: Any = choose.choice(["auto", "cumulative", "delta", "dedupe"])
+        for _ in range(choose.randrange(2, 8)):
+            word = choose.choice(WORDS)
+            text += word
+            await log.append("s", [ev.MessageDelta(text=text if is_cumulative else word, chunks=policy)])
+            if choose.random() < 0.5:
+                await log.store.transact(lambda unit: release_held_text(unit, "s", 2**62, log.write_context()))
+        await log.append("s", [ev.MessageEnded()])
+        for event in await read_events(ledger, "s"):
+            await log.append("copy", [structs.replace(event, seq=0, verdict="applied")])
+        original, copy = (await ledger.snapshot("s")).entries, (await ledger.snapshot("copy")).entries
+        assert [getattr(entry, "content", "") for entry in copy] == [
+            getattr(entry, "content", "") for entry in original
+        ]
+
+
+@pytest.mark.parametrize("cut", [16, 23, 26, 30])
+async def test_a_secret_that_is_complete_before_a_pause_has_one_mark(cut: int) -> None:
+    """What is shown after the pause is the mark of the first pattern that matched, not a part of another one."""
+    secret = "sk-ant-" + "Qx7" * 12
+    async with await callslip.open("sqlite:///:memory:", Settings(text_hold=3600, reaper_interval=3600)) as ledger:
+        log = ledger.log
+        await log.append("s", [ev.MessageDelta(text="use " + secret[:cut], chunks="delta")])
+        await log.store.transact(lambda unit: release_held_text(unit, "s", 2**62, log.write_context()))
+        await log.append("s", [ev.MessageDelta(text=secret[cut:] + " now", chunks="delta"), ev.MessageEnded()])
+        (entry,) = (await ledger.snapshot("s")).entries
+        assert isinstance(entry, Message)
+        assert re.fullmatch(r"use (sk-ant-\w*)?\[redacted:[a-z-]+\] now", entry.content), entry.content
+
+
+async def test_a_damaged_held_text_does_not_keep_the_ledger_from_opening(tmp_path: Path) -> None:
+    """Texts of other sessions are released."""
+    path = tmp_path / "ledger.db"
+    settings = Settings(text_hold=3600, reaper_interval=3600)
+    async with await callslip.open(str(path), settings) as ledger:
+        for name in ("damaged", "intact"):
+            await ledger.log.append(name, [ev.MessageDelta(text="option B", chunks="delta")])
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        due = "replace(CAST(carry AS TEXT), CAST(release_at AS TEXT), '1')"
+        connection.execute(f"UPDATE sessions SET carry = CAST({due} AS BLOB), release_at = 1")
+        connection.execute("UPDATE sessions SET carry = substr(carry, 1, 20) WHERE name = 'damaged'")
+    async with await callslip.open(str(path), settings) as ledger:
+        (entry,) = (await ledger.snapshot("intact")).entries
+        assert isinstance(entry, Message) and entry.content == "option B"

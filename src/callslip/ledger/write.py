@@ -164,6 +164,10 @@ class WriteOperation:
     def _hold_back(self, event: ev.Streamed) -> ev.Streamed:
         redactor, held_texts = self.context.redactor, self.session.carry
         stream = stream_of(event) if held_texts else ""
+        if isinstance(event, ev.CHUNKS) and (event.partial or event.rest):
+            # From the copy of a log, which has split and redacted the text already.
+            self._release(stream)
+            return structs.replace(event, text=redactor.text(event.text))
         held_text = held_texts.get(stream)
         if held_text is None:
             out, tail = redactor.feed("", event.text)
@@ -171,8 +175,6 @@ class WriteOperation:
                 return event if out is event.text else structs.replace(event, text=out)
             stream = stream_of(event)
         elif not event.text:
-            if isinstance(event, ev.CHUNKS) and event.partial and not event.rest:
-                self._release(stream)  # Another chunk begins: in the copy of a log, the held text is of the one before.
             return event
         timed = structs.replace(event, at=event.at or self.now, source=event.source or self.context.source)
         chunk = hold_back(redactor, held_text, timed, self.now + int(self.context.text_hold * MS))
