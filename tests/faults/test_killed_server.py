@@ -135,4 +135,7 @@ def test_no_acknowledged_message_is_lost_if_the_server_is_killed(tmp_path: Path)
     kills = set(choose.sample(range(total), min(KILLS, total)))
     assert post_all(tmp_path / "killed.db", kills, choose) == KILLS
     assert post_all(tmp_path / "whole.db", set(), choose) == 0
-    assert read_sessions(tmp_path / "killed.db") == read_sessions(tmp_path / "whole.db")
+    killed, whole = read_sessions(tmp_path / "killed.db"), read_sessions(tmp_path / "whole.db")
+    assert killed.keys() == whole.keys()
+    for name, entries in whole.items():
+        assert killed[name] == entries, name

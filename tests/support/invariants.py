@@ -82,8 +82,13 @@ async def sound_ledger(url: str, **settings: Any) -> AsyncGenerator[LocalLedger]
 
 
 def normalize_entries(entries: Sequence[Any]) -> str:
-    """Return entries as text, without times and with the ids of calls and approvals by their order."""
+    """Return entries as text, without times, and with the ids of entries, events, calls and approvals by their order.
+
+    Whether a held text is released as an event of its own depends on time, and shifts the seq of later events.
+    """
     text = json.dumps(codec.parse_json(codec.encode(list(entries))), sort_keys=True)
     text = re.sub(r'"(\w*[aA]t|\w*Time|timestamp)": \d{13}', r'"\1": 0', text)
+    seqs = sorted({int(seq) for seq in re.findall(r'"(?:id|end|late)": (\d+)', text)})
+    text = re.sub(r'"(id|end|late)": (\d+)', lambda match: f'"{match[1]}": {seqs.index(int(match[2]))}', text)
     ids: dict[str, str] = {}
     return re.sub(r"(exec|appr)_[0-9a-f]{12}", lambda match: ids.setdefault(match[0], f"{match[1]}{len(ids)}"), text)
