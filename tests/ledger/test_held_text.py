@@ -140,6 +140,22 @@ def read_files(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
 
 
+@pytest.mark.parametrize("pause", [False, True])
+@pytest.mark.parametrize("stream", STREAMS)
+async def test_a_secret_after_a_split_escape_is_redacted(
+    ledger: LocalLedger, tmp_path: Path, stream: str, pause: bool
+) -> None:
+    """TAIL2: JSON text is split between the backslash and the letter of a line end, and a secret follows it."""
+    make = STREAMS[stream]
+    await ledger.log.append("a", [make('{"env": "A=1\\')])
+    if pause:
+        await pass_pause(ledger)
+    await ledger.log.append("a", [make(f'n{BEGINNING}{REST}\\nB=2"}}')])
+    await ledger.log.append("a", [ev.MessageUser(text="next")])
+    assert await text_of(ledger) == '{"env": "A=1\\n[redacted:anthropic]\\nB=2"}'
+    assert REST[4:12].encode() not in read_files(tmp_path)
+
+
 async def test_a_real_pause_inside_a_key_reveals_only_its_beginning(db: str, tmp_path: Path) -> None:
     """TAIL2: two calls and a message that pause at the same time, with the timer of the process that writes."""
     aliases = [(Alias("acp", name),) for name in ("one", "two")]

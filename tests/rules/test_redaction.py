@@ -166,14 +166,15 @@ class TestLaws:
                 assert carry[1:] in {pattern.prefix for pattern in patterns}
             else:
                 assert carry[0] in " \\" and len(carry) <= longest
-                assert any(pattern.prefix.startswith(carry[1 : 1 + len(pattern.prefix)]) for pattern in patterns)
+                starts = (pattern.prefix.startswith(carry[1 : 1 + len(pattern.prefix)]) for pattern in patterns)
+                assert carry[1:] == "\\" or any(starts)
 
     @given(split_texts())
     def test_without_the_preceding_text_no_secret_is_missed(self, case: tuple[str, str, list[str]]) -> None:
         """A caller that does not pass earlier output may only redact more."""
         _, _, chunks = case
         carry, out = "", ""
-        for chunk in [*chunks, " ", KEY, " "]:
+        for chunk in [*chunks, " ", KEY, " \\", f"n{KEY}", " "]:
             more, carry = REDACTOR.feed(carry, chunk)
             out += more
         assert KEY not in out + REDACTOR.flush(carry)

@@ -12,8 +12,8 @@ For any split of a text, the output of `feed` for every chunk and then of `flush
 `feed` holds back only what may still become a secret: the carry, a short string that can be stored:
 
     ""                  nothing is held, nearly always
-    " " or "\\" + text   this text may begin a secret; the first character stands for the one before it: a backslash, or
-                        another one after which a secret may begin
+    " " or "\\" + text   this text may begin a secret, or is the backslash of an escape before one; the first character
+                        stands for the one before it: a backslash, or another one after which a secret may begin
     "\\0" + prefix       this secret is already replaced; its remaining characters are dropped
 """
 
@@ -246,9 +246,7 @@ class Redactor:
         if not self.patterns:
             return chunk, ""
         edge = _edge(before) if "\\" in before else before[-1:] or " "
-        after = edge + chunk
-        match = self._partial(after, 0)
-        return (chunk, "") if match is None else self._replace(after, match, self._partial)
+        return self._hold_end(edge + chunk, chunk)
 
     def flush(self, carry: str) -> str:
         """Return the text of the carry at the end of a text."""
@@ -267,8 +265,14 @@ class Redactor:
             rest = chunk[cast("re.Match[str]", run.match(chunk)).end() :]
             return self.feed("", rest, _NO_START) if rest else ("", carry)
         after = carry + chunk
+        return self._hold_end(after, after[1:])
+
+    def _hold_end(self, after: str, text: str) -> tuple[str, str]:
+        """Return the text to release and the carry of a text, which `after` has behind one character of context."""
         match = self._partial(after, 0)
-        return (after[1:], "") if match is None else self._replace(after, match, self._partial)
+        out, carry = (text, "") if match is None else self._replace(after, match, self._partial)
+        # A letter after this backslash would be a part of the escape, and a secret may begin after an escape.
+        return (out[:-1], " \\") if not carry and out[-1:] == "\\" else (out, carry)
 
     def _replace(self, after: str, match: re.Match[str] | None, search: _Search) -> tuple[str, str]:
         """Replace all matches; return the text and the carry. The first character of `after` is only context.

@@ -124,8 +124,11 @@ def _may_join_secret(redactor: Redactor, held: HeldText, text: str) -> bool:
     """Return whether a secret may begin in the held text and end in this one, which means that both are deltas."""
     carry = held.carry or held.tail
     flushed = redactor.flush(carry)
-    alone, rest = redactor.feed("", text, flushed or held.text)
-    return redactor.feed(carry, text) != (flushed + alone, rest)
+    before = flushed or held.text
+    alone, rest = redactor.feed("", text, before)
+    if redactor.feed(carry, text) != (flushed + alone, rest):
+        return True
+    return before.endswith("\\") and redactor.feed("", text) != (alone, rest)  # The secret follows an escape.
 
 
 def _cut_shown(shown: str, text: str) -> tuple[str, str]:
