@@ -173,6 +173,23 @@ CALLS = (
             "tests/formats/test_acp_out.py::test_every_state_has_its_name",
         ),
     ),
+    R(
+        "C14",
+        "Input that a decoder still holds survives kill -9; held text is visible after at most a second of silence.",
+        (
+            "tests/faults/test_killed_server.py::test_no_acknowledged_message_is_lost_if_the_server_is_killed",
+            "tests/ledger/test_held_text.py::test_only_the_end_that_may_begin_a_secret_is_held_back",
+            "tests/ledger/test_held_text.py::test_text_held_by_a_killed_process_is_released_by_another",
+        ),
+    ),
+    R(
+        "C15",
+        "Only a caller with the right to approve answers a request; one that no process would deliver is not offered.",
+        (
+            "tests/http/test_posted_answers.py::test_a_posted_answer_without_the_right_to_approve_is_refused",
+            "tests/http/test_answer_places.py::test_no_interface_answers_a_request_of_an_external_agent",
+        ),
+    ),
 )
 
 SHELL = (

@@ -14,6 +14,8 @@ from callslip.api.tokens import list_tokens
 from callslip.errors import CallslipError, StoreError
 from callslip.ledger.event_log import EventLog
 
+RETRY_DELAY_S = 0.5
+
 CheckAccess = Callable[[], Awaitable[object]]
 
 
@@ -61,20 +63,26 @@ class Revocations:
         known: set[str] | None = None
         with feed.watch():
             while True:
-                with contextlib.suppress(StoreError):  # The disk may recover.
+                # A change that follows the read must not be missed, so the wait begins before it.
+                change = asyncio.ensure_future(feed.wait_external_change())
+                try:
                     tokens = {token.id for token in await list_tokens(self._log)}
                     if known is None or known - tokens:
                         await self._check_requests()
                     known = tokens
-                try:
-                    await feed.wait_external_change()
-                except StoreError:  # The ledger is closed, which ends the requests too.
-                    return
+                    await change
+                except StoreError:  # The disk may recover. If the ledger is closed, the end of the requests ends this.
+                    await asyncio.sleep(RETRY_DELAY_S)
+                finally:
+                    change.cancel()
+                    await asyncio.gather(change, return_exceptions=True)
 
     async def _check_requests(self) -> None:
         for request in list(self._requests):
             try:
                 await request.check_access()
+            except StoreError:  # This says nothing about the rights of the request.
+                raise
             except CallslipError as error:
                 if request in self._requests and request.error is None:
                     request.error = error
