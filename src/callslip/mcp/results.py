@@ -23,8 +23,8 @@ PROBLEM_PREFIX = "urn:callslip:"
 def tool_result(value: Any, *, error: bool = False) -> CallToolResult:
     """Return a value as a result; `error` marks it for the model as an error of the tool."""
     fields = plain_json(value)
-    content = [TextContent(text=codec.encode(fields).decode())]
-    return CallToolResult(content=content, structured_content=None if error else fields, is_error=error)
+    text = TextContent(text=codec.encode(fields).decode())
+    return CallToolResult(content=[text], structured_content=None if error else fields, is_error=error)
 
 
 def plain_json(value: Any) -> Json:
