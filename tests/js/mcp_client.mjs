@@ -1,9 +1,8 @@
 // Run the client of the TypeScript SDK of the Model Context Protocol, version 1.x.
 //
-// JSON lines in, JSON lines out, in order. The first job is {"url"} or {"command": [program, ...arguments]}: connect to a
-// server over HTTP or stdio, and list its tools, so that the client validates results by their output schemas. Its
-// answer is {"tools": names}. Every other job is {"tool", "arguments"}; its answer is {"result"}, or {"thrown": text} if
-// the client throws an exception.
+// JSON lines in, JSON lines out, in order. The first job is {"url"}: connect to a server, and list its tools, so that the
+// client validates results by their output schemas. Its answer is {"tools": names}. Every other job is {"tool",
+// "arguments"}; its answer is {"result"}, or {"thrown": text} if the client throws an exception.
 //
 // Packages come from the node_modules directory in CALLSLIP_NODE_MODULES or the first argument.
 
@@ -19,15 +18,11 @@ if (!nodeModules) {
 const load = (path) => import(pathToFileURL(resolve(nodeModules, "@modelcontextprotocol/sdk/dist/esm/client", path)));
 const { Client } = await load("index.js");
 const { StreamableHTTPClientTransport } = await load("streamableHttp.js");
-const { StdioClientTransport } = await load("stdio.js");
 
 const client = new Client({ name: "tests", version: "1" });
 
-async function connect({ url, command }) {
-  const transport = url
-    ? new StreamableHTTPClientTransport(new URL(url))
-    : new StdioClientTransport({ command: command[0], args: command.slice(1), env: process.env });
-  await client.connect(transport);
+async function connect({ url }) {
+  await client.connect(new StreamableHTTPClientTransport(new URL(url)));
   const { tools } = await client.listTools();
   return { tools: tools.map((tool) => tool.name) };
 }
