@@ -26,7 +26,7 @@ def read_table() -> dict[tuple[str, str], str]:
 
 
 def test_the_table_has_the_verdict_of_the_code_for_every_pair() -> None:
-    """IMP7: all states with all events; for example a failure that is reported after a cancellation is a duplicate."""
+    """IMP6: all states with all events; for example a failure that is reported after a cancellation is a duplicate."""
     table = read_table()
     events = {name: cls for name, cls in EVENT_TYPES.items() if issubclass(cls, ev.CallEvent)}
     assert set(table) == {(state, name) for state in TRANSITIONS for name in events}

@@ -15,6 +15,7 @@ from callslip.cli import main
 from callslip.formats import registry
 from callslip.ingest.importer import import_lines
 from callslip.ledger import checkpoint
+from callslip.ledger.snapshot_pages import SnapshotSource
 from callslip.ledger.verify import verify
 from callslip.model import events as ev
 from callslip.model.entries import ToolCall
@@ -96,8 +97,8 @@ async def test_a_refused_call_keeps_its_whole_input(requested: Any) -> None:
         entries = json.loads(await ledger.export(S, "entries"))["entries"]
         (call,) = [entry for entry in entries if entry["type"] == "tool_call"]
         assert (call["status"], call["rawInput"], text_of(call)) == ("denied", WHOLE, REFUSED)
-        (asked,) = [entry for entry in entries if entry["type"] == "permission_request"]
-        assert asked["rawInput"] == WHOLE
+        (request_entry,) = [entry for entry in entries if entry["type"] == "permission_request"]
+        assert request_entry["rawInput"] == WHOLE
 
 
 @pytest.mark.parametrize("requested", [{"command": "rm -r dist"}, {"path": "build"}, [], None])
@@ -129,6 +130,33 @@ async def test_every_view_of_a_refused_call_is_the_same(option: str) -> None:
         await checkpoint.project(ledger.log.store, S)
         assert await read_call(ledger) == call
         assert await verify(ledger.log) == []
+
+
+async def test_a_snapshot_that_is_read_later_has_no_newer_report() -> None:
+    """IMP3: a slow reader gets the session as it was, with the reports up to then and without later ones (C9)."""
+    async with callslip.open("sqlite:///:memory:", SETTINGS) as ledger:
+        for number in range(20):
+            aliases = (Alias("t", str(number)),)
+            await ledger.log.append(S, [ev.CallStarted(aliases=aliases), ev.CallDenied(aliases=aliases)])
+        await report(ledger, 1)
+        await ledger.log.project(S)
+        await report(ledger, 2)
+        snapshot = await SnapshotSource(ledger.log.store, S, 400).open()
+        expected = json.loads(checkpoint.encode((await ledger.log.state_at(S, snapshot.seq)).snapshot()))
+        text = b""
+        async for piece in snapshot.pieces():
+            text += piece
+            for number in (2, 3, 18):
+                await report(ledger, number)
+            await ledger.log.project(S)
+        assert json.loads(text) == expected
+        assert [entry["report"]["text"] for entry in expected["entries"] if "report" in entry] == ["1", "2"]
+        assert await verify(ledger.log) == []
+
+
+async def report(ledger: LocalLedger, number: int) -> None:
+    end = ev.CallFailed(aliases=(Alias("t", str(number)),), error=str(number))
+    await ledger.log.append(S, [end])
 
 
 async def test_the_report_is_shown_and_exported(tmp_path: Any) -> None:

@@ -28,7 +28,7 @@ ERRORS: list[tuple[str, dict[str, Any]]] = [
 
 
 async def test_errors_are_results_for_the_typescript_sdk(tmp_path: Path, node: str) -> None:
-    """IMP6: every tool has an output schema; an error is text only, so the client returns it and does not throw."""
+    """IMP5: every tool has an output schema; an error is text only, so the client returns it and does not throw."""
     async with (
         await open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}") as ledger,
         serving_mcp(ledger) as url,
