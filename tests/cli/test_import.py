@@ -71,7 +71,7 @@ def test_the_format_is_detected_and_named(db: str, file: str, format: str) -> No
     assert result.exit_code == 0, result.stderr
     assert f"detected format: {format}\n" in result.stderr
     report = json.loads(result.stdout)
-    assert report["format"] == format and report["raw"] == 0
+    assert report["format"] == format and report["notUnderstood"] == 0
     assert list_calls(db, "s")
 
 
@@ -126,7 +126,7 @@ def test_the_exit_status_says_whether_most_lines_were_not_understood(
     result = run_import(db, file, "--format", "act-observe", "--json")
     assert result.exit_code == status, result.stderr
     assert f"not understood: {bad} of {bad + good} lines as act-observe; they are stored as they are" in result.stderr
-    assert json.loads(result.stdout)["raw"] == bad
+    assert json.loads(result.stdout)["notUnderstood"] == bad
 
 
 def test_a_transcript_of_a_terminal_agent_is_not_mistaken_for_a_format(db: str, tmp_path: Path) -> None:

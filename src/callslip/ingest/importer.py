@@ -31,15 +31,15 @@ EOF = "eof"
 LEFT_OPEN = "the imported record ends before this call does"
 
 
-class Report(msgspec.Struct):
+class Report(msgspec.Struct, rename="camel"):
     """The result of an import. `seen` counts the drafts that an earlier import wrote, `verdicts` the others.
 
-    `raw` counts the lines that were not understood, and are stored as they are.
+    `not_understood` counts lines that are stored as they are.
     """
 
     format: str = ""
     lines: int = 0
-    raw: int = 0
+    not_understood: int = 0
     drafts: int = 0
     events: int = 0
     seen: int = 0
@@ -135,7 +135,7 @@ class _Import:
         self.report.lines += 1
         self._chain = codec.digest(self._chain.encode() + line)
         decoded = self._conversations.read(message)
-        self.report.raw += not is_understood(self._format, decoded)
+        self.report.not_understood += not is_understood(self._format, decoded)
         for conversation, _, drafts in decoded:
             self._keep(conversation, message, drafts, codec.digest(line))
         self._pending_bytes += len(line)

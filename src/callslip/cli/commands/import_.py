@@ -183,10 +183,10 @@ def _print_report(report: Report, session: str) -> None:
 
 def _print_not_understood(report: Report, head: list[Any]) -> int:
     """Print how many lines were not understood, and return the exit status: 1 if most, or if the format is another."""
-    if not report.raw:
+    if not report.not_understood:
         return exit_status.OK
     known = f"as {report.format}; they are stored as they are"
-    tables.print_status(f"not understood: {report.raw:,} of {pluralize(report.lines, 'line')} {known}")
+    tables.print_status(f"not understood: {report.not_understood:,} of {pluralize(report.lines, 'line')} {known}")
     try:
         detected = detect_format(head)
     except InvalidInputError:
@@ -194,4 +194,4 @@ def _print_not_understood(report: Report, head: list[Any]) -> int:
     if detected and detected != (registry.find(report.format).read_as or report.format):
         tables.print_status(f"the first lines look like {detected}: pass --format {detected} and another --session")
         return exit_status.FAILED
-    return exit_status.FAILED if 2 * report.raw > report.lines else exit_status.OK
+    return exit_status.FAILED if 2 * report.not_understood > report.lines else exit_status.OK
