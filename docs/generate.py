@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, cast, get_args, get_origin
 
 import click
 import msgspec
@@ -21,9 +21,10 @@ from callslip.cli import exit_status, main
 from callslip.http import ROUTES
 from callslip.http.openapi import document
 from callslip.model.entries import AnyEntry, Append, Entry, Info, Put, Set
-from callslip.model.events import EVENT_TYPES, ApprovalAnswer, CallEnd, CallEvent, CallUpdate, Event
+from callslip.model.events import EVENT_TYPES, ApprovalAnswer, CallEnd, CallEvent, CallUpdate, Event, read_event
+from callslip.model.records import CallRecord
 from callslip.model.state_names import STATE_NAMES, StateNames
-from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES, TRANSITIONS
+from callslip.rules.lifecycle import TERMINAL_STATES, TRANSITIONS, classify_event
 from callslip.settings import Limits
 
 DOCS = Path(__file__).resolve().parent
@@ -78,7 +79,9 @@ not in the picture.
 VERDICTS = """
 A word in italics is the verdict on an event that is stored in the log and changes no state: *orphan* if there is no
 such call, *illegal* if there is no such step (in your own process that is an exception), *late* after the end, or
-*duplicate* if it repeats that end. A request for approval of an unknown call creates the call first.
+*duplicate* if it repeats that end. Agents report a denial or a cancellation again as a failure; that is a repetition.
+After any end, the same end with the same result, and the same answer to a request, is a *duplicate* too. A request for
+approval of an unknown call creates the call first. The verdicts are those of `classify_event` in the same file.
 """
 
 
@@ -104,19 +107,24 @@ def _diagram() -> str:
 
 
 def _steps() -> str:
-    """Return a table with a column for each open state and one for all ends."""
-    columns = ["none", *(state for state in TRANSITIONS if state in OPEN_STATES)]
+    """Return a table with a column for each open state and one for all ends with the same verdicts."""
     events = [kind for kind in EVENT_TYPES.values() if any(kind in steps for steps in TRANSITIONS.values())]
-    rows = [f"| event | {' | '.join(columns)} | an end |", "|---" * (len(columns) + 2) + "|"]
-    for event in events:
-        cells = [_step(state, event) for state in columns]
-        rows.append(f"| `{_name(event)}` | {' | '.join(cells)} | *late* |")
+    columns: dict[tuple[str, ...], list[str]] = {}
+    for state in TRANSITIONS:
+        cells = tuple(_step(state, event) for event in events)
+        columns.setdefault(cells if state in TERMINAL_STATES else (state, *cells), []).append(state)
+    heads = [", ".join(states) for states in columns.values()]
+    rows = [f"| event | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for number, event in enumerate(events, -len(events)):
+        rows.append(f"| `{_name(event)}` | {' | '.join(cells[number] for cells in columns)} |")
     return "\n".join(rows)
 
 
 def _step(state: str, event: type[Event]) -> str:
-    steps = TRANSITIONS[state]  # pyright: ignore[reportArgumentType]
-    return steps.get(event) or ("*orphan*" if state == "none" else "*illegal*")
+    """Return the next state after an event, or the verdict on an event that changes nothing."""
+    row = None if state == "none" else CallRecord(id="", session="", entry=0, state=state, ending="another end")
+    verdict = classify_event(row, cast(CallEvent, read_event({"type": _name(event), "text": ""})))
+    return TRANSITIONS[state][event] if verdict == "applied" else f"*{verdict}*"  # pyright: ignore[reportArgumentType]
 
 
 def _words() -> str:

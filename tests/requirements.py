@@ -519,6 +519,7 @@ COMMANDS = (
             "tests/http/test_commands.py::test_a_command_is_submitted_claimed_and_completed",
             "tests/http/test_commands.py::test_a_repeated_submission_creates_no_second_command",
             "tests/cli/test_commands.py::test_submit_prints_only_the_id",
+            "tests/mcp/test_polling_agent.py::test_the_dialogue_of_an_agent_that_polls",
         ),
     ),
     R(
@@ -532,6 +533,7 @@ COMMANDS = (
             "tests/http/test_commands.py::test_an_unknown_command_is_a_final_404",
             "tests/http/test_commands.py::test_the_default_format_of_a_command_is_its_call_entry",
             "tests/mcp/test_mcp.py::test_an_unknown_command_has_the_final_status_not_found",
+            "tests/mcp/test_polling_agent.py::test_the_dialogue_of_an_agent_that_polls",
         ),
     ),
     R(
@@ -572,6 +574,7 @@ COMMANDS = (
             "tests/http/test_commands.py::test_commands_are_listed_as_pending_and_recently_ended",
             "tests/cli/test_commands.py::test_ls_lists_pending_completed_and_failed_commands",
             "tests/web/test_answers.py::test_commands_move_across_the_board",
+            "tests/mcp/test_polling_agent.py::test_the_dialogue_of_an_agent_that_polls",
         ),
     ),
     R(
@@ -631,6 +634,7 @@ COMMANDS = (
             "tests/mcp/test_tasks.py::test_tasks_are_answered_after_a_kill",
             "tests/mcp/test_conformance.py::test_the_core_suite_passes",
             "tests/mcp/test_conformance.py::test_the_tasks_suite_passes",
+            "tests/mcp/test_polling_agent.py::test_the_dialogue_of_an_agent_that_polls",
         ),
     ),
     R(
@@ -1440,7 +1444,68 @@ HELD_TEXT = (
     ),
 )
 
+IMPORTS = (
+    R(
+        "IMP1",
+        "The format of an import is detected from its first lines and named, or refused with the candidates.",
+        (
+            "tests/cli/test_import.py::test_the_format_is_detected_and_named",
+            "tests/cli/test_import.py::test_an_ambiguous_file_is_refused_with_the_candidates",
+            "tests/cli/test_import.py::test_a_detected_pipe_is_imported_whole",
+            "tests/ingest/test_detection.py::test_recorded_files_are_detected_and_none_is_mistaken",
+            "tests/ingest/test_detection.py::test_an_ambiguous_head_lists_the_candidates",
+            "tests/ingest/test_detection.py::test_a_head_of_another_kind_is_refused",
+            "tests/ingest/test_detection.py::test_reading_the_head_loses_no_line",
+            "tests/ingest/test_detection.py::test_the_head_is_bounded_in_lines_and_bytes",
+        ),
+    ),
+    R(
+        "IMP2",
+        "An import says how many lines it did not understand, and fails if that is most of them.",
+        (
+            "tests/cli/test_import.py::test_a_wrong_format_fails_and_says_how_many_lines_it_did_not_understand",
+            "tests/cli/test_import.py::test_the_exit_status_says_whether_most_lines_were_not_understood",
+            "tests/cli/test_import.py::test_a_transcript_of_a_terminal_agent_is_not_mistaken_for_a_format",
+            "tests/ingest/test_detection.py::test_messages_of_a_protocol_without_events_are_understood",
+        ),
+    ),
+    R(
+        "IMP3",
+        "A call that was refused keeps what its agent wrote about it and all its arguments.",
+        (
+            "tests/ingest/test_refused_calls.py::test_a_refused_call_of_a_recorded_agent_keeps_its_words",
+            "tests/ingest/test_refused_calls.py::test_a_refused_call_keeps_its_whole_input",
+            "tests/ingest/test_refused_calls.py::test_every_view_of_a_refused_call_is_the_same",
+            "tests/ingest/test_refused_calls.py::test_a_snapshot_that_is_read_later_has_no_newer_report",
+            "tests/ingest/test_refused_calls.py::test_the_report_is_shown_and_exported",
+            "tests/ingest/test_refused_calls.py::test_a_report_is_the_text_of_the_agents_own_end",
+        ),
+    ),
+    R(
+        "IMP4",
+        "The end of an imported MCP recording marks no call that has ended as late.",
+        (
+            "tests/ingest/test_import_mcp_tasks.py::test_the_end_of_the_file_marks_no_ended_call_as_late",
+            "tests/ingest/test_import_mcp_tasks.py::test_the_end_of_a_recording_has_no_event_without_effect",
+        ),
+    ),
+    R(
+        "IMP5",
+        "Errors of MCP tools have no structured content, which the TypeScript SDK 1.x would validate.",
+        (
+            "tests/mcp/test_typescript_sdk.py::test_errors_are_results_for_the_typescript_sdk",
+            "tests/mcp/test_typescript_sdk.py::test_results_have_structured_content_for_the_typescript_sdk",
+        ),
+    ),
+    R(
+        "IMP6",
+        "The table of states and events in the docs has the verdicts of the code.",
+        ("tests/docs/test_lifecycle_table.py::test_the_table_has_the_verdict_of_the_code_for_every_pair",),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
+    *IMPORTS,
 )

@@ -26,7 +26,7 @@ from callslip.model.records import SessionRecord
 from callslip.settings import Settings
 from tests.support.cli_process import run
 from tests.support.live_server import fetch, requesting
-from tests.support.mcp_client import MODES, call_tool, create_token, over_http, over_stdio, serving_mcp
+from tests.support.mcp_client import MODES, call_tool, create_token, over_http, over_stdio, result_fields, serving_mcp
 
 pytestmark = pytest.mark.anyio
 
@@ -323,8 +323,8 @@ async def test_bad_arguments_are_refused_and_change_nothing(http_connection: Con
     """The model gets a result that names what to change; nothing is submitted, and the server keeps running."""
     for tool, arguments in BAD_ARGUMENTS:
         result = await http_connection.client.call_tool(tool, arguments)
-        assert result.is_error and result.structured_content["error"], (tool, arguments)
-        assert "Traceback" not in result.structured_content["error"]
+        assert result.is_error and result_fields(result)["error"], (tool, arguments)
+        assert "Traceback" not in result_fields(result)["error"]
     with pytest.raises(MCPError, match="no tool"):
         await http_connection.client.call_tool("approve_call", {"call": "x"})
     assert await call_tool(http_connection.client, "observe", what="pending_commands") == {

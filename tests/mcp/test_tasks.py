@@ -33,6 +33,7 @@ from tests.support.mcp_client import (
     over_http,
     over_stdio,
     request_task,
+    result_fields,
     serving_mcp,
     wait_for_status,
     wait_for_task,
@@ -428,7 +429,7 @@ async def test_a_refused_command_begins_no_task(ledger: LocalLedger) -> None:
     async with serving_mcp(ledger) as url, over_http(url, extensions=[advertise(EXTENSION)]) as client:
         for arguments in ({}, {"action": "go", "timeout": -1}, {"action": "go", "approve": "yes"}):
             result = await client.call_tool("interact", arguments)
-            assert result.is_error and result.structured_content["kind"] == "refused"
+            assert result.is_error and result_fields(result)["kind"] == "refused"
     await commands.close()
 
 

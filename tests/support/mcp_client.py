@@ -65,13 +65,19 @@ async def create_token(ledger: LocalLedger, *verbs: str, session: str = "") -> s
 
 
 async def call_tool(client: Client, name: str, /, **arguments: Any) -> dict[str, Any]:
-    """Call a tool and return its structured result, which must equal its text."""
+    """Call a tool and return its result. Structured content must equal the text; an error has none."""
     result = await client.call_tool(name, arguments)
+    fields = result_fields(result)
+    assert result.structured_content == (None if result.is_error else fields)
+    assert result.is_error == ("error" in fields and "created_at" not in fields)
+    return fields
+
+
+def result_fields(result: types.CallToolResult) -> dict[str, Any]:
+    """Return the fields of a result from its text."""
     (block,) = result.content
     assert isinstance(block, types.TextContent)
-    assert json.loads(block.text) == result.structured_content
-    assert result.is_error == ("error" in result.structured_content and "created_at" not in result.structured_content)
-    return result.structured_content
+    return json.loads(block.text)
 
 
 # Tasks, which the official client supports only by an extension

@@ -21,8 +21,10 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 
     `decoder` is called with `chunks` (how texts are streamed, None for the default of the format) and `started` (the
     time in ms since the epoch that the times of messages are relative to, 0 if unknown). `splitter` is for formats with
-    several conversations in one connection. The messages of a `plain` format are texts; `ended` is the message for its
-    decoder at the end of a stream of texts.
+    several conversations in one connection. `is_message` returns whether a part of the splitter is a message of the
+    protocol; most messages of a protocol have no events. `read_as` is the format that a file is detected as, if it has
+    the same decoder. The messages of a `plain` format are texts; `ended` is the message for its decoder at the end of a
+    stream of texts.
 
     `encoder` returns the history of a session as a list; `document` returns it as one text of type `media`. `stream` is
     a `Streaming`. A `paged` history can be read in pages: it is the histories of its turns, one after the other.
@@ -34,6 +36,8 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     about: str
     decoder: str = ""
     splitter: str = ""
+    is_message: str = ""
+    read_as: str = ""
     encoder: str = ""
     document: str = ""
     media: str = "application/json"
@@ -60,6 +64,7 @@ FORMATS: dict[str, Format] = {
             about="recorded traffic of the Agent Client Protocol, version 1 and the draft of version 2",
             decoder=".acp.decode:AcpDecoder",
             splitter=".acp.wire:Wire",
+            is_message=".acp.wire:is_protocol_message",
             encoder=".acp.encode:history",
             client="the ACP client",
         ),
@@ -68,6 +73,7 @@ FORMATS: dict[str, Format] = {
             about="recorded traffic of the Model Context Protocol, up to version 2026-07-28",
             decoder=".mcp.decode:McpDecoder",
             splitter=".mcp.wire:Wire",
+            is_message=".mcp.wire:is_protocol_message",
         ),
         Format(
             name="shell",
@@ -126,6 +132,7 @@ FORMATS: dict[str, Format] = {
                 name=f"ui-v{major}",
                 about=f"UI message stream and messages of the AI SDK {major}",
                 decoder=f".ai_sdk.decode:UiV{major}Decoder",
+                read_as="ui-v7" if major < 7 else "",
                 encoder=f".ai_sdk:history_v{major}",
                 stream=f".ai_sdk:STREAM_V{major}",
                 paged=True,
@@ -167,6 +174,12 @@ def find(name: str) -> Format:
 def readable() -> list[str]:
     """Return the names of the formats that can be read."""
     return sorted(name for name, entry in FORMATS.items() if entry.decoder)
+
+
+def is_protocol_message(name: str, part: Any) -> bool:
+    """Return whether a part of a format's splitter is a message of its protocol, even if it has no events."""
+    path = find(name).is_message
+    return bool(path) and _load(path)(part)
 
 
 def exportable() -> list[str]:

@@ -17,6 +17,7 @@ from msgspec import structs
 
 from callslip.errors import InvalidInputError
 from callslip.ingest.conversations import Connection, Conversation, Conversations, joined
+from callslip.ingest.detection import BOM, is_understood
 from callslip.ingest.stream_parser import MAX_LINE_BYTES
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.session_log import last_seq
@@ -28,13 +29,17 @@ BATCH_DRAFTS = 256
 BATCH_BYTES = 2**20
 EOF = "eof"
 LEFT_OPEN = "the imported record ends before this call does"
-BOM = b"\xef\xbb\xbf"
 
 
-class Report(msgspec.Struct):
-    """The result of an import. `seen` counts the drafts that an earlier import wrote, `verdicts` the others."""
+class Report(msgspec.Struct, rename="camel"):
+    """The result of an import. `seen` counts the drafts that an earlier import wrote, `verdicts` the others.
 
+    `not_understood` counts lines that are stored as they are.
+    """
+
+    format: str = ""
     lines: int = 0
+    not_understood: int = 0
     drafts: int = 0
     events: int = 0
     seen: int = 0
@@ -109,7 +114,7 @@ class _Import:
         started: int,
         progress: Callable[[Report], None] | None,
     ) -> None:
-        self.report = Report()
+        self.report = Report(format=format)
         self._log = log
         self._session = session
         self._format = format
@@ -129,7 +134,9 @@ class _Import:
         message = self._parse(line)
         self.report.lines += 1
         self._chain = codec.digest(self._chain.encode() + line)
-        for conversation, _, drafts in self._conversations.read(message):
+        decoded = self._conversations.read(message)
+        self.report.not_understood += not is_understood(self._format, decoded)
+        for conversation, _, drafts in decoded:
             self._keep(conversation, message, drafts, codec.digest(line))
         self._pending_bytes += len(line)
         if self._pending_drafts >= BATCH_DRAFTS or self._pending_bytes >= BATCH_BYTES:

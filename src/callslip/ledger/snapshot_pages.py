@@ -1,8 +1,9 @@
 """A snapshot of a session as JSON in pieces, so that a slow reader holds one piece of a long session and not all of it.
 
 The finished entries are read from the store page by page, each when the reader has accepted the one before; only the
-entries since the checkpoint are held. A finished entry never changes, except for its field `late`, so the pieces belong
-to the snapshot's seq although they are read later. If retention removes entries meanwhile, the reader is disconnected.
+entries since the checkpoint are held. A finished entry never changes, except for its notes `late` and `report`, so the
+pieces belong to the snapshot's seq although they are read later. If retention removes entries meanwhile, the reader is
+disconnected.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class PagedSnapshot:
         self._record = head.session
         self._at = head.at.seq if head.at else None
         self._info: Info = head.state.info
-        self._late = {entry: note["late"] for entry, note in head.state.noted.items()}
+        self._notes = {entry: dict(note) for entry, note in head.state.noted.items()}
         self._first = first
         self._tail = tail
 
@@ -82,22 +83,25 @@ class PagedSnapshot:
                     merged.append(self._tail[position])
                     position += 1
                 if entry not in tail_ids and entry <= self._at:  # Else it was not finished at the checkpoint.
-                    merged.append((entry, self._with_late(entry, body)))
+                    merged.append((entry, self._with_notes(entry, body)))
             for rows in _split(merged, self._source.max_bytes):
                 yield rows
         for rows in _split(self._tail[position:], self._source.max_bytes):
             yield rows
 
-    def _with_late(self, entry_id: int, body: bytes) -> bytes:
-        """Return an entry with the field `late` that it had at this snapshot; it may have been read later."""
-        late = self._late.get(entry_id)
-        if late is None and b'"late":' not in body[-LATE_CHARS:]:
+    def _with_notes(self, entry_id: int, body: bytes) -> bytes:
+        """Return an entry with the notes that it had at this snapshot; it may have been read later."""
+        note = self._notes.get(entry_id, {})
+        if not note and b'"late":' not in body[-LATE_CHARS:] and b'"report":' not in body:
             return body
-        entry = read_entry(body)
-        if isinstance(entry, ToolCall) and (late is not None or entry.late > (self._at or 0)):
-            entry.late = late or 0
-            return encode(entry)
-        return body
+        entry, at = read_entry(body), self._at or 0
+        if not isinstance(entry, ToolCall):
+            return body
+        if "late" in note or entry.late > at:
+            entry.late = note.get("late", 0)
+        if "report" in note or (entry.report is not None and entry.report.seq > at):
+            entry.report = note.get("report")
+        return encode(entry)
 
 
 def _split(rows: Rows, max_bytes: int) -> Iterable[Rows]:

@@ -19,6 +19,7 @@ from callslip.model import events as ev
 from callslip.model.events import Draft, Event, Verdict, encode_event
 from callslip.model.names import NEW_CALL_PREFIX, SOURCE_LEDGER, SOURCE_PYTHON
 from callslip.model.records import ApprovalRecord, CallRecord, HeldText, KeyRecord, SessionRecord
+from callslip.rules.agent_report import report_text
 from callslip.rules.edited_title import retitle
 from callslip.rules.lifecycle import (
     TERMINAL_STATES,
@@ -28,6 +29,7 @@ from callslip.rules.lifecycle import (
     classify_event,
     may_be_posted,
     proposal_of,
+    repeats_refusal,
     resolve_call,
 )
 from callslip.rules.projection import MESSAGE_NAMESPACE, TURN_NAMESPACE, apply_event, input_mark
@@ -348,10 +350,12 @@ class WriteOperation:
         return record is None or not record.client
 
     def _with_call(self, event: E, record: CallRecord | None, verdict: Verdict) -> E:
-        """Return an event with the id of its call; a late one also with the entry that counts it."""
+        """Return an event with the id of its call; a late one or a report also with the entry that notes it."""
         if record is None or not isinstance(event, ev.CallEvent):
             return event
-        return cast(E, structs.replace(event, call=record.id, entry=record.entry if verdict == "late" else 0))
+        is_report = isinstance(event, ev.CallEnd) and repeats_refusal(record, event) and bool(report_text(event))
+        is_noted = verdict == "late" or (verdict == "duplicate" and is_report)
+        return cast(E, structs.replace(event, call=record.id, entry=record.entry if is_noted else 0))
 
     def _write_answer(self, event: ev.ApprovalAnswer) -> Event:
         """Write an answer to a request. The first one counts; a later one raises ConflictError if strict."""

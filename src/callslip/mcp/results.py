@@ -1,4 +1,8 @@
-"""Tool results: one JSON value, as structured content and as the same text for clients that show only text."""
+"""Tool results: one JSON value, as structured content and as the same text for clients that show only text.
+
+An error is only text: its fields are not those of the tool's output schema, and the TypeScript SDK 1.x validates the
+structured content of errors too, and throws an exception in place of the error.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,9 @@ PROBLEM_PREFIX = "urn:callslip:"
 
 def tool_result(value: Any, *, error: bool = False) -> CallToolResult:
     """Return a value as a result; `error` marks it for the model as an error of the tool."""
-    content = plain_json(value)
-    text = codec.encode(content).decode()
-    return CallToolResult(content=[TextContent(text=text)], structured_content=content, is_error=error)
+    fields = plain_json(value)
+    text = TextContent(text=codec.encode(fields).decode())
+    return CallToolResult(content=[text], structured_content=None if error else fields, is_error=error)
 
 
 def plain_json(value: Any) -> Json:

@@ -50,10 +50,18 @@ class Thought(Entry, tag="thought", kw_only=True):
     streaming: bool = False
 
 
+class AgentReport(msgspec.Struct, frozen=True, gc=False):
+    """What the agent reported about a call that was denied or cancelled before, and the seq of that event."""
+
+    seq: int
+    text: str
+
+
 class ToolCall(Entry, tag="tool_call", kw_only=True):
     """A call. `toolCallId` is its id for foreign clients, `callId` its id in the ledger. RULES 3, 4.
 
-    `end` is the seq of the event that ended it, `late` that of the newest event after the end.
+    `end` is the seq of the event that ended it, `late` that of the newest event after the end. `report` is what the
+    agent wrote about the call after it was denied or cancelled, and the seq of that event.
     """
 
     call_id: str
@@ -85,6 +93,7 @@ class ToolCall(Entry, tag="tool_call", kw_only=True):
     ended_at: int = 0
     end: int = 0
     source: str = ""
+    report: AgentReport | None = None
     late: int = 0
 
 

@@ -165,7 +165,7 @@ class CallEvent(Event, frozen=True, kw_only=True):
     """An event about a call, which is identified by its id or, in a draft, by an alias.
 
     `reused` and `entry` are set by the ledger: whether an earlier call of the session had the same foreign id, and the
-    entry of the call if the event is `late`.
+    entry of the call if the event is `late` or an agent's own report of a call that was denied or cancelled.
     """
 
     call: str = ""

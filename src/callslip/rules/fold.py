@@ -1,8 +1,8 @@
 """Fold events into entries. No clock, no I/O, no randomness, constant cost per event.
 
 A state after event N plus the patches of later events gives the later state; live views, stored views and the browser
-rely on that. Every end is an event: the fold ends nothing by itself. Only `applied` events change entries, and `late`
-ones are noted on their call. The rules for calls are in `fold_calls.py`.
+rely on that. Every end is an event: the fold ends nothing by itself. Only `applied` events change entries; `late` ones,
+and agents' own reports of refused calls, are noted on their call. The rules for calls are in `fold_calls.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from callslip.rules import fold_calls
 from callslip.rules.fold_state import FoldState, Out, Stream, add_entry, end_text, put_entry, set_fields, set_info
 from callslip.rules.streamed_text import MAX_PIECES, Change, StreamedText, merge_chunk, utf16_length
 
-VERSION = 4
+VERSION = 5
 """Increased whenever the same events give other entries. Checkpoints of another version are rebuilt."""
 
 Chunk = ev.MessageDelta | ev.ThoughtDelta
@@ -60,6 +60,8 @@ class SessionFold(FoldState):
                         rule(self, event, out)
                 elif event.verdict == "late":
                     fold_calls.late(self, event, out)
+                elif event.verdict == "duplicate":
+                    fold_calls.repeated(self, event, out)
                 plain, text, entry, message_id, source, chunks = _chunk_path(self.stream, out)
         finally:
             if event is not None:

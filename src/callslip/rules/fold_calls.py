@@ -11,8 +11,9 @@ from msgspec import UNSET
 
 from callslip.model import codec
 from callslip.model import events as ev
-from callslip.model.entries import Append, PermissionRequest, Set, ToolCall
+from callslip.model.entries import AgentReport, Append, PermissionRequest, Set, ToolCall
 from callslip.model.events import Event
+from callslip.rules.agent_report import report_text
 from callslip.rules.fold_state import FoldState, Out, add_entry, close_text, set_fields
 from callslip.rules.lifecycle import (
     ANSWER_STATES,
@@ -240,12 +241,22 @@ def _is_edited(event: ev.ApprovalAnswer, before: Any) -> TypeGuard[ev.ApprovalGr
 
 def late(state: FoldState, event: Event, out: Out) -> None:
     """Note an event after the end on its call, and change nothing else."""
-    if not isinstance(event, ev.CallEvent) or not event.entry:
-        return
-    entry = state.entries.get(event.entry)
+    if isinstance(event, ev.CallEvent) and event.entry:
+        _note(state, event.entry, "late", event.seq, out)
+
+
+def repeated(state: FoldState, event: Event, out: Out) -> None:
+    """Note what an agent reports about a call that was denied or cancelled before, and change nothing else."""
+    if isinstance(event, ev.CallEnd) and event.entry:
+        _note(state, event.entry, "report", AgentReport(event.seq, report_text(event)), out)
+
+
+def _note(state: FoldState, entry_id: int, field: str, value: Any, out: Out) -> None:
+    """Set a field of a call that has ended. Its entry may be stored already."""
+    entry = state.entries.get(entry_id)
     if isinstance(entry, ToolCall):
-        entry.late = event.seq
+        setattr(entry, field, value)
     else:
-        state.noted[event.entry] = {"late": event.seq}
+        state.noted.setdefault(entry_id, {})[field] = value
     if out is not None:
-        out.append(Set(event.entry, {"late": event.seq}))
+        out.append(Set(entry_id, {field: value}))

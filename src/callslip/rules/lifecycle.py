@@ -159,10 +159,13 @@ def classify_event(row: CallRecord | None, event: CallEvent) -> Verdict:
         return "orphan"
     if state not in TERMINAL_STATES:
         return "illegal"
-    is_duplicate = isinstance(event, TERMINAL) and (
-        isinstance(event, _ECHO.get(state, ())) or ending_mark(event) == row.ending
-    )
+    is_duplicate = isinstance(event, TERMINAL) and (repeats_refusal(row, event) or ending_mark(event) == row.ending)
     return "duplicate" if is_duplicate else "late"
+
+
+def repeats_refusal(row: CallRecord, event: CallEvent) -> bool:
+    """Return whether an event reports again that a call was denied or cancelled."""
+    return isinstance(event, _ECHO.get(row.state, ()))
 
 
 def is_stale(row: CallRecord, event: CallEvent) -> bool:

@@ -51,6 +51,7 @@ export interface ToolCall extends Common {
   approval?: string;
   startedAt?: number;
   endedAt?: number;
+  report?: { seq: number; text: string };
   late?: number;
 }
 export interface PermissionRequest extends Common {

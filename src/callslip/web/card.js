@@ -130,6 +130,8 @@ function Approval({ entry }) {
 const Notes = ({ entry }) => html`
   ${entry.reason && entry.reason !== entry.error && html`<p class="note reason">
     <b>Reason:</b> <span dir="auto">${inert(entry.reason)}</span></p>`}
+  ${entry.report && html`<p class="note reason">
+    <b>The agent’s report:</b> <span dir="auto">${inert(entry.report.text)}</span></p>`}
   ${entry.late && html`<p class="note warn">Event ${entry.late} arrived after the call had ended. It was logged and
     changed nothing.</p>`}`;
 
@@ -233,11 +235,12 @@ function Duration({ entry, live }) {
   return duration ? html`<span class="duration" title=${isOpen ? "Elapsed" : "Duration"}>${duration}</span>` : null;
 }
 
-/** The error and the reason of a call, for a closed card. @param {{entry: any}} props */
+/** The error and the reason of a call, else what its agent reported, for a closed card. @param {{entry: any}} props */
 function EndReason({ entry }) {
   const hasError = entry.error !== undefined && entry.error !== null && !isErrorPrinted(entry);
   const error = hasError ? errorText(entry.error) : "";
-  return [...new Set([error, entry.reason])].filter(Boolean).map((text) =>
+  const reason = entry.reason || (error ? "" : entry.report?.text);
+  return [...new Set([error, reason])].filter(Boolean).map((text) =>
     html`<p class=${classes("call-summary reason", text === error && "bad")} dir="auto">${firstLine(text, 300)}</p>`);
 }
 

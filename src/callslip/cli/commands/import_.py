@@ -6,18 +6,20 @@ import os
 import re
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 import msgspec
 
+from callslip.cli import exit_status
 from callslip.cli.options import ID, db_option, json_option, wants_json, with_ledger
 from callslip.cli.terminal import tables
 from callslip.errors import InvalidInputError
 from callslip.formats import registry
-from callslip.ingest.importer import BOM, Report, import_file, import_lines
+from callslip.ingest.detection import BOM, detect_format, read_head
+from callslip.ingest.importer import Report, import_file, import_lines
 from callslip.ingest.stream_parser import MAX_LINE_BYTES
 from callslip.model.display import pluralize
 from callslip.model.names import MAX_NAME_BYTES, check_session_name
@@ -32,7 +34,12 @@ SUFFIXES = (".json", ".jsonl", ".ndjson", ".log", ".txt")
 
 @click.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--format", "format_", type=click.Choice(registry.readable()), required=True)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(registry.readable()),
+    help="The format of the messages. [default: detected from the first ones]",
+)
 @click.option("--session", type=ID, help="The session to write. [default: the name of the file]")
 @click.option(
     "--chunks",
@@ -41,22 +48,48 @@ SUFFIXES = (".json", ".jsonl", ".ndjson", ".log", ".txt")
 )
 @db_option
 @json_option
-def import_(file: str, format_: str, session: str | None, chunks: Chunks | None) -> None:
+def import_(file: str, format_: str | None, session: str | None, chunks: Chunks | None) -> int:
     """Import messages from a file.
 
     FILE has one JSON value per line, or is a document that `callslip export` wrote; - is stdin. What was imported
-    before is skipped, so a file that has grown can be imported again.
+    before is skipped, so a file that has grown can be imported again. Lines that are not understood are stored as they
+    are; if that is most of them, the exit status is 1.
     """
     if file == "-" and not session:
         raise click.UsageError("stdin has no name; pass --session")
     name = check_session_name(session or session_name(file))
     try:
-        report = with_ledger(lambda ledger: _import(ledger, file, name, format_, chunks), create=True)
+        with open(file, "rb") if file != "-" else nullcontext(sys.stdin.buffer) as opened:
+            lines, is_plain = read_messages(opened)
+            head, lines = read_head(lines)
+            if format_ is None:
+                format_ = _detect(file, head)
+            source = _Source(file if os.path.isfile(file) and file != "-" else "", is_plain, lines)
+            report = with_ledger(lambda ledger: _import(ledger, source, name, format_, chunks), create=True)
     except InvalidInputError as error:
         raise click.ClickException(f"{file}: {error}") from error
     if wants_json():
         tables.write_json(report)
     _print_report(report, name)
+    return _print_not_understood(report, head)
+
+
+def _detect(file: str, head: list[Any]) -> str:
+    """Return the format of the first messages of a file, and print it."""
+    try:
+        detected = detect_format(head)
+    except InvalidInputError as error:
+        raise click.UsageError(f"{file}: {error}") from error
+    tables.print_status(f"detected format: {detected}")
+    return detected
+
+
+class _Source(NamedTuple):
+    """Where the lines come from. `path` is that of a file, "" for a pipe; `is_plain` is whether they are its lines."""
+
+    path: str
+    is_plain: bool
+    lines: Iterable[bytes]
 
 
 def session_name(path: str) -> str:
@@ -67,15 +100,11 @@ def session_name(path: str) -> str:
     return clean.encode()[:MAX_NAME_BYTES].decode("utf-8", "ignore") or "imported"
 
 
-async def _import(ledger: LocalLedger, file: str, session: str, format_: str, chunks: Chunks | None) -> Report:
-    if file == "-":
-        lines, _ = read_messages(sys.stdin.buffer)
-        return await import_lines(ledger.log, session, format_, lines, chunks=chunks)
-    with open(file, "rb") as opened, _progress(file) as progress:
-        lines, is_plain = read_messages(opened)
-        if is_plain:
-            return await import_file(ledger.log, session, format_, file, chunks=chunks, progress=progress)
-        return await import_lines(ledger.log, session, format_, lines, chunks=chunks, progress=progress)
+async def _import(ledger: LocalLedger, source: _Source, session: str, format_: str, chunks: Chunks | None) -> Report:
+    with _progress(source.path) if source.path else nullcontext() as progress:
+        if source.path and source.is_plain:
+            return await import_file(ledger.log, session, format_, source.path, chunks=chunks, progress=progress)
+        return await import_lines(ledger.log, session, format_, source.lines, chunks=chunks, progress=progress)
 
 
 # A document contains the same messages in one JSON value.
@@ -150,3 +179,19 @@ def _print_report(report: Report, session: str) -> None:
         tables.print_status(f"stored without effect: {', '.join(ineffective)}")
     if report.seen:
         tables.print_status(f"already imported: {report.seen:,} of {report.drafts:,}")
+
+
+def _print_not_understood(report: Report, head: list[Any]) -> int:
+    """Print how many lines were not understood, and return the exit status: 1 if most, or if the format is another."""
+    if not report.not_understood:
+        return exit_status.OK
+    known = f"as {report.format}; they are stored as they are"
+    tables.print_status(f"not understood: {report.not_understood:,} of {pluralize(report.lines, 'line')} {known}")
+    try:
+        detected = detect_format(head)
+    except InvalidInputError:
+        detected = ""
+    if detected and detected != (registry.find(report.format).read_as or report.format):
+        tables.print_status(f"the first lines look like {detected}: pass --format {detected} and another --session")
+        return exit_status.FAILED
+    return exit_status.FAILED if 2 * report.not_understood > report.lines else exit_status.OK

@@ -121,6 +121,8 @@ def _call_facts(record: CallRecord, entry: Json) -> Iterable[Fact]:
         yield "exit status", timeline.to_text(entry["exitStatus"])
     if record.reason:
         yield "reason", record.reason
+    if "report" in entry:
+        yield "agent's report", str(entry["report"]["text"])
     if entry.get("late"):
         yield "late", "events arrived after the end; see below"
 

@@ -165,6 +165,7 @@ class Calls:
 
     def _progress(self, call_id: str, call: AcpCall, update: Json) -> Json:
         """Return the progress in an update, including the output of terminals and additions to streamed text."""
+        call.input = update.get("rawInput", call.input)
         if tool_response(update) is not UNSET:
             call.response = tool_response(update)
         terminal, progress = self._show_terminals(call_id, call, update.get("content")), progress_fields(update)
@@ -194,7 +195,7 @@ class Calls:
 
     def _end(self, call_id: str, call: AcpCall) -> None:
         call.end, call.pending_request, call.response = ENDED, "", UNSET
-        call.content, call.sent_items, call.streamed = [], 0, None
+        call.content, call.sent_items, call.streamed, call.input = [], 0, None, UNSET
         self.terminals.end_call(call_id)
 
     # Permission
@@ -203,12 +204,16 @@ class Calls:
         """Read a permission request. What it contains about the call is an update of the call."""
         shown_by = self.terminals.calls_of(question.terminal)[-1:]
         call_id = identifier(question.update.get("toolCallId")) or "".join(shown_by) or f"request:{message.key}"
-        call, fields = self._calls.find(call_id), call_fields(question.update)
+        call, update = self._calls.find(call_id), question.update
         if call is None or call.end:
-            call, fields = self._begin(call_id), call_fields({**question.new_call, **question.update})
+            call, fields = self._begin(call_id), call_fields({**question.new_call, **update})
+        else:
+            if _is_part_of(update.get("rawInput"), call.input):  # Else a refused call would lose the other arguments.
+                update = {name: value for name, value in update.items() if name != "rawInput"}
+            fields = call_fields(update)
         call.pending_request, call.is_started = message.key, False
         self._permissions[message.key] = PendingPermission(call_id, question.options, question.is_standalone)
-        progress = self._progress(call_id, call, question.update)
+        progress = self._progress(call_id, call, update)
         aliases = aliases_of(call_id)
         requested = ev.ApprovalRequested(
             aliases=aliases, options=question.options, description=question.description, **fields
@@ -230,6 +235,16 @@ class Calls:
             self._end(request.call, call)
         is_done = is_granted and request.is_standalone
         return [event, ev.CallCompleted(aliases=aliases_of(request.call))] if is_done else [event]
+
+
+def _is_part_of(part: Any, whole: Any) -> bool:
+    """Return whether an object has only fields of another one, with the same values, and not all of them."""
+    fields, known = as_dict(part), as_dict(whole)
+    return (
+        isinstance(part, dict)
+        and len(fields) < len(known)
+        and all(name in known and codec.json_equal(value, known[name]) for name, value in fields.items())
+    )
 
 
 def aliases_of(call_id: str) -> tuple[Alias, ...]:

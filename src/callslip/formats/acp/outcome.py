@@ -86,6 +86,7 @@ def _error_text(entry: ToolCall) -> str:
     """Return the error or reason of a failed call; any other end also has a sentence of its own."""
     message = as_str(as_dict(entry.error).get("message"))
     error = message or (blocks.plain(entry.error) if entry.error is not None else "") or entry.reason
+    error = error or (entry.report.text if entry.report is not None else "")
     if entry.status == "failed":
         return error
     return MISSING_RESULT_TEXTS[entry.status] + (f": {error}" if error else ".")

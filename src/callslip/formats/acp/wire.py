@@ -24,13 +24,16 @@ FORMAT = "acp"
 CLIENT, AGENT = "c2a", "a2c"
 OTHER = {CLIENT: AGENT, AGENT: CLIENT, "": ""}
 
-# The sender of a method by its longest matching prefix. Both sides send `mcp/message` and `$/cancel_request`.
+# The sender of a method by its longest matching prefix.
 _SENDERS = {
     **dict.fromkeys(("initialize", "authenticate", "logout", "auth/", "session/", "providers/"), CLIENT),
     **dict.fromkeys(("tool_call/", "terminal/cancel", "nes/", "document/"), CLIENT),
     **dict.fromkeys(("session/update", "session/request_permission", "auth/status_update"), AGENT),
     **dict.fromkeys(("fs/", "terminal/", "elicitation/", "mcp/connect", "mcp/disconnect"), AGENT),
 }
+_SHARED_METHODS = ("mcp/message", "$/cancel_request")
+"""Methods that both sides send."""
+
 # An answer to a client's request differs from one to an agent's request with the same id by fields that only the one
 # has, or that the other must have.
 _AGENT_ANSWERS = (
@@ -164,6 +167,12 @@ def _id_digest(raw_id: Any) -> str:
 def _sender(method: str) -> str:
     prefixes = [prefix for prefix in _SENDERS if method.startswith(prefix)]
     return _SENDERS[max(prefixes, key=len)] if prefixes else ""
+
+
+def is_protocol_message(message: Message) -> bool:
+    """Return whether a message is one of the protocol, by its method or that of the request it answers, or a mark."""
+    is_mark = message.kind == "eof" or as_dict(message.body).get("dir") == "mark"
+    return is_mark or message.method.startswith((*_SENDERS, *_SHARED_METHODS))
 
 
 def raw_message(message: Message) -> Event:

@@ -115,6 +115,8 @@ def _labelled(css: str, label: str, value: str) -> Html:
 
 def _notes(entry: ToolCall) -> list[Html]:
     notes = [_labelled("why", "Reason", entry.reason)] if entry.reason and entry.reason != entry.error else []
+    if entry.report is not None:
+        notes.append(_labelled("why", "Agent's report", entry.report.text))
     if entry.truncated:
         size = f" Full output: {format_size(entry.blob.size)} ({entry.blob.size:,} bytes)." if entry.blob else ""
         notes.append(_note(f"Truncated.{size}"))

@@ -11,13 +11,13 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callslip.formats.call_tracker import CallTracker, TrackedCall
+from callslip.formats.call_tracker import ENDED, CallTracker, TrackedCall
 from callslip.formats.json_fields import as_dict, as_list, as_str, has_other_content
 from callslip.formats.mcp import results, tasks
 from callslip.formats.mcp.wire import FORMAT, Message, has_other_meta, key_of, needs_raw, raw_message_if
 from callslip.model import codec
 from callslip.model import events as ev
-from callslip.model.events import Alias, Event
+from callslip.model.events import Alias, CallEnd, Event
 
 CANCELLED = "the client cancelled it"
 PARAMS = {"name", "arguments", "task"}
@@ -109,7 +109,7 @@ class Calls:
             return []
         call.pending_request = ""
         reason = as_str(message.params.get("reason")) or CANCELLED
-        end = ev.CallCancelled(aliases=call.aliases, reason=reason)
+        end = _mark_ended(call, ev.CallCancelled(aliases=call.aliases, reason=reason))
         return [end, *raw_message_if(needs_raw(message.params, {"requestId", "reason"}), message)]
 
     def answer(self, message: Message) -> list[Event]:
@@ -119,7 +119,7 @@ class Calls:
             return []
         call.pending_request = "" if call.pending_request == message.key else call.pending_request
         if message.error is not UNSET:
-            return [results.error_end(call.aliases, message.error)]
+            return [_mark_ended(call, results.error_end(call.aliases, message.error))]
         task, kind = tasks.task_handle(message.result), as_dict(message.result).get("resultType")
         if task is not None:
             return self._begin_task(call, task, message)
@@ -128,9 +128,8 @@ class Calls:
         return self._end(call, message.result, message, kind in results.FINAL)
 
     def _end(self, call: McpCall, result: Any, message: Message, is_final: bool = True) -> list[Event]:
-        call.task_end = None
         is_odd = needs_raw(as_dict(result), results.KNOWN_FIELDS) or not is_final or not isinstance(result, dict)
-        return [results.result_end(call.aliases, result), *raw_message_if(is_odd, message)]
+        return [_mark_ended(call, results.result_end(call.aliases, result)), *raw_message_if(is_odd, message)]
 
     def _await_input(self, call: McpCall, message: Message) -> list[Event]:
         """Read questions of the server: the client sends the same request again, with answers."""
@@ -164,16 +163,18 @@ class Calls:
         return raw or None if events is None else events + raw
 
     def _task_events(self, call: McpCall, task: dict[str, Any], message: Message) -> list[Event] | None:
-        """Return the events of a task's state; None if it is the same as before."""
+        """Return the events of a task's state; None if it is the same as before, or only repeats that it has ended."""
         status = task.get("status")
         if status == "cancelled":
-            return [tasks.cancelled(call.aliases, task)]
+            return [_mark_ended(call, tasks.cancelled(call.aliases, task))]
         if status == "completed" and "result" in task:
             return self._end(call, task["result"], message)
         if status == "failed" and "error" in task:
-            call.task_end = None
-            return [results.error_end(call.aliases, task["error"])]
-        call.task_end = tasks.end_without_result(call.aliases, task) or call.task_end
+            return [_mark_ended(call, results.error_end(call.aliases, task["error"]))]
+        end = tasks.end_without_result(call.aliases, task)
+        if end is not None and call.end:
+            return None
+        call.task_end = end or call.task_end
         progress = tasks.progress_fields(task)
         if progress == call.task_progress:
             return None
@@ -186,8 +187,7 @@ class Calls:
         if call is None:
             return []
         if message.error is not UNSET:
-            call.task_end = None
-            return [results.error_end(call.aliases, message.error)]
+            return [_mark_ended(call, results.error_end(call.aliases, message.error))]
         return self._end(call, message.result, message)
 
     def cancel_task(self, message: Message) -> list[Event] | None:
@@ -197,7 +197,8 @@ class Calls:
             return []
         if "status" in as_dict(message.result):
             return self.update_task(message)
-        call.task_end = call.task_end or ev.CallCancelled(aliases=call.aliases, reason=tasks.ABANDONED)
+        if not call.end:
+            call.task_end = call.task_end or ev.CallCancelled(aliases=call.aliases, reason=tasks.ABANDONED)
         return []
 
     def hold_results(self) -> bool:
@@ -209,6 +210,12 @@ class Calls:
         ends = [call.task_end for call in self._by_task.values() if call.task_end is not None]
         self._by_task.clear()
         return ends
+
+
+def _mark_ended(call: McpCall, end: CallEnd) -> CallEnd:
+    """Mark a call as ended, so that the end of the input ends it no second time, and return its end."""
+    call.end, call.task_end = ENDED, None
+    return end
 
 
 def _request_digest(params: dict[str, Any]) -> str:

@@ -43,6 +43,11 @@ _SERVER_METHODS = re.compile(
     r"|notifications/(progress|message|tasks.*|elicitation.*|subscriptions.*|resources.*|tools.*|prompts.*)"
 )
 _SHARED_METHODS = {"ping"}
+_METHODS = (
+    *("initialize", "ping", "server/", "tools/", "tasks/", "resources/", "prompts/", "completion/", "logging/"),
+    *("sampling/", "elicitation/", "roots/", "subscriptions/", "notifications/"),
+)
+"""The beginnings of all methods."""
 
 # A result of these requests has at least one of these fields. The result of a ping is empty.
 _RESULT_FIELDS: dict[str, set[str]] = {
@@ -178,6 +183,11 @@ def _fits(method: str, result: Any) -> bool:
     if method == CALL and fields & _CLIENT_RESULT_FIELDS:
         return False
     return bool(expected & fields) if expected else not result
+
+
+def is_protocol_message(line: ParsedLine) -> bool:
+    """Return whether a line has a message of the protocol, by its method or that of the request it answers."""
+    return any(message.method.startswith(_METHODS) for message in line.messages)
 
 
 def key_of(raw_id: Any) -> str:

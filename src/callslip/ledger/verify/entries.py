@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -14,6 +15,9 @@ from callslip.model.entries import Entry, ToolCall
 from callslip.model.records import SessionRecord
 from callslip.rules.fold import VERSION, SessionFold
 from callslip.store.protocol import Checkpoint, RowCounts, Store
+
+Notes = dict[str, Any]
+"""The fields of a finished entry that later events may set."""
 
 
 class EntryCheck:
@@ -27,8 +31,8 @@ class EntryCheck:
         self._is_done = False
         self._count = 0
         self._base_entries: set[int] = set()
-        self._late_notes: dict[int, int] = {}
-        self._stored_late_notes: dict[int, int] = {}
+        self._notes: dict[int, Notes] = {}
+        self._stored_notes: dict[int, Notes] = {}
 
     async def start(self, state: SessionFold) -> None:
         """Load the checkpoint; `state` is the base of the log."""
@@ -42,11 +46,11 @@ class EntryCheck:
             self.checkpoint = saved
 
     async def check_finished(self, state: SessionFold, finished: Iterable[Entry]) -> None:
-        """Compare finished entries. Only the late mark can still change, and is compared later."""
+        """Compare finished entries. Only their notes can still change, and are compared later."""
         if self.checkpoint is None or self._is_done:
             return
         for entry_id, note in state.noted.items():
-            self._late_notes[entry_id] = note["late"]
+            self._notes.setdefault(entry_id, {}).update(note)
         state.noted.clear()
         for entry in finished:
             await self._check_entry(entry)
@@ -62,8 +66,8 @@ class EntryCheck:
         except CorruptDataError as error:
             self._report.add("entry", f"{entry.id}: {error}")
             return
-        _move_late_note(stored, self._stored_late_notes)
-        _move_late_note(entry, self._late_notes)
+        _move_notes(stored, self._stored_notes)
+        _move_notes(entry, self._notes)
         if type(stored) is not type(entry):
             self._report.add("entry", f"{entry.id} is a {type(stored).__name__}, should be a {type(entry).__name__}")
         elif difference := differences(stored, entry):
@@ -81,17 +85,19 @@ class EntryCheck:
         counts = await self._store.row_counts(self._session.name)
         if counts.entries != self._count:
             self._report.add("entry", f"{counts.entries} are stored, but the log gives {self._count}")
-        self._check_late_notes()
+        self._check_notes()
         if _normalize(saved.state) != _normalize(checkpoint.encode_state(state)):
             self._report.add("checkpoint", f"the state at {saved.seq} is not what the log gives")
         await self._check_texts(state, counts)
 
-    def _check_late_notes(self) -> None:
-        pruned_seq, stored = self._session.pruned_seq, self._stored_late_notes
-        notes = {id: late for id, late in self._late_notes.items() if id > pruned_seq or id in self._base_entries}
-        for entry in sorted(notes.keys() | stored.keys()):
-            if notes.get(entry) != stored.get(entry):
-                self._report.add("entry", f"{entry}: late is {stored.get(entry)}, should be {notes.get(entry)}")
+    def _check_notes(self) -> None:
+        pruned_seq = self._session.pruned_seq
+        notes = {id: note for id, note in self._notes.items() if id > pruned_seq or id in self._base_entries}
+        for entry in sorted(notes.keys() | self._stored_notes.keys()):
+            note, stored = notes.get(entry, {}), self._stored_notes.get(entry, {})
+            for name in sorted(note.keys() | stored.keys()):
+                if note.get(name) != stored.get(name):
+                    self._report.add("entry", f"{entry}: {name} is {stored.get(name)}, should be {note.get(name)}")
 
     async def _check_texts(self, state: SessionFold, counts: RowCounts) -> None:
         texts = {key: value for key, text in checkpoint.open_texts(state).items() if (value := text.value())}
@@ -102,9 +108,11 @@ class EntryCheck:
                 self._report.add("checkpoint", f"the pieces of {field} of entry {entry} are not what the log gives")
 
 
-def _move_late_note(entry: Entry, notes: dict[int, int]) -> None:
-    if isinstance(entry, ToolCall) and entry.late:
-        notes[entry.id], entry.late = entry.late, 0
+def _move_notes(entry: Entry, notes: dict[int, Notes]) -> None:
+    if isinstance(entry, ToolCall) and (entry.late or entry.report):
+        found = {"late": entry.late, "report": entry.report}
+        notes[entry.id] = {name: value for name, value in found.items() if value}
+        entry.late, entry.report = 0, None
 
 
 def _normalize(data: bytes) -> bytes:

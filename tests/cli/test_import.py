@@ -1,0 +1,143 @@
+"""`callslip import`: the detected format, lines that were not understood, and pipes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from callslip.cli import exit_status, main
+from tests.support.paths import TESTS
+
+INPUTS = TESTS / "inputs"
+OPENAI = [
+    {"role": "user", "content": "How warm is it in Paris?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": "20"},
+    {"role": "assistant", "content": "It is 20 degrees."},
+]
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> str:
+    return str(tmp_path / "ledger.db")
+
+
+def run_import(db: str, *arguments: Any) -> Result:
+    return CliRunner().invoke(main, ["import", *map(str, arguments), "--db", db])
+
+
+def pipe_import(db: str, data: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "callslip", "import", *arguments, "--db", db]
+    return subprocess.run(command, input=data, capture_output=True, timeout=60)
+
+
+def list_calls(db: str, session: str) -> list[tuple[str, str]]:
+    result = CliRunner().invoke(main, ["export", session, "--db", db])
+    assert result.exit_code == 0, result.stderr
+    entries = json.loads(result.stdout)["entries"]
+    return [(entry["toolName"], entry["status"]) for entry in entries if entry["type"] == "tool_call"]
+
+
+def write_lines(path: Path, messages: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(message) + "\n" for message in messages))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("file", "format"),
+    [
+        ("captures/claude-reject.jsonl", "acp"),
+        ("inputs/mcp/sdk-2025.jsonl", "mcp"),
+        ("inputs/openai/two_rounds.jsonl", "openai"),
+        ("inputs/anthropic/parallel.jsonl", "anthropic"),
+        ("inputs/ui-v6/weather.jsonl", "ui-v7"),
+        ("inputs/rows/weather.jsonl", "rows"),
+        ("scenarios/parallel_calls.jsonl", "events"),
+    ],
+)
+def test_the_format_is_detected_and_named(db: str, file: str, format: str) -> None:
+    """IMP1: the format may be omitted; the detected one is printed, and is part of the JSON."""
+    result = run_import(db, TESTS / file, "--session", "s", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert f"detected format: {format}\n" in result.stderr
+    report = json.loads(result.stdout)
+    assert report["format"] == format and report["notUnderstood"] == 0
+    assert list_calls(db, "s")
+
+
+def test_an_ambiguous_file_is_refused_with_the_candidates(db: str, tmp_path: Path) -> None:
+    """IMP1: nothing is written, not even a ledger, and the error says what to do."""
+    file = write_lines(tmp_path / "talk.jsonl", [OPENAI[0], OPENAI[3]])
+    result = run_import(db, file)
+    assert result.exit_code == exit_status.USAGE
+    assert "talk.jsonl: format: cannot be detected: the first 2 messages may be in any of" in result.stderr
+    assert "anthropic, openai, responses" in result.stderr and "Pass the format" in result.stderr
+    assert not Path(db).exists()
+    assert run_import(db, file, "--format", "openai").exit_code == 0
+
+
+def test_a_detected_pipe_is_imported_whole(db: str) -> None:
+    """IMP1: no byte of stdin is lost, neither with - nor with a path; the input is larger than what is looked at."""
+    text = {"type": "act", "tool_name": "write", "tool_input": {"text": "x" * 10_000}}
+    result = {"type": "observe", "tool_name": "write", "result": "ok"}
+    calls = 60
+    lines = [
+        json.dumps({**message, "execution_id": f"exec_{number:012x}"}).encode()
+        for number in range(calls)
+        for message in (text, result)
+    ]
+    for path, session in (("-", "dash"), ("/dev/stdin", "path")):
+        done = pipe_import(db, b"\n".join(lines), path, "--session", session, "--json")
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)
+        assert (report["format"], report["lines"]) == ("act-observe", 2 * calls)
+        assert list_calls(db, session) == [("write", "completed")] * calls
+
+
+def test_a_wrong_format_fails_and_says_how_many_lines_it_did_not_understand(db: str, tmp_path: Path) -> None:
+    """IMP2: messages of OpenAI that are read as those of Anthropic contain no call; the right format is named."""
+    file = write_lines(tmp_path / "chat.jsonl", OPENAI)
+    wrong = run_import(db, file, "--format", "anthropic", "--session", "wrong")
+    assert wrong.exit_code == exit_status.FAILED
+    assert "not understood: 2 of 4 lines as anthropic" in wrong.stderr
+    assert "look like openai: pass --format openai" in wrong.stderr
+    right = run_import(db, file, "--format", "openai", "--session", "right")
+    assert right.exit_code == 0 and "not understood" not in right.stderr
+    assert list_calls(db, "right") == [("weather", "completed")] and list_calls(db, "wrong") == []
+
+
+@pytest.mark.parametrize(("bad", "good", "status"), [(3, 2, exit_status.FAILED), (2, 2, exit_status.OK)])
+def test_the_exit_status_says_whether_most_lines_were_not_understood(
+    db: str, tmp_path: Path, bad: int, good: int, status: int
+) -> None:
+    """IMP2: more than half; the lines are stored as raw in any case."""
+    acts = [{"type": "act", "tool_name": "t", "execution_id": f"e{number}"} for number in range(good)]
+    file = write_lines(tmp_path / "a.jsonl", [{"odd": number} for number in range(bad)] + acts)
+    result = run_import(db, file, "--format", "act-observe", "--json")
+    assert result.exit_code == status, result.stderr
+    assert f"not understood: {bad} of {bad + good} lines as act-observe; they are stored as they are" in result.stderr
+    assert json.loads(result.stdout)["notUnderstood"] == bad
+
+
+def test_a_transcript_of_a_terminal_agent_is_not_mistaken_for_a_format(db: str, tmp_path: Path) -> None:
+    """IMP2: such files resemble the messages inside of them, and no format reads them."""
+    message = {"role": "user", "content": [{"type": "text", "text": "Use the tool"}]}
+    lines: list[Any] = [
+        {"type": "queue-operation", "operation": "enqueue", "sessionId": "s"},
+        {"parentUuid": None, "type": "user", "message": message, "uuid": "u1", "sessionId": "s"},
+        {"parentUuid": "u1", "type": "assistant", "message": {"role": "assistant", "content": []}, "uuid": "u2"},
+    ]
+    file = write_lines(tmp_path / "transcript.jsonl", lines)
+    assert "no format understands most" in run_import(db, file).stderr
+    result = run_import(db, file, "--format", "anthropic")
+    assert result.exit_code == exit_status.FAILED and "not understood: 3 of 3 lines" in result.stderr
