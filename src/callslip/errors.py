@@ -10,7 +10,7 @@ class CallslipError(Exception):
 class InvalidInputError(CallslipError, ValueError):
     """The input is not valid and nothing was written; `field` and, if there is one, `limit` say why.
 
-    `position` is the number of the refused event in a list of several, if it is known.
+    `position` is the place of the refused event in a list of several, if it is known: -1 is the last.
     """
 
     def __init__(self, field: str, problem: str, limit: int | None = None) -> None:

@@ -35,20 +35,22 @@ async def append_or_keep_raw(
         await append(list(drafts))
         return drafts.clear()
     except InvalidInputError:
-        groups = group_drafts(drafts)
+        # The message of a replay is only its end: keep what is refused of it as drafts.
+        groups = [(group, None if group[0].adds == "turns" else message) for group in group_drafts(drafts)]
     refusal: InvalidInputError | None = None
     retries = MAX_REFUSED_REPLAYED
     while groups:
+        group, original = groups[0]
         try:
-            await append(groups[0])
+            await append(group)
         except InvalidInputError as error:
-            if groups[0][0].adds == "turns" and len(groups[0]) > 1:
-                groups[:1] = _without_refused(groups[0], error.position if retries else None)
+            if group[0].adds == "turns" and len(group) > 1:
+                groups[:1] = [(part, None) for part in _without_refused(group, error.position if retries else None)]
                 retries -= 1
                 continue
-            refusal = await _append_raw(append, groups[0], format, message, error) or refusal
+            refusal = await _append_raw(append, group, format, original, error) or refusal
         del groups[0]
-        drafts[:] = [draft for group in groups for draft in group]
+        drafts[:] = [draft for rest, _ in groups for draft in rest]
     if refusal is not None:
         raise refusal
 
@@ -63,9 +65,8 @@ async def _append_raw(
     """Append a message as raw in place of refused drafts; return the error if that is refused as well."""
     if isinstance(refused[0].event, ev.Raw):
         return error
-    # At the end of a stream there is no message, and that of a replay is only its end: keep the drafts themselves.
-    has_message = message is not None and refused[0].adds != "turns"
-    original = message if has_message else [to_builtins(draft.event) for draft in refused]
+    # At the end of a stream there is no message: keep the drafts themselves.
+    original = [to_builtins(draft.event) for draft in refused] if message is None else message
     body = await run_off_loop(codec.is_large([original]), codec.to_json, original)
     raw = Draft(ev.Raw(format=format, body=body), refused[0].key, refused[0].mark)
     try:
@@ -82,7 +83,8 @@ def _without_refused(replay: list[Draft], position: int | None) -> list[list[Dra
     """
     if position is None:
         return [[structs.replace(draft, adds="nothing")] for draft in replay]
-    return [replay[:position] + replay[position + 1 :], [replay[position]]]
+    rest = [draft for number, draft in enumerate(replay) if number - len(replay) != position]
+    return [rest, [replay[position]]]
 
 
 def group_drafts(drafts: Iterable[Draft]) -> list[list[Draft]]:

@@ -149,7 +149,7 @@ class EventLog:
             for draft in drafts:
                 valid.append(validate(draft))
         except InvalidInputError as error:
-            error.position = len(valid)
+            error.position = len(valid) - len(drafts)
             raise
         return valid
 
@@ -172,7 +172,7 @@ class EventLog:
                 try:
                     valid[number] = await self._store_large_value(draft, blobs)
                 except InvalidInputError as error:
-                    error.position = number
+                    error.position = number - len(valid)
                     raise
         if context.owner and self._owner_leases.get(context.owner, -math.inf) < time.monotonic():
             await self._renew(context.owner)

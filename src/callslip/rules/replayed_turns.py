@@ -167,5 +167,5 @@ def left_out_notice(turns: int, calls: int) -> dict[str, str]:
     return {
         "severity": "warning",
         "title": f"Not added from the agent's replay: {' and '.join(parts)}.",
-        "description": "They do not follow everything in this log, which only grows at its end.",
+        "description": "Only turns that follow everything in this log are added, because it grows only at its end.",
     }
