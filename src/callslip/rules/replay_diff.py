@@ -67,7 +67,7 @@ def diff_replay(entries: Sequence[Entry], replay: Sequence[Event]) -> list[Repla
         return []
     before = [entry for entry in entries if entry.id < replay[0].seq]
     differences = [*_diff_calls(before, replay), *_diff_texts(before, replay)]
-    return sorted(differences, key=lambda difference: (not difference.entry, difference.entry))
+    return sorted(differences, key=lambda one: (not one.entry, one.entry or one.seq))
 
 
 # Calls
