@@ -112,6 +112,12 @@ def test_loading_the_session_again_adds_nothing(name: str) -> None:
     harness.decoder = AcpDecoder()
     harness.feed(*rows[: prompts[0]])
     assert (normalized_entries(harness), notices(harness)) == (before, [])
+    assert [entry.content for entry in harness.entries(Message) if entry.role == "user"] == [
+        PLEASE,
+        AGAIN,
+        SOMETHING,
+        FINISH,
+    ]
 
 
 def test_a_turn_before_the_end_of_the_log_does_not_enter() -> None:

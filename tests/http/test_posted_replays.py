@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from callslip.ingest.importer import import_lines
+from callslip.model.entries import Message, ToolCall
 from tests.http.test_posted_input import running_servers
 from tests.support.acp_session import FOLDER
 from tests.support.invariants import find_faults, normalize_entries
@@ -15,8 +16,10 @@ from tests.support.invariants import find_faults, normalize_entries
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize("name", ["claude", "codex", "codex-resume"])
-async def test_a_replay_posted_in_pieces_adds_the_turns_of_an_import(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "prompts", "calls"), [("claude", 4, 2), ("codex", 4, 2), ("codex-resume", 2, 1)])
+async def test_a_replay_posted_in_pieces_adds_the_turns_of_an_import(
+    name: str, prompts: int, calls: int, tmp_path: Path
+) -> None:
     """RPL4: bodies go to two servers in turn and are sent twice. Both restart while the replay is held back."""
     lines = (FOLDER / "runs" / f"{name}.jsonl").read_bytes().splitlines()
     rows = [json.loads(line) for line in lines]
@@ -31,4 +34,6 @@ async def test_a_replay_posted_in_pieces_adds_the_turns_of_an_import(name: str, 
         await import_lines(servers.ledgers[0].log, "imported", "acp", lines)
         posted, imported = await servers.entries(), await servers.entries("imported")
         assert normalize_entries(posted) == normalize_entries(imported)
+        assert sum(isinstance(entry, Message) and entry.role == "user" for entry in posted) == prompts
+        assert sum(isinstance(entry, ToolCall) for entry in posted) == calls
         assert not await find_faults(servers.ledgers[0])
