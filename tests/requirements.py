@@ -1437,6 +1437,7 @@ REPLAYS = (
             "tests/formats/test_acp_replayed_turns.py::test_a_prompt_that_was_sent_twice_is_two_turns",
             "tests/formats/test_acp_replayed_turns.py::"
             "test_an_agent_that_numbers_its_calls_in_every_turn_adds_a_new_call",
+            "tests/formats/test_acp_replayed_turns.py::test_a_prompt_that_was_recorded_without_its_answer_is_recorded",
             "tests/formats/test_acp_replayed_turns.py::test_prompts_of_several_blocks_are_recognized",
             "tests/formats/test_acp_replayed_turns.py::test_plans_stay_in_their_turn",
             "tests/formats/test_acp_replayed_turns.py::test_notes_about_local_commands_are_no_prompts",
@@ -1453,6 +1454,7 @@ REPLAYS = (
             "tests/formats/test_acp_replayed_turns.py::test_a_turn_before_the_end_of_the_log_does_not_enter",
             "tests/formats/test_acp_replayed_turns.py::test_turns_enter_only_if_all_of_them_follow_everything_recorded",
             "tests/formats/test_acp_replayed_turns.py::test_known_message_ids_outweigh_equal_prompts",
+            "tests/formats/test_acp_replayed_turns.py::test_a_forgotten_turn_at_the_end_keeps_new_turns_out",
             "tests/formats/test_acp_replayed_turns.py::test_no_turn_enters_while_a_turn_is_open",
             "tests/rules/test_replayed_turns.py::test_added_turns_are_in_the_order_of_the_replay",
             "tests/rules/test_replayed_turns.py::test_a_turn_between_recorded_turns_keeps_all_out",

@@ -210,6 +210,24 @@ def test_known_message_ids_outweigh_equal_prompts() -> None:
     assert (harness.texts, len(notices(harness))) == (["on", "2"], 1)
 
 
+def test_a_prompt_that_was_recorded_without_its_answer_is_recorded() -> None:
+    """RPL1: its answer has an id that is not known, and does not enter; the turn after it does."""
+    harness = AcpHarness().feed(prompt(text="one"), agent_text("1", messageId="a"), prompt_response())
+    harness.feed(prompt(text="two"), prompt_response(reason="cancelled"))
+    turns = [(text, agent_text(text[:1], messageId=text)) for text in ("two", "three")]
+    replayed = [row for text, answer in turns for row in (user_text(text), answer)]
+    harness.feed(*load(user_text("one"), agent_text("1", messageId="a"), *replayed))
+    assert (harness.texts, notices(harness)) == (["one", "1", "two", "three", "t"], [])
+
+
+def test_a_forgotten_turn_at_the_end_keeps_new_turns_out() -> None:
+    """RPL2: the newest message is in the replay, but not the prompt that was recorded after it."""
+    harness = AcpHarness().feed(prompt(text="one"), agent_text("1", messageId="a"), prompt_response())
+    harness.feed(prompt(text="two"), prompt_response(reason="cancelled"))
+    replayed = [user_text("one"), agent_text("1", messageId="a"), user_text("three"), agent_text("3", messageId="c")]
+    assert harness.feed(*load(*replayed)).texts == ["one", "1", "two"] and len(notices(harness)) == 1
+
+
 def test_an_agent_that_numbers_its_calls_in_every_turn_adds_a_new_call() -> None:
     """RPL1, C2: the same id in several turns of a replay is no evidence, and the added call is another one."""
     ended = [call("completed", title="first"), call("completed", title="second")]

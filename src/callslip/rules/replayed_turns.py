@@ -10,6 +10,7 @@ replay. So the prompts are compared by their text, in order: the longest common 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -98,28 +99,38 @@ def decide_turns(
     first, last = (recorded[0], recorded[-1]) if recorded else (0, -1)
     unrecorded = frozenset(range(first if is_pruned else 0, len(turns))) - frozenset(recorded)
     newest = len(prompts) - 1
-    has_newest = any(
-        turns[number].has_newest_message or newest in (turns[number].place, places[number]) for number in recorded
-    )
+    has_newest = any(_is_newest(turns[number], places[number], newest) for number in recorded)
     return ReplayDecision(unrecorded, enters=has_newest and all(number > last for number in unrecorded))
+
+
+def _is_newest(turn: TurnEvidence, matched: int | None, newest: int) -> bool:
+    """Return whether a recorded turn is the newest one in the log."""
+    place = matched if turn.place is None else turn.place
+    return turn.has_newest_message if place is None else place == newest
 
 
 def _match_prompts(turns: Sequence[TurnEvidence], prompts: Sequence[str]) -> list[int | None]:
     """Return the number of the recorded prompt of each turn, None for no prompt. Calls decide before texts.
 
-    If the agent keeps the ids of its messages, a turn with other ids is not one that was recorded, even if its prompt
-    was sent before.
+    If the agent keeps the ids of its messages, a turn with other ids has a recorded prompt only if no turn with a known
+    id has it: that was recorded without its answer.
     """
     keeps_ids = any(turn.has_known_message for turn in turns)
     placed = {turn.place for turn in turns if turn.place is not None}
-    compared = [
-        (number, turn.prompt if turn.place is None else turn.place)
-        for number, turn in enumerate(turns)
-        if turn.prompt is not None and not (keeps_ids and turn.has_only_new_messages and turn.place is None)
-    ]
-    left = [key for _, key in compared]
     right = [number if number in placed else prompt for number, prompt in enumerate(prompts)]
-    matches = {compared[one][0]: other for one, other in _common_sequence(left, right)}
+    likely: list[tuple[int, str | int]] = []
+    unlikely: list[tuple[int, str | int]] = []
+    for number, turn in enumerate(turns):
+        if turn.prompt is not None:
+            is_unlikely = keeps_ids and turn.has_only_new_messages and turn.place is None
+            key = turn.prompt if turn.place is None else turn.place
+            (unlikely if is_unlikely else likely).append((number, key))
+    matches = {likely[one][0]: other for one, other in _common_sequence([key for _, key in likely], right)}
+    bounds = [(-1, -1), *matches.items(), (len(turns), len(prompts))]
+    for (after, start), (before, end) in pairwise(bounds):
+        between = [(number, key) for number, key in unlikely if after < number < before]
+        pairs = _common_sequence([key for _, key in between], right[start + 1 : end])
+        matches |= {between[one][0]: start + 1 + other for one, other in pairs}
     return [matches.get(number) for number in range(len(turns))]
 
 
