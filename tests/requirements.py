@@ -466,10 +466,13 @@ ENTRIES = (
     ),
     R(
         "S2.11",
-        "The history that an agent replays when it loads a session does not change what was recorded live.",
+        "The history that an agent replays when it loads a session does not change what was recorded live. Turns that "
+        "were never seen live enter whole and in their place, or not at all.",
         (
             "tests/formats/test_acp.py::test_a_replay_does_not_change_recorded_entries",
-            "tests/formats/test_acp.py::test_a_replay_adds_only_unrecorded_calls_and_messages",
+            "tests/formats/test_acp.py::test_a_replay_adds_nothing_to_a_recorded_turn",
+            "tests/formats/test_acp_replayed_turns.py::test_turns_of_an_agent_used_without_wrap_enter_whole",
+            "tests/formats/test_acp_replayed_turns.py::test_a_turn_before_the_end_of_the_log_does_not_enter",
             "tests/formats/test_acp_captures.py::test_a_replay_does_not_change_ended_calls_of_a_capture",
             "tests/rules/test_replay_diff.py::test_differences_in_replays_of_captures_are_found",
         ),
@@ -1504,8 +1507,71 @@ IMPORTS = (
     ),
 )
 
+REPLAYS = (
+    R(
+        "RPL1",
+        "Turns that only an agent's replay has enter the log whole, as turns of their own, if all of them follow "
+        "everything recorded; with and without message ids.",
+        (
+            "tests/formats/test_acp_replayed_turns.py::test_turns_of_an_agent_used_without_wrap_enter_whole",
+            "tests/formats/test_acp_replayed_turns.py::test_loading_the_session_again_adds_nothing",
+            "tests/formats/test_acp_replayed_turns.py::test_turns_that_the_agent_forgot_do_not_keep_new_ones_out",
+            "tests/formats/test_acp_replayed_turns.py::test_a_prompt_that_was_sent_twice_is_two_turns",
+            "tests/formats/test_acp_replayed_turns.py::"
+            "test_an_agent_that_numbers_its_calls_in_every_turn_adds_a_new_call",
+            "tests/formats/test_acp_replayed_turns.py::test_a_prompt_that_was_recorded_without_its_answer_is_recorded",
+            "tests/formats/test_acp_replayed_turns.py::test_prompts_of_several_blocks_are_recognized",
+            "tests/formats/test_acp_replayed_turns.py::test_plans_stay_in_their_turn",
+            "tests/formats/test_acp_replayed_turns.py::test_notes_about_local_commands_are_no_prompts",
+            "tests/formats/test_acp_replayed_turns.py::test_a_secret_in_a_prompt_does_not_make_it_new",
+            "tests/rules/test_replayed_turns.py::test_turns_that_follow_the_recording_enter",
+            "tests/rules/test_replayed_turns.py::test_calls_and_messages_decide_before_prompts",
+            "tests/rules/test_replay_diff.py::test_turns_that_a_replay_adds_are_no_difference",
+        ),
+    ),
+    R(
+        "RPL2",
+        "Otherwise none of them enters, and a notice counts them, once for the same turns.",
+        (
+            "tests/formats/test_acp_replayed_turns.py::test_a_turn_before_the_end_of_the_log_does_not_enter",
+            "tests/formats/test_acp_replayed_turns.py::test_turns_enter_only_if_all_of_them_follow_everything_recorded",
+            "tests/formats/test_acp_replayed_turns.py::test_known_message_ids_outweigh_equal_prompts",
+            "tests/formats/test_acp_replayed_turns.py::test_a_forgotten_turn_at_the_end_keeps_new_turns_out",
+            "tests/formats/test_acp_replayed_turns.py::test_no_turn_enters_while_a_turn_is_open",
+            "tests/rules/test_replayed_turns.py::test_added_turns_are_in_the_order_of_the_replay",
+            "tests/rules/test_replayed_turns.py::test_a_turn_between_recorded_turns_keeps_all_out",
+            "tests/rules/test_replayed_turns.py::test_removed_turns_are_not_called_unrecorded",
+            "tests/rules/test_replayed_turns.py::test_a_replay_without_prompts_is_not_compared",
+            "tests/rules/test_replayed_turns.py::test_long_lists_that_differ_are_not_compared_in_detail",
+        ),
+    ),
+    R(
+        "RPL3",
+        "A call of a recorded turn that only a replay has is not shown: a notice counts it, and the comparison with "
+        "the replay lists it.",
+        (
+            "tests/formats/test_acp_replayed_turns.py::test_a_call_seen_only_in_a_replay_is_counted",
+            "tests/rules/test_replay_diff.py::test_calls_and_messages_missing_in_the_recording_are_reported",
+            "tests/rules/test_replay_diff.py::test_show_lists_a_call_that_only_the_replay_has",
+        ),
+    ),
+    R(
+        "RPL4",
+        "A replay is decided and written in one transaction: a repeated import, a posted body that is sent again, and "
+        "a copy of the log have the same result.",
+        (
+            "tests/ingest/test_replays.py::test_importing_a_replay_twice_changes_nothing",
+            "tests/ingest/test_replays.py::test_a_copy_of_a_log_with_replays_is_equal",
+            "tests/ingest/test_replays.py::test_a_long_replay_is_decided_and_written_at_once",
+            "tests/ingest/test_replays.py::test_a_refused_part_of_a_replay_is_kept_as_raw",
+            "tests/ingest/test_replays.py::test_a_replay_with_many_refused_parts_adds_nothing",
+            "tests/http/test_posted_replays.py::test_a_replay_posted_in_pieces_adds_the_turns_of_an_import",
+        ),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
-    *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
+    *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT, *REPLAYS),
     *IMPORTS,
 )

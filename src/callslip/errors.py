@@ -8,12 +8,16 @@ class CallslipError(Exception):
 
 
 class InvalidInputError(CallslipError, ValueError):
-    """The input is not valid and nothing was written; `field` and, if there is one, `limit` say why."""
+    """The input is not valid and nothing was written; `field` and, if there is one, `limit` say why.
+
+    `position` is the place of the refused event in a list of several, if it is known: -1 is the last.
+    """
 
     def __init__(self, field: str, problem: str, limit: int | None = None) -> None:
         self.field = field
         self.problem = problem
         self.limit = limit
+        self.position: int | None = None
         super().__init__(f"{field}: {problem}" + (f" (limit {limit})" if limit is not None else ""))
 
 

@@ -20,6 +20,7 @@ GROUPS = {
     **{"ANS": 11, "POL": 8, "HELD": 5, "TEN": 7, "RDR": 4, "BODY": 3, "EDGE": 4},
     **{"FILE": 3, "RED": 4, "EXP": 1, "PAGE": 1, "TAIL": 5},
     "IMP": 6,
+    **{"RPL": 4},
 }
 IDS = [f"{group}{number}" for group, count in GROUPS.items() for number in range(1, count + 1)]
 

@@ -505,14 +505,14 @@ def test_unusual_items_of_a_replay_are_stored() -> None:
 
 
 def test_a_replay_that_ends_with_a_running_agent_begins_a_turn() -> None:
-    """The turn ends when the agent is idle; replayed entries belong to no turn."""
+    """The turn ends when the agent is idle. What was replayed is a turn of its own before it."""
     for state in ("running", "idle"):
         harness = AcpHarness().feed(
             *HANDSHAKE, *resume_session(full_message("user_message", "go"), update("state_update", state=state))
         )
-        assert [entry.turn for entry in harness.entries()] == [""]
-        assert len(harness.log(ev.TurnStarted)) == (state == "running")
-        assert len(harness.feed(agent_text("on", messageId="n"), IDLE).log(ev.TurnEnded)) == (state == "running")
+        assert [entry.turn for entry in harness.entries()] == ["t1"]
+        assert len(harness.log(ev.TurnStarted)) == 1 + (state == "running")
+        assert len(harness.feed(agent_text("on", messageId="n"), IDLE).log(ev.TurnEnded)) == 1 + (state == "running")
 
 
 def test_a_replay_does_not_change_recorded_entries() -> None:

@@ -15,7 +15,7 @@ from callslip.model import events as ev
 from callslip.model.entries import Entry
 from callslip.model.events import Alias, Draft, Event
 from callslip.rules.replay_diff import RESULT_UNKNOWN, ReplayDifference, diff_replay, newest_replay
-from tests.support.acp_session import CAPTURES, AcpHarness, rows
+from tests.support.acp_session import CAPTURES, FOLDER, AcpHarness, rows
 from tests.support.strategies import MemoryLedger, json_values
 
 ONE, TWO = (Alias("acp", "1"),), (Alias("acp", "2"),)
@@ -32,8 +32,9 @@ def list_differences(memory: MemoryLedger) -> list[tuple[str, Any, Any]]:
 
 
 def write_replay(memory: MemoryLedger, *events: Event) -> MemoryLedger:
-    """Write a replay as decoders do: one event for each item, between two `message.ended`."""
-    memory.write(*(Draft(event, witness=True) for event in (ev.MessageEnded(), *events, ev.MessageEnded())))
+    """Write a replay that adds nothing: one event for each item, between two `message.ended`."""
+    edge = ev.MessageEnded()
+    memory.write(*(Draft(event, witness=True, adds="nothing") for event in (edge, *events, edge)))
     return memory
 
 
@@ -204,14 +205,31 @@ def test_only_the_newest_replay_and_earlier_entries_are_compared() -> None:
     assert list_differences(record_turn(ev.CallCompleted(aliases=ONE))) == [] == newest_replay([])
 
 
-def test_unrecorded_items_of_a_replay_are_no_difference() -> None:
-    """The replay itself adds them as entries, at any position."""
+def test_calls_and_messages_missing_in_the_recording_are_reported() -> None:
+    """RPL3: the recorded value is None, the entry is 0. A call has its foreign id, title and state."""
     memory = record_turn(ev.CallCompleted(aliases=ONE, title="a"))
     unrecorded = [ev.MessageDelta(text="new", message_id="n"), ev.CallCompleted(aliases=TWO, title="new")]
-    assert list_differences(write_replay(memory, *unrecorded, ev.CallCompleted(aliases=ONE, title="a"))) == []
-    assert len(memory.state.snapshot().entries) == 3
-    only = write_replay(record_turn(ev.CallCompleted(aliases=ONE)), ev.CallCompleted(aliases=TWO))
-    assert list_differences(only) == [("status", "completed", None)]
+    write_replay(memory, *unrecorded, ev.CallCompleted(aliases=ONE, title="a"))
+    assert [(one.entry, one.call_id, one.field, one.recorded, one.replayed) for one in diff_newest_replay(memory)] == [
+        (0, None, "content", None, "new"),
+        (0, "2", "title", None, "new"),
+        (0, "2", "status", None, "completed"),
+    ]
+    assert len(memory.state.snapshot().entries) == 1
+
+
+def test_turns_that_a_replay_adds_are_no_difference() -> None:
+    """RPL1: they are entries after the replay began, with or without a recording before it."""
+    events = [
+        ev.MessageUser(text="go"),
+        ev.CallCompleted(aliases=ONE),
+        ev.MessageUser(text="on"),
+        ev.MessageDelta(text="!"),
+    ]
+    edge = ev.MessageEnded()
+    for memory in (record_turn(*events[:2]), MemoryLedger(redact=False)):
+        memory.write(*(Draft(event, witness=True, adds="turns") for event in (edge, *events, edge)))
+        assert len(memory.state.snapshot().entries) == 4 and list_differences(memory) == []
 
 
 @given(json_values, json_values)
@@ -260,6 +278,16 @@ def test_show_lists_recorded_and_replayed_values(ledger: str) -> None:
     truncated, full = run_cli(*command).stdout, run_cli(*command, "--full").stdout
     assert ("│ … 3 more lines" in truncated, "│ hi-from-tool" in truncated) == (True, False)
     assert ("more lines" in full, "│ hi-from-tool" in full) == (False, True)
+
+
+def test_show_lists_a_call_that_only_the_replay_has(tmp_path: Path) -> None:
+    """RPL3: by its foreign id, apart from other new items."""
+    db = str(tmp_path / "ledger.db")
+    run_cli("import", "--format", "acp", str(FOLDER / "runs" / "claude-gap.jsonl"), "--session", "gap", "--db", db)
+    page = run_cli("show", "gap", "--replay-diff", "--db", db).stdout
+    blocks = [line for line in page.splitlines() if line.endswith("  new")]
+    assert [block.partition("_")[0] for block in blocks] == ["toolu", "message  new"]
+    assert "recorded  nothing" in page and "cat hello.txt" in page
 
 
 def test_show_reports_no_difference_and_no_replay(ledger: str) -> None:

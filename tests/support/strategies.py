@@ -257,6 +257,9 @@ class EmptyStore:
     def key(self, session: str, key: str) -> KeyRecord | None: ...
     def event(self, session: str, seq: int) -> Event | None: ...
 
+    def user_messages(self, session: str) -> list[Event]:
+        return []
+
     def has_alias(self, session: str, identity: str) -> bool:
         return False
 

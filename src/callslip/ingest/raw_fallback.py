@@ -17,6 +17,9 @@ from callslip.model import events as ev
 from callslip.model.events import CallEvent, Draft
 from callslip.model.names import NEW_CALL_PREFIX
 
+MAX_REFUSED_REPLAYED = 50
+"""How many events of a replay may be refused before the whole replay adds nothing."""
+
 
 async def append_or_keep_raw(
     append: Callable[[list[Draft]], Awaitable[object]], drafts: list[Draft], format: str, message: Any
@@ -32,15 +35,22 @@ async def append_or_keep_raw(
         await append(list(drafts))
         return drafts.clear()
     except InvalidInputError:
-        groups = group_drafts(drafts)
+        # The message of a replay is only its end: keep what is refused of it as drafts.
+        groups = [(group, None if group[0].adds == "turns" else message) for group in group_drafts(drafts)]
     refusal: InvalidInputError | None = None
+    retries = MAX_REFUSED_REPLAYED
     while groups:
+        group, original = groups[0]
         try:
-            await append(groups[0])
+            await append(group)
         except InvalidInputError as error:
-            refusal = await _append_raw(append, groups[0], format, message, error) or refusal
+            if group[0].adds == "turns" and len(group) > 1:
+                groups[:1] = [(part, None) for part in _without_refused(group, error.position if retries else None)]
+                retries -= 1
+                continue
+            refusal = await _append_raw(append, group, format, original, error) or refusal
         del groups[0]
-        drafts[:] = [draft for group in groups for draft in group]
+        drafts[:] = [draft for rest, _ in groups for draft in rest]
     if refusal is not None:
         raise refusal
 
@@ -58,17 +68,30 @@ async def _append_raw(
     # At the end of a stream there is no message: keep the drafts themselves.
     original = [to_builtins(draft.event) for draft in refused] if message is None else message
     body = await run_off_loop(codec.is_large([original]), codec.to_json, original)
+    raw = Draft(ev.Raw(format=format, body=body), refused[0].key, refused[0].mark)
     try:
-        await append([structs.replace(refused[0], event=ev.Raw(format=format, body=body), witness=False)])
+        await append([raw])
     except InvalidInputError as raw_error:
         return raw_error
     return None
 
 
+def _without_refused(replay: list[Draft], position: int | None) -> list[list[Draft]]:
+    """Return the groups to append in place of a replay: the replay without the draft that is refused, and that one.
+
+    If it is not known which one is refused, or if too many are, the replay adds nothing.
+    """
+    if position is None:
+        return [[structs.replace(draft, adds="nothing")] for draft in replay]
+    rest = [draft for number, draft in enumerate(replay) if number - len(replay) != position]
+    return [rest, [replay[position]]]
+
+
 def group_drafts(drafts: Iterable[Draft]) -> list[list[Draft]]:
-    """Group the drafts that name the same new call, which must be written together."""
+    """Group the drafts that must be written together: those that name the same new call, and those of a replay."""
     groups: dict[str, list[Draft]] = {}
     for number, draft in enumerate(drafts):
         call = draft.event.call if isinstance(draft.event, CallEvent) else ""
-        groups.setdefault(call if call.startswith(NEW_CALL_PREFIX) else f"#{number}", []).append(draft)
+        name = call if call.startswith(NEW_CALL_PREFIX) else f"#{number}"
+        groups.setdefault("replay" if draft.adds == "turns" else name, []).append(draft)
     return list(groups.values())

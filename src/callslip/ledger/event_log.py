@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
-from callslip.errors import CallslipError, NotFoundError, SlowReaderError, StoreError
+from callslip.errors import CallslipError, InvalidInputError, NotFoundError, SlowReaderError, StoreError
 from callslip.ledger import checkpoint, liveness, queries
 from callslip.ledger.aio import cancel_all, run_off_loop
 from callslip.ledger.feed import Feed
@@ -144,7 +144,14 @@ class EventLog:
 
     def _validate_all(self, drafts: Sequence[Event | Draft]) -> list[Draft]:
         validate = self._validator.validate
-        return [validate(draft) for draft in drafts]
+        valid: list[Draft] = []
+        try:
+            for draft in drafts:
+                valid.append(validate(draft))
+        except InvalidInputError as error:
+            error.position = len(valid) - len(drafts)
+            raise
+        return valid
 
     async def _transact_many_values(
         self,
@@ -162,7 +169,11 @@ class EventLog:
         blobs: Blobs = {}
         for number, draft in enumerate(valid):
             if type(draft.event) in MAY_BE_LARGE:
-                valid[number] = await self._store_large_value(draft, blobs)
+                try:
+                    valid[number] = await self._store_large_value(draft, blobs)
+                except InvalidInputError as error:
+                    error.position = number - len(valid)
+                    raise
         if context.owner and self._owner_leases.get(context.owner, -math.inf) < time.monotonic():
             await self._renew(context.owner)
         if blobs:
@@ -190,7 +201,7 @@ class EventLog:
         blob = Blob(await self.store.put_blob(data, media_type), len(data), media_type)
         blobs[blob.hash] = (data, media_type)
         event = self._validator.with_blob(draft.event, field, data, blob)
-        return Draft(event, draft.key, draft.mark, draft.witness)
+        return structs.replace(draft, event=event)
 
     async def close_owner(self, owner: str, reason: str) -> int:
         """End the calls and turns of a closed connection, and return how many."""

@@ -6,8 +6,11 @@ texts and matching are in `lifecycle`, `redaction` and `projection`.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import copy
+from itertools import groupby
 from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -42,6 +45,15 @@ from callslip.rules.redaction_stream import (
     stream_of,
     streams_closed_by,
     streams_of,
+)
+from callslip.rules.replayed_turns import (
+    ReplayDecision,
+    ReplayedTurn,
+    TurnEvidence,
+    comparable_prompt,
+    decide_turns,
+    left_out_notice,
+    split_turns,
 )
 from callslip.rules.streamed_text import ends_text
 from callslip.store.unit_of_work import UnitOfWork
@@ -96,7 +108,13 @@ class WriteOperation:
 
     def run(self, drafts: Sequence[Draft]) -> list[Event]:
         """Write drafts and return their events in order; for a known key, the event that was written for it."""
-        return [self._write_draft(draft) for draft in drafts]
+        if not any(draft.adds == "turns" for draft in drafts):
+            return [self._write_draft(draft) for draft in drafts]
+        events: list[Event] = []
+        for is_replay, group in groupby(drafts, lambda draft: draft.adds == "turns"):
+            part = list(group)
+            events += self._write_replay(part) if is_replay else map(self._write_draft, part)
+        return events
 
     def _write_draft(self, draft: Draft) -> Event:
         event = draft.event
@@ -112,7 +130,7 @@ class WriteOperation:
             if earlier is not None:
                 return earlier
             event = structs.replace(event, key=draft.key)
-        done = self._write_event(event, draft.witness)
+        done = self._write_event(event, draft.witness, adds_nothing=draft.adds == "nothing")
         if draft.key:
             mark = draft.mark or _digest(draft.event)
             self.unit.put_key(KeyRecord(self.session.name, draft.key, mark, done.seq))
@@ -130,10 +148,10 @@ class WriteOperation:
             raise ConflictError(f"key {draft.key!r} was used before; retention removed its event")
         return event
 
-    def _write_event(self, event: Event, witness: bool = False) -> Event:
+    def _write_event(self, event: Event, witness: bool = False, *, adds_nothing: bool = False) -> Event:
         if isinstance(event, ev.CallEvent):
-            return self._write_call_event(event, witness)
-        if witness and not self._is_unrecorded(event):
+            return self._write_call_event(event, witness, adds_nothing=adds_nothing)
+        if witness and (adds_nothing or not self._is_unrecorded(event)):
             return self._append(event, "witness")
         if isinstance(event, ev.CHUNKS):
             return self._append(self._hold_back(event))
@@ -249,14 +267,14 @@ class WriteOperation:
 
     # Calls
 
-    def _write_call_event(self, event: ev.CallEvent, witness: bool) -> Event:
+    def _write_call_event(self, event: ev.CallEvent, witness: bool, *, adds_nothing: bool = False) -> Event:
         if isinstance(event, ev.ApprovalAnswer):
             return self._write_answer(event)
         name = event.call if event.call.startswith(NEW_CALL_PREFIX) else ""
         if name:
             event = structs.replace(event, call=self.named.get(name, ""))
         record, match = self._find_call(event)
-        if witness and record is not None:
+        if witness and (adds_nothing or record is not None):
             return self._append(self._with_call(event, record, "witness"), "witness")
         if match == "new":
             record = None
@@ -464,13 +482,101 @@ class WriteOperation:
 
     # Replays
 
+    def _write_replay(self, drafts: list[Draft]) -> list[Event]:
+        """Write the replay of an agent: add the turns that are not recorded, if they follow everything recorded."""
+        turns = split_turns([draft.event for draft in drafts])
+        added: frozenset[int] = frozenset()
+        notice: Draft | None = None
+        # The drafts of an import that is repeated have keys, and events.
+        if not any(draft.key and self.unit.key(self.session.name, draft.key) for draft in drafts):
+            decision = self._decide_turns(turns)
+            added = decision.unrecorded if decision.enters else added
+            notice = self._left_out_notice(turns, decision, drafts[-1].event.at)
+        events: list[Event] = []
+        for number, turn in enumerate(turns):
+            events += self._write_witnesses(drafts[len(events) : turn.start])
+            write = self._add_turn if number in added else self._write_witnesses
+            events += write(drafts[turn.start : turn.end])
+        events += self._write_witnesses(drafts[len(events) :])
+        if notice is not None:
+            self._write_draft(notice)
+        return events
+
+    def _write_witnesses(self, drafts: list[Draft]) -> list[Event]:
+        return [self._write_draft(structs.replace(draft, adds="nothing")) for draft in drafts]
+
+    def _add_turn(self, drafts: list[Draft]) -> list[Event]:
+        at = drafts[0].event.at
+        self._write_event(ev.TurnStarted(at=at))
+        events = [self._add_replayed(structs.replace(draft, witness=False, adds="events")) for draft in drafts]
+        self._write_event(ev.TurnEnded(at=at))
+        return events
+
+    def _add_replayed(self, draft: Draft) -> Event:
+        """Write an event of an added turn. Its call is new even if an earlier one had the same foreign id."""
+        event = draft.event
+        if isinstance(event, ev.CallEnd) and self._find_by_alias(event) is not None:
+            names = ("at", "aliases", "tool_name", "title", "kind", "input")
+            self._write_event(ev.CallProposed(**{name: getattr(event, name) for name in names}))
+        return self._write_draft(draft)
+
+    def _decide_turns(self, turns: list[ReplayedTurn]) -> ReplayDecision:
+        """Compare the turns of a replay with the log. While a turn is open, what follows it is not known."""
+        session = self.session
+        prompts = self.unit.user_messages(session.name)
+        decision = decide_turns(
+            self._turn_evidence(turns, [prompt.seq for prompt in prompts]),
+            [comparable_prompt(prompt.text) for prompt in prompts],
+            is_blank=not (prompts or session.turns or session.calls or session.message),
+            is_pruned=session.pruned_seq > 0,
+        )
+        return structs.replace(decision, enters=decision.enters and not session.turn)
+
+    def _turn_evidence(self, turns: list[ReplayedTurn], starts: list[int]) -> list[TurnEvidence]:
+        """Return what is recorded of each turn. The id of a call is no evidence if several turns have it."""
+        uses = Counter(alias for turn in turns for alias in set(turn.calls))
+        newest = self.session.message
+        found: list[TurnEvidence] = []
+        for turn in turns:
+            records = [self._find_aliased(alias) for alias in turn.calls if uses[alias] == 1]
+            entries = [record.entry for record in records if record is not None]
+            known = [self._is_known_message(message) for message in turn.messages]
+            evidence = TurnEvidence(
+                None if turn.prompt is None else comparable_prompt(turn.prompt),
+                bisect_left(starts, min(entries)) - 1 if entries else None,
+                has_known_message=any(known),
+                has_newest_message=bool(newest) and newest in turn.messages,
+                has_only_new_messages=bool(known) and not any(known),
+            )
+            found.append(evidence)
+        return found
+
+    def _left_out_notice(self, turns: list[ReplayedTurn], decision: ReplayDecision, at: int) -> Draft | None:
+        """Return a notice that counts what is only in the replay and is not added; None if it was counted before."""
+        left_out = [] if decision.enters else [turns[number] for number in sorted(decision.unrecorded)]
+        recorded = (turn for number, turn in enumerate(turns) if number not in decision.unrecorded)
+        calls = [alias for turn in recorded for alias in turn.calls if self._find_aliased(alias) is None]
+        mark = codec.digest(codec.encode([[turn.prompt for turn in left_out], [alias.id for alias in calls]]))
+        key = f"{SOURCE_LEDGER}.replay.{mark}"
+        if not (left_out or calls) or self.unit.key(self.session.name, key) is not None:
+            return None
+        notice = ev.SessionInfo(notice=left_out_notice(len(left_out), len(calls)), source=SOURCE_LEDGER, at=at)
+        return Draft(notice, key=key, mark=mark)
+
+    def _find_aliased(self, alias: ev.Alias) -> CallRecord | None:
+        call = self.unit.alias(self.session.name, alias.ns, alias.id)
+        return self.unit.call(call) if call else None
+
+    def _is_known_message(self, message_id: str) -> bool:
+        return self.unit.alias(self.session.name, MESSAGE_NAMESPACE, message_id) is not None
+
     def _is_unrecorded(self, event: Event) -> bool:
         """Return whether a replayed event is not in the log: by its id, or because the session was empty."""
         if isinstance(event, ev.PlanUpdated):
             return self.blank
         message_id = getattr(event, "message_id", None)
         if message_id:
-            return self.unit.alias(self.session.name, MESSAGE_NAMESPACE, message_id) is None
+            return not self._is_known_message(message_id)
         return message_id is None or self.blank
 
 

@@ -424,13 +424,16 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     """An event to append.
 
     `mark` is a digest of the foreign message that it comes from, which is compared for an idempotency key and for a
-    repeated opening of a call. `witness` is set if the event comes from the agent's replay of an earlier session.
+    repeated opening of a call. `witness` is set if the event comes from the agent's replay of an earlier session, or
+    from the history of a client. `adds` is what it may add to the log: each event that is not recorded, whole turns
+    (all drafts of the replay must be in one write), or nothing.
     """
 
     event: Event
     key: str = ""
     mark: str = ""
     witness: bool = False
+    adds: Literal["events", "turns", "nothing"] = "events"
 
 
 def replace_fields(drafts: list[Draft], kind: type[Event], **fields: Any) -> list[Draft]:

@@ -1,8 +1,8 @@
 """Compare the replay of a session by its agent with what was recorded live.
 
-A replay never changes an entry: events that are already recorded get the verdict `witness` and are between two
-`message.ended` events in the log; new events are applied. This compares the newest replay with the entries before it.
-A field that a replay does not have is no difference; a call or message that it does not have is reported as null.
+A replay never changes an entry: its events get the verdict `witness` and are between two `message.ended` events in the
+log, except for the turns that it adds. This compares the newest replay with the entries before it. A field that a
+replay does not have is no difference; a call or message that only one side has is null on the other.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ReplayDifference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 
 def newest_replay(log: Iterable[Event]) -> list[Event]:
-    """Return the events of the last replay in a log that were already recorded, with the two events around them."""
+    """Return the events of the last replay in a log that it did not add, with the two events around them."""
     replayed = [event for event in log if event.verdict == "witness"]
     edges = [index for index, event in enumerate(replayed) if isinstance(event, ev.MessageEnded)]
     return replayed[edges[-2] : edges[-1] + 1] if len(edges) > 1 else []
@@ -67,7 +67,7 @@ def diff_replay(entries: Sequence[Entry], replay: Sequence[Event]) -> list[Repla
         return []
     before = [entry for entry in entries if entry.id < replay[0].seq]
     differences = [*_diff_calls(before, replay), *_diff_texts(before, replay)]
-    return sorted(differences, key=lambda difference: (not difference.entry, difference.entry))
+    return sorted(differences, key=lambda one: (not one.entry, one.entry or one.seq))
 
 
 # Calls
@@ -90,12 +90,28 @@ def _diff_calls(entries: list[Entry], replay: Sequence[Event]) -> Iterator[Repla
                         replayed=replayed,
                         seq=event.seq if event is not None else 0,
                     )
+    for event in replay:
+        if isinstance(event, ev.CallEnd) and not event.call:
+            for field, replayed in (("title", event.title), ("status", next_state("queued", event))):
+                if replayed is not UNSET:
+                    yield ReplayDifference(
+                        entry=0,
+                        type="tool_call",
+                        call_id=event.aliases[0].id if event.aliases else None,
+                        field=field,
+                        recorded=None,
+                        replayed=replayed,
+                        seq=event.seq,
+                    )
 
 
 def _call_pairs(entry: ToolCall, event: ev.CallEnd) -> Iterator[tuple[str, Any, Any]]:
-    """Yield field, recorded and replayed value. The report of a refusal or cancellation by the agent has no result."""
-    name = strip_mcp_prefix(event.tool_name) if isinstance(event.tool_name, str) else UNSET
-    yield "toolName", entry.tool_name, name
+    """Yield field, recorded and replayed value. The report of a refusal or cancellation by the agent has no result.
+
+    A name that is also the title was only derived from it, so the title is compared.
+    """
+    has_name = isinstance(event.tool_name, str) and event.tool_name != event.title
+    yield "toolName", entry.tool_name, strip_mcp_prefix(str(event.tool_name)) if has_name else UNSET
     for name, field, json_name in _CALL_FIELDS:
         yield json_name, getattr(entry, field), getattr(event, name)
     if classify_event(CallRecord(entry.call_id, "", entry.id, state=entry.status), event) == "duplicate":

@@ -48,6 +48,10 @@ INSERT INTO events (session, seq, body) VALUES (?, ?, ?);
 -- name: event
 SELECT body FROM events WHERE session = (SELECT id FROM sessions WHERE name = ?) AND seq = ?;
 
+-- name: user_messages
+SELECT body FROM events WHERE session = (SELECT id FROM sessions WHERE name = ?)
+  AND substr(body, 1, 22) = CAST('{"type":"message.user"' AS BLOB) ORDER BY seq;
+
 -- name: events_sizes
 SELECT length(body) FROM events WHERE session = (SELECT id FROM sessions WHERE name = ?) AND seq > ? ORDER BY seq LIMIT ?;
 

@@ -184,6 +184,9 @@ class Rows:
     def event(self, session: str, seq: int) -> Event | None:
         return first(self._all("event", session, seq), lambda row: decode_event(row[0]))
 
+    def user_messages(self, session: str) -> list[Event]:
+        return [decode_event(row[0]) for row in self._all("user_messages", session)]
+
     def has_blob(self, identity: str) -> bool:
         return bool(self._all("blob", identity))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from callslip.model import ids
-from callslip.model.events import Event, encode_event
+from callslip.model.events import Event, MessageUser, encode_event
 from callslip.model.records import (
     ApprovalRecord,
     CallRecord,
@@ -159,6 +159,12 @@ class UnitOfWork:
             if stored.event.seq == seq and stored.session == session:
                 return stored.event
         return self._stored.event(session, seq)
+
+    def user_messages(self, session: str) -> list[MessageUser]:
+        """Return the messages of the user that are shown, oldest first. The log of the session is read for it."""
+        written = (stored.event for stored in self.events if stored.session == session)
+        events = [*self._stored.user_messages(session), *written]
+        return [event for event in events if isinstance(event, MessageUser) and event.verdict == "applied"]
 
     def add_event(self, session: str, event: Event) -> None:
         """Append an event."""

@@ -40,7 +40,7 @@ def _print_differences(differences: list[ReplayDifference], entries: dict[int, A
     from rich.text import Text
 
     out = tables.console()
-    for number, group in groupby(differences, lambda difference: difference.entry):
+    for (number, _), group in groupby(differences, lambda difference: (difference.entry, _new_item(difference))):
         in_entry = list(group)
         name = in_entry[0].call_id or in_entry[0].type
         title = getattr(entries.get(number), "title", None) or ""
@@ -51,6 +51,11 @@ def _print_differences(differences: list[ReplayDifference], entries: dict[int, A
             ),
         )
         tables.print_block(out, _value_table(in_entry, lines))
+
+
+def _new_item(difference: ReplayDifference) -> int:
+    """Return the event of what is not recorded; 0 if it is."""
+    return 0 if difference.entry else difference.seq
 
 
 def _value_table(differences: list[ReplayDifference], lines: int) -> Table:

@@ -1,12 +1,13 @@
 """An agent's replay of a session that it loads again. It is a second witness and never overwrites what was recorded.
 
 Between the request and its answer all messages and calls are collected, each as one item, and drafted when the answer
-arrives. The ledger takes over what is new. Messages of the user are drafted without their ids: agents assign these ids
-only now, so an id would make a message that was recorded when it was sent look new.
+arrives. The ledger adds the turns that were never recorded, if they follow everything recorded. Messages of the user
+are drafted without their ids: agents assign these ids only now.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -24,6 +25,10 @@ from callslip.rules.replay_diff import RESULT_UNKNOWN
 from callslip.rules.streamed_text import Proof, StreamedText, merge_chunk, replace_if_cumulative
 
 Json = dict[str, Any]
+
+# Claude's notes about local commands, some of which it runs itself. They are not what the user wrote as a prompt.
+_COMMAND_NOTE = re.compile(r"\s*<(command-name|command-message|local-command-[a-z]+)>")
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
 
 
 class ReplayedMessage(msgspec.Struct):
@@ -81,8 +86,8 @@ class Replay:
 
     def drafts(self) -> list[Draft]:
         """Return all items in the order of their first message, between two ends of messages."""
-        items = [Draft(self._event(item), witness=True) for item in self._items if not _is_empty(item)]
-        edge = [Draft(ev.MessageEnded(), witness=True)] if items else []
+        items = [_draft(self._event(item)) for item in self._items if not _is_empty(item)]
+        edge = [_draft(ev.MessageEnded())] if items else []
         mode = [Draft(ev.SessionMode(mode=self._mode))] if self._mode else []
         raw = map(Draft, map(_raw, [*self._raw_bodies, *self._unshown_terminals()]))
         return [*edge, *items, *edge, *mode, *raw]
@@ -96,9 +101,10 @@ class Replay:
     def _message_chunk(self, fields: Json, message: Message) -> bool:
         sender, block = messages.CHUNKS[fields["sessionUpdate"]], fields.get("content")
         text = messages.block_text(block)
-        if text is None or messages.chunk_needs_raw(fields):
+        is_note = sender == messages.USER and bool(_COMMAND_NOTE.match(text or ""))
+        if text is None or is_note or messages.chunk_needs_raw(fields):
             self._raw_bodies.append(message.body)
-        if text is None and sender != messages.USER:
+        if is_note or (text is None and sender != messages.USER):
             return True
         item = self._find_message(sender, identifier(fields.get("messageId")))
         item.blocks.append(block)
@@ -127,6 +133,8 @@ class Replay:
         if item is None:
             item = self._messages[sender, message_id] = ReplayedMessage(sender, message_id, StreamedText(), [])
             self._items.append(item)
+            if sender == messages.USER:
+                self._plan_index = -1  # Each turn has its own plan.
         return item
 
     # Calls
@@ -184,10 +192,10 @@ class Replay:
     # Other updates
 
     def _plan(self, fields: Json, message: Message) -> bool:
-        """Collect a plan. Each is complete: the last one replaces the first at its position."""
+        """Collect a plan. Each is complete: the last one of a turn replaces its first at the position of that."""
         is_removed = fields["sessionUpdate"] == "plan_removed"
         entries = [] if is_removed else plan_entries(fields)
-        if entries is None or (is_removed and self._plan_index < 0):
+        if entries is None or (is_removed and not any(isinstance(item, ev.PlanUpdated) for item in self._items)):
             return False
         if self._plan_index < 0:
             self._plan_index = len(self._items)
@@ -230,7 +238,7 @@ class Replay:
         status = update.status_of(call.update, self._version)
         call_id = identifier(call.update.get("toolCallId"))
         merged = {**call.update, **({"content": call.content} if call.content else {})}
-        fields = {**update.call_fields(merged), **self._result(call_id, call, merged)}
+        fields = {**_named_by_title(update.call_fields(merged)), **self._result(call_id, call, merged)}
         if status == "completed":
             return ev.CallCompleted(aliases=aliases_of(call_id), **fields)
         reason = "" if status == "failed" else "cancelled" if status == "cancelled" else RESULT_UNKNOWN
@@ -263,6 +271,17 @@ class Replay:
 def _is_empty(item: Item) -> bool:
     """Return whether an item is a message of the user without content."""
     return isinstance(item, ReplayedMessage) and item.sender == messages.USER and not item.blocks
+
+
+def _named_by_title(fields: Json) -> Json:
+    """Return the fields of a call. Some agents replay the name of its tool as the title, and nothing else about it."""
+    title = fields.get("title")
+    is_name = not fields.get("tool_name") and not fields.get("kind") and bool(_PLAIN_NAME.match(title or ""))
+    return {**fields, "tool_name": title} if is_name else fields
+
+
+def _draft(event: Event) -> Draft:
+    return Draft(event, witness=True, adds="turns")
 
 
 def _raw(body: Any) -> Event:

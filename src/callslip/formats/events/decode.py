@@ -44,7 +44,8 @@ class EventsDecoder:
             event = read_event(body)
         except InvalidInputError:
             return drafts_of(raw_if(True, FORMAT, body))
-        draft = Draft(_without_ledger_fields(event), witness=event.verdict == "witness")
+        is_witness = event.verdict == "witness"  # The original log decided that it adds nothing.
+        draft = Draft(_without_ledger_fields(event), witness=is_witness, adds="nothing" if is_witness else "events")
         if event.verdict == "applied":
             self._unfinished.follow([draft])
         return [draft]
