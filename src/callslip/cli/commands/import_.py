@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, TypedDict, cast
 
 import click
 import msgspec
@@ -39,9 +39,16 @@ SUFFIXES = (".json", ".jsonl", ".ndjson", ".log", ".txt")
     type=click.Choice(["auto", "delta", "cumulative", "dedupe"]),
     help="How streamed texts are split. [default: that of the format]",
 )
+@click.option(
+    "--requires-validation",
+    "tools",
+    multiple=True,
+    metavar="TOOL",
+    help="For rows: a user must accept the calls of this tool; one without an answer is pending.",
+)
 @db_option
 @json_option
-def import_(file: str, format_: str, session: str | None, chunks: Chunks | None) -> None:
+def import_(file: str, format_: str, session: str | None, chunks: Chunks | None, tools: tuple[str, ...]) -> None:
     """Import messages from a file.
 
     FILE has one JSON value per line, or is a document that `callslip export` wrote; - is stdin. What was imported
@@ -51,7 +58,8 @@ def import_(file: str, format_: str, session: str | None, chunks: Chunks | None)
         raise click.UsageError("stdin has no name; pass --session")
     name = check_session_name(session or session_name(file))
     try:
-        report = with_ledger(lambda ledger: _import(ledger, file, name, format_, chunks), create=True)
+        options = Options(chunks=chunks, requires_validation=dict.fromkeys(tools, True) if tools else None)
+        report = with_ledger(lambda ledger: _import(ledger, file, name, format_, options), create=True)
     except InvalidInputError as error:
         raise click.ClickException(f"{file}: {error}") from error
     if wants_json():
@@ -67,15 +75,22 @@ def session_name(path: str) -> str:
     return clean.encode()[:MAX_NAME_BYTES].decode("utf-8", "ignore") or "imported"
 
 
-async def _import(ledger: LocalLedger, file: str, session: str, format_: str, chunks: Chunks | None) -> Report:
+class Options(TypedDict):
+    """How the messages of a file are read."""
+
+    chunks: Chunks | None
+    requires_validation: dict[str, bool] | None
+
+
+async def _import(ledger: LocalLedger, file: str, session: str, format_: str, options: Options) -> Report:
     if file == "-":
         lines, _ = read_messages(sys.stdin.buffer)
-        return await import_lines(ledger.log, session, format_, lines, chunks=chunks)
+        return await import_lines(ledger.log, session, format_, lines, **options)
     with open(file, "rb") as opened, _progress(file) as progress:
         lines, is_plain = read_messages(opened)
         if is_plain:
-            return await import_file(ledger.log, session, format_, file, chunks=chunks, progress=progress)
-        return await import_lines(ledger.log, session, format_, lines, chunks=chunks, progress=progress)
+            return await import_file(ledger.log, session, format_, file, **options, progress=progress)
+        return await import_lines(ledger.log, session, format_, lines, **options, progress=progress)
 
 
 # A document contains the same messages in one JSON value.
