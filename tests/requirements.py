@@ -689,6 +689,7 @@ HISTORY = (
             "tests/formats/test_ai_sdk_v4_rows.py::test_reasoning_precedes_text_and_each_part_has_an_annotation",
             "tests/formats/test_ai_sdk_v4.py::test_a_message_is_complete_when_its_turn_has_ended",
             "tests/formats/test_ai_sdk_v4.py::test_every_call_outside_of_turns_has_an_annotation",
+            "tests/http/test_rows_wire.py::test_a_posted_chat_gives_its_literal_history",
         ),
     ),
     R(
@@ -697,6 +698,8 @@ HISTORY = (
         (
             "tests/formats/test_ai_sdk_v4_rows.py::test_a_call_has_the_decision_of_the_user",
             "tests/formats/test_ai_sdk_v4.py::test_validated_is_the_decision_of_the_user",
+            "tests/http/test_rows_wire.py::test_a_chat_gives_its_literal_messages",
+            "tests/cli/test_rows_options.py::test_a_server_knows_the_tools_that_require_a_user",
         ),
     ),
     R(
@@ -738,6 +741,7 @@ HISTORY = (
             "tests/laws/test_stream_laws.py::test_stream_and_history_agree_after_every_event",
             "tests/web/test_live.py::test_reload_at_any_time_shows_the_same",
             "tests/web/test_live.py::test_tabs_show_the_same",
+            "tests/http/test_rows_wire.py::test_a_client_sees_a_chat_live_as_after_a_reload",
         ),
     ),
     R(
@@ -746,14 +750,20 @@ HISTORY = (
         (
             "tests/formats/test_ai_sdk_v4_rows.py::test_text_call_and_text_are_one_assistant_message",
             "tests/formats/test_ai_sdk_v4.py::test_rows_imported_into_a_ledger_give_the_same_messages",
+            "tests/http/test_rows_wire.py::test_a_chat_gives_its_literal_messages",
         ),
     ),
     R(
         "S4.9",
-        "The conversion of rows to messages is a public function without side effects.",
+        "The conversion of rows to messages is a public function without side effects, for dicts, ORM objects, "
+        "dataclasses and pydantic models; another value raises and names its row.",
         (
             "tests/formats/test_ai_sdk_v4_rows.py::test_rows_in_any_order_give_the_same_messages",
             "tests/formats/test_ai_sdk_v4_rows.py::test_any_input_gives_messages",
+            "tests/formats/test_row_objects.py::test_objects_of_an_orm_are_rows",
+            "tests/formats/test_row_objects.py::test_objects_with_attributes_are_rows",
+            "tests/formats/test_row_objects.py::test_an_object_that_is_not_a_row_is_refused_with_its_index",
+            "tests/formats/test_ai_sdk_v4_rows.py::test_a_value_that_is_not_a_row_is_refused_with_its_index",
         ),
     ),
     R(
@@ -1570,8 +1580,72 @@ REPLAYS = (
     ),
 )
 
+ROWS = (
+    R(
+        "ROW1",
+        "A row is an ORM object, a dataclass, a pydantic model, a row of a database driver or a dict, in snake_case or "
+        "camelCase, also when it is recorded.",
+        (
+            "tests/formats/test_row_objects.py::test_objects_of_an_orm_are_rows",
+            "tests/formats/test_row_objects.py::test_objects_of_an_orm_are_recorded",
+            "tests/formats/test_row_objects.py::test_objects_with_attributes_are_rows",
+            "tests/formats/test_row_objects.py::test_rows_of_a_database_driver_are_rows",
+            "tests/formats/test_row_objects.py::test_objects_without_an_id_get_a_stable_one",
+        ),
+    ),
+    R(
+        "ROW2",
+        "A value that is not a row raises with its index; a ledger keeps it as raw.",
+        (
+            "tests/formats/test_ai_sdk_v4_rows.py::test_a_value_that_is_not_a_row_is_refused_with_its_index",
+            "tests/formats/test_row_objects.py::test_an_object_that_is_not_a_row_is_refused_with_its_index",
+            "tests/formats/test_row_objects.py::test_recorded_objects_that_are_not_rows_are_kept_raw",
+            "tests/http/test_rows_wire.py::test_rows_that_are_not_rows_are_kept_by_the_server",
+        ),
+    ),
+    R(
+        "ROW3",
+        "In a history every call and every message has an annotation, also while it is open.",
+        (
+            "tests/formats/test_ai_sdk_v4.py::test_every_state_has_its_name",
+            "tests/formats/test_ai_sdk_v4.py::test_a_message_is_complete_when_its_turn_has_ended",
+            "tests/http/test_rows_wire.py::test_a_posted_chat_gives_its_literal_history",
+        ),
+    ),
+    R(
+        "ROW4",
+        "A message of a ledger has the id, the time and the text of the row that closes it.",
+        (
+            "tests/formats/test_ai_sdk_v4.py::test_rows_imported_into_a_ledger_give_the_same_messages",
+            "tests/formats/test_ai_sdk_v4.py::test_a_stored_message_gives_its_id_to_the_live_message",
+            "tests/formats/test_row_objects.py::test_objects_of_an_orm_are_recorded",
+            "tests/http/test_rows_wire.py::test_a_posted_chat_gives_its_literal_history",
+        ),
+    ),
+    R(
+        "ROW5",
+        "The example chats of a database of messages pass at the wire, live and after a reload.",
+        (
+            "tests/http/test_rows_wire.py::test_a_chat_gives_its_literal_messages",
+            "tests/http/test_rows_wire.py::test_a_posted_chat_gives_its_literal_history",
+            "tests/http/test_rows_wire.py::test_a_client_sees_a_chat_live_as_after_a_reload",
+        ),
+    ),
+    R(
+        "ROW6",
+        "Which tools require a user can be given when rows are read, and in the settings of a ledger or server.",
+        (
+            "tests/http/test_rows_wire.py::test_the_settings_name_the_tools_that_require_a_user",
+            "tests/http/test_rows_wire.py::test_tools_that_require_a_user_are_refused_for_other_formats",
+            "tests/formats/test_row_objects.py::test_recorded_calls_of_a_named_tool_wait_for_the_user",
+            "tests/cli/test_rows_options.py::test_imported_calls_of_a_named_tool_had_a_request",
+            "tests/cli/test_rows_options.py::test_a_server_knows_the_tools_that_require_a_user",
+        ),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
-    *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT, *REPLAYS),
-    *IMPORTS,
+    *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
+    *(*IMPORTS, *REPLAYS, *ROWS),
 )

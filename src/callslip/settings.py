@@ -26,6 +26,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # How long the end of a streamed text that may begin a secret is held back if nothing follows.
     text_hold: float = 1.0
 
+    # Tools whose calls a user must accept, for formats in which the calls do not say so (`rows`).
+    requires_validation: tuple[str, ...] = ()
+
     ingest_lease: float = 600.0
     owner_lease: float = 30.0
     turn_grace: float = 2.0

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callslip.errors import InvalidInputError
 from callslip.formats.ai_sdk_v4 import format_messages_to_vercel, vercel_json
 from callslip.formats.ai_sdk_v4.rows_decode import MAX_ROW_BYTES, RowsDecoder
 from callslip.formats.ai_sdk_v4.threads import Threads
@@ -303,14 +304,23 @@ def test_arguments_that_are_not_json_are_converted() -> None:
     assert invocation["args"] == {"set": [1], "2": "x", "self": "[cycle]"}
 
 
-@pytest.mark.parametrize(
-    "value", [None, 3, "text", [], {}, {"entity": "SYSTEM"}, {"entity": ["USER"]}, {"entity": None}]
-)
-def test_values_that_are_not_rows_are_ignored(value: Any) -> None:
-    """Values that are not objects, and unknown kinds; other rows are not affected."""
-    rows = [*weather()[:2], value, *weather()[2:]]
+def test_rows_of_other_kinds_are_in_no_message() -> None:
+    """A backend may store more than messages; other rows are not affected."""
+    rows = [*weather()[:2], {"entity": "SYSTEM"}, *weather()[2:]]
     assert format_messages_to_vercel(rows) == format_messages_to_vercel(weather())
     assert json.loads(vercel_json(json.dumps(rows))) == format_messages_to_vercel(weather())
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", [], {}, {"entity": ["USER"]}, {"entity": None}, {"entity": ""}])
+def test_a_value_that_is_not_a_row_is_refused_with_its_index(value: Any) -> None:
+    """S4.9, ROW2: in a list of values and in JSON; in a ledger it is kept as it is."""
+    rows = [*weather()[:2], value, *weather()[2:]]
+    for convert in (format_messages_to_vercel, lambda rows: vercel_json(json.dumps(rows))):
+        with pytest.raises(InvalidInputError, match=r"^rows\[2\]"):
+            convert(rows)
+    harness = RowsHarness().feed(*rows).close()
+    assert [event.body for event in harness.log(ev.Raw)] == [value]
+    assert [type(entry).__name__ for entry in harness.entries()] == ["Message", "Message", "ToolCall", "Message"]
 
 
 def test_rows_and_calls_without_ids_get_stable_ids() -> None:
@@ -640,6 +650,7 @@ def test_rows_in_any_order_give_the_same_messages(plan: list[Turn], pick: random
 @given(format_cases.streams("rows"))
 def test_any_input_gives_messages(rows: list[Any]) -> None:
     """C11: also damaged rows; the input is not changed, and no message shares a value with it."""
+    rows = [row for row in rows if isinstance(row, dict) and isinstance(row.get("entity"), str) and row["entity"]]
     before = copy.deepcopy(rows)
     messages = format_messages_to_vercel(rows)
     assert rows == before

@@ -46,7 +46,7 @@ def _ai_sdk_check(major: str) -> FormatCheck:
 
 
 def _check_ai_sdk_v4(client: Client, log: Sequence[Event], resume_after: Iterable[int]) -> None:
-    law = Law(client, "vercel-v4", ai_sdk_v4.find_message)
+    law = Law(client, "vercel-v4", ai_sdk_v4.find_message, ai_sdk_v4.is_as_streamed)
     ai_sdk_v4.check_histories(client, log, law.histories(log))
     law.check_log(log, resume_after)
 

@@ -13,7 +13,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -139,9 +139,27 @@ def test_the_fixture_is_complete() -> None:
 
 @pytest.mark.parametrize("session", SESSIONS)
 def test_an_old_ledger_exports_the_same(db: Path, session: str) -> None:
-    """Each session in each format has the same bytes."""
+    """Each session in each format has the same bytes, apart from what later versions add to a format."""
     for path in sorted((EXPORTS / session).iterdir()):
-        assert run_cli(db, "export", session, "--format", path.stem) == path.read_bytes(), path.name
+        exported = run_cli(db, "export", session, "--format", path.stem)
+        remove = REMOVE_ADDITIONS.get(path.stem, lambda output: output)
+        assert remove(exported) == path.read_bytes(), path.name
+
+
+def _remove_open_notes(exported: bytes) -> bytes:
+    """Remove what 0.3 adds to the messages of turns: annotations of calls and messages that are open."""
+    lines = exported.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        item, end = (line[:-2], b",\n") if line.endswith(b",\n") else (line.rstrip(b"\n"), b"\n")
+        if item.startswith(b'{"id":"turn-'):
+            message = json.loads(item)
+            notes = message["annotations"]
+            message["annotations"] = [note for note in notes if note["isComplete"] or "approvalId" in note]
+            lines[number] = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode() + end
+    return b"".join(lines)
+
+
+REMOVE_ADDITIONS: dict[str, Callable[[bytes], bytes]] = {"vercel-v4": _remove_open_notes}
 
 
 def test_an_old_ledger_verifies_and_lists_the_same(db: Path) -> None:

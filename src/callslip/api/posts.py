@@ -22,6 +22,7 @@ from callslip.api.approvals import check_posted_answers
 from callslip.api.blobs import check_blobs
 from callslip.api.sessions import list_keys, read_by_seq, write_or_create
 from callslip.errors import ConflictError, InvalidInputError, PermissionDeniedError
+from callslip.formats import registry
 from callslip.ingest.answer_place import clear_answer_place
 from callslip.ingest.conversations import MAX_PENDING_DRAFTS, Conversation, Conversations
 from callslip.ingest.stored_conversation import StoredConversation
@@ -50,6 +51,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
     """A posted body: its messages, size and digest, and how to read it. `is_end`: it is the last one.
 
     `delivers_answers`: the caller passes answers to the requests for approval in it on to the agent.
+    `requires_validation`: the tools whose calls a user must accept; without any, those of the settings.
     """
 
     messages: list[Any]
@@ -59,6 +61,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
     chunks: Chunks | None = None
     is_end: bool = False
     delivers_answers: bool = False
+    requires_validation: Sequence[str] = ()
     with_events: bool = False
 
     @property
@@ -125,6 +128,9 @@ class Posts:
             stored = await self._load(name, body)
         if body.chunks and body.chunks != (stored.record.chunks or body.chunks):
             raise InvalidInputError("chunks", f"{stored.record.chunks!r} since the first body. Post an end=true first.")
+        if body.requires_validation:
+            registry.check_validation(name.format)
+        stored.required_tools = frozenset(body.requires_validation or self._log.settings.requires_validation)
         prepare = clear_answer_place if body.delivers_answers else None
         await run_off_loop(body.is_large, stored.read, body.messages, prepare, is_end=body.is_end)
         write = _BodyWrite(self._log, stored, body, access, self._owner if is_claimed else "")

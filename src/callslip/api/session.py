@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from callslip.api.call import Call, CallOptions
 from callslip.api.turn import Turn
 from callslip.errors import NoSessionError
+from callslip.formats.base import RequiresValidation
 from callslip.ingest.recorder import Recorder, record_stream
 from callslip.model import events as ev
 from callslip.model.entries import Snapshot
@@ -100,6 +101,7 @@ class Session:
         *,
         chunks: Chunks | None = None,
         delivers_answers: bool = False,
+        requires_validation: RequiresValidation | None = None,
     ) -> AsyncGenerator[T]:
         """Yield a stream's items while they are recorded: `async for chunk in session.record(stream, "openai")`.
 
@@ -108,11 +110,16 @@ class Session:
         object: rounds are distinguished by their order.
 
         Requests for approval in the stream must be answered in the program that runs it. With `delivers_answers` they
-        can be answered in the ledger, and your program passes the answers on to the agent.
+        can be answered in the ledger, and your program passes the answers on to the agent. `requires_validation` is for
+        stored messages (`rows`): it returns for a tool name whether a user must accept its calls.
         """
         recorder = self._recorders.pop(format, None)  # A second stream at the same time needs its own.
-        if recorder is None or (chunks and chunks != recorder.chunks):
-            recorder = Recorder(self.log, self.name, format, chunks=chunks)
+        is_other = recorder is not None and (
+            (chunks and chunks != recorder.chunks)
+            or (requires_validation is not None and requires_validation != recorder.requires_validation)
+        )
+        if recorder is None or is_other:
+            recorder = Recorder(self.log, self.name, format, chunks=chunks, requires_validation=requires_validation)
         recorder.delivers_answers = delivers_answers
         try:
             async with contextlib.aclosing(record_stream(recorder, stream)) as items:

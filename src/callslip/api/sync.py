@@ -38,6 +38,7 @@ from callslip.api.tools import ToolFunction, to_input
 from callslip.api.turn import Turn
 from callslip.commands import Claim, Command
 from callslip.errors import NoSessionError
+from callslip.formats.base import RequiresValidation
 from callslip.ledger.checkpoint import ALL
 from callslip.model.entries import Snapshot, ToolCall
 from callslip.model.events import Chunks, Event
@@ -371,10 +372,22 @@ class SyncSession:
             yield SyncCall(call, self._loop)
 
     def record(
-        self, stream: Iterable[T], format: str, *, chunks: Chunks | None = None, delivers_answers: bool = False
+        self,
+        stream: Iterable[T],
+        format: str,
+        *,
+        chunks: Chunks | None = None,
+        delivers_answers: bool = False,
+        requires_validation: RequiresValidation | None = None,
     ) -> Iterator[T]:
         """Yield a stream's items while they are recorded. See `Session.record`."""
-        items = self._session.record(_in_thread(stream), format, chunks=chunks, delivers_answers=delivers_answers)
+        items = self._session.record(
+            _in_thread(stream),
+            format,
+            chunks=chunks,
+            delivers_answers=delivers_answers,
+            requires_validation=requires_validation,
+        )
         return self._loop.iterate(items)
 
 

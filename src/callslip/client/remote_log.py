@@ -93,6 +93,7 @@ class RemoteLog:
     """Implements `SessionLog` over HTTP."""
 
     owner = ""
+    required_tools: tuple[str, ...] = ()
 
     def __init__(self, pool: HttpPool, report: Callable[[str], None] = lambda message: None) -> None:
         self.pool = pool

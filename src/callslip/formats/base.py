@@ -20,6 +20,8 @@ from callslip.model.events import Draft, Event
 from callslip.rules.fold_state import FoldState
 
 Events: TypeAlias = list[Event]
+RequiresValidation: TypeAlias = Mapping[str, bool] | Callable[[str], bool]
+"""Whether a user must accept the calls of a tool, by its name."""
 DeltaType: TypeAlias = type[ev.MessageDelta] | type[ev.ThoughtDelta]
 
 

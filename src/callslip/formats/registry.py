@@ -6,13 +6,14 @@ relative to this package.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 import msgspec
 
 from callslip.errors import InvalidInputError
-from callslip.formats.base import Decoder, Splitter, Streaming
+from callslip.formats.base import Decoder, RequiresValidation, Splitter, Streaming
 from callslip.model.events import Chunks
 
 
@@ -26,6 +27,10 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     the same decoder. The messages of a `plain` format are texts; `ended` is the message for its decoder at the end of a
     stream of texts.
 
+    With `has_validation` the decoder also takes `requires_validation`, as calls do not tell whether a user must accept
+    them. The times in `stored_messages` are kept, also in a live stream. `plain_object` makes JSON of an object that is
+    a message, for example of an ORM.
+
     `encoder` returns the history of a session as a list; `document` returns it as one text of type `media`. `stream` is
     a `Streaming`. A `paged` history can be read in pages: it is the histories of its turns, one after the other.
     `newest_first` is the order of its messages. `client` is the program in which a person answers the format's requests
@@ -38,6 +43,9 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     splitter: str = ""
     is_message: str = ""
     read_as: str = ""
+    has_validation: bool = False
+    stored_messages: bool = False
+    plain_object: str = ""
     encoder: str = ""
     document: str = ""
     media: str = "application/json"
@@ -98,6 +106,9 @@ FORMATS: dict[str, Format] = {
             about="messages as a chat backend stores them: USER, AI_TOOL, TOOL, AI_MESSAGE",
             decoder=".ai_sdk_v4.rows_decode:RowsDecoder",
             splitter=".ai_sdk_v4.threads:Threads",
+            has_validation=True,
+            stored_messages=True,
+            plain_object=".ai_sdk_v4.wire:plain_row",
             client="the chat app that stores the rows",
         ),
         Format(
@@ -198,9 +209,32 @@ def streamable() -> list[str]:
     return sorted(name for name, entry in FORMATS.items() if entry.stream)
 
 
-def decoder(name: str, *, chunks: Chunks | None = None, started: int = 0) -> Decoder:
-    """Return a new decoder of a format."""
-    return _load_part(name, "decoder", "read")(chunks=chunks, started=started)
+def decoder(
+    name: str,
+    *,
+    chunks: Chunks | None = None,
+    started: int = 0,
+    requires_validation: RequiresValidation | None = None,
+) -> Decoder:
+    """Return a new decoder of a format. `requires_validation` is only for formats with `has_validation`."""
+    new_decoder = _load_part(name, "decoder", "read")
+    if requires_validation is None:
+        return new_decoder(chunks=chunks, started=started)
+    check_validation(name)
+    return new_decoder(chunks=chunks, started=started, requires_validation=requires_validation)
+
+
+def check_validation(name: str) -> None:
+    """Raise InvalidInputError unless `requires_validation` has an effect in this format."""
+    if not find(name).has_validation:
+        known = ", ".join(repr(entry.name) for entry in FORMATS.values() if entry.has_validation)
+        raise InvalidInputError("requires_validation", f"has no effect in the format {name!r}, only in {known}")
+
+
+def plain_object(name: str) -> Callable[[Any], Any] | None:
+    """Return the function that turns an object that is a message of a format into JSON, if there is one."""
+    path = find(name).plain_object
+    return _load(path) if path else None
 
 
 def splitter(name: str, *, started: int = 0) -> Splitter | None:

@@ -33,6 +33,10 @@ class PostQuery(msgspec.Struct, kw_only=True):
         bool,
         Meta(description="Whether you pass answers to requests for approval in this body on to the agent yourself."),
     ] = False
+    requires_validation: Annotated[
+        list[str],
+        Meta(description="A tool whose calls a user must accept if the row has no answer, for the format `rows`."),
+    ] = []
     returns: Annotated[
         Literal["summary", "events"], Meta(description="`events`: also return the appended events of this session.")
     ] = msgspec.field(default="summary", name="return")
@@ -56,6 +60,7 @@ async def post(context: RequestContext) -> Response:
         chunks=query.chunks,
         is_end=query.end,
         delivers_answers=query.delivers_answers,
+        requires_validation=query.requires_validation,
         with_events=query.returns == "events",
     )
     conversation = ConversationName(name, query.format, principal.caller)

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from callslip.errors import InvalidInputError
 from callslip.formats import registry
-from callslip.formats.base import Decoder, unwrapped
+from callslip.formats.base import Decoder, RequiresValidation, unwrapped
 from callslip.ingest.answer_place import set_answer_place
 from callslip.ingest.decoder_state import StateMismatchError, encode_state, restore_state
 from callslip.ingest.raw_fallback import append_or_keep_raw, group_drafts
@@ -54,12 +54,20 @@ class Conversations:
     """All conversations of one stream. `session_of` returns the session of a new one, "" if it is not known yet."""
 
     def __init__(
-        self, format: str, session_of: Callable[[str], str], *, chunks: Chunks | None = None, started: int = 0
+        self,
+        format: str,
+        session_of: Callable[[str], str],
+        *,
+        chunks: Chunks | None = None,
+        started: int = 0,
+        requires_validation: RequiresValidation | None = None,
     ) -> None:
         self.format = format
         self.all: dict[str, Conversation] = {}
         self._session_of = session_of
-        self._new_decoder = lambda: registry.decoder(format, chunks=chunks, started=started)
+        self._new_decoder = lambda: registry.decoder(
+            format, chunks=chunks, started=started, requires_validation=requires_validation
+        )
         self._splitter = registry.splitter(format, started=started)
         self._started = started
         self._new_decoder()  # Refuse an unknown format before a message is read.

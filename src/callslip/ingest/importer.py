@@ -16,8 +16,10 @@ import msgspec
 from msgspec import structs
 
 from callslip.errors import InvalidInputError
+from callslip.formats.base import RequiresValidation
 from callslip.ingest.conversations import Connection, Conversation, Conversations, joined
 from callslip.ingest.detection import BOM, is_understood
+from callslip.ingest.recorder import settings_validation
 from callslip.ingest.stream_parser import MAX_LINE_BYTES
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.session_log import last_seq
@@ -55,14 +57,18 @@ async def import_lines(
     *,
     chunks: Chunks | None = None,
     started: int = 0,
+    requires_validation: RequiresValidation | None = None,
     progress: Callable[[Report], None] | None = None,
 ) -> Report:
     """Import messages, one per line. A line that is not JSON raises an error; the lines before it are imported.
 
     `chunks` is how streamed texts are chunked, if known. `started` is the start, in ms since the epoch, of the times in
-    the messages; without it they get the time of the import. `progress` is called after every batch.
+    the messages; without it they get the time of the import. `requires_validation` returns for a tool name whether a
+    user must accept its calls, if their messages do not say so; without it the settings of the ledger do. `progress` is
+    called after every batch.
     """
-    work = _Import(log, check_session_name(session), format, chunks, started, progress)
+    required = settings_validation(log, format) if requires_validation is None else requires_validation
+    work = _Import(log, check_session_name(session), format, chunks, started, required, progress)
     try:
         for line in lines:
             await work.add_line(line)
@@ -78,13 +84,23 @@ async def import_file(
     path: str | os.PathLike[str],
     *,
     chunks: Chunks | None = None,
+    requires_validation: RequiresValidation | None = None,
     progress: Callable[[Report], None] | None = None,
 ) -> Report:
     """Import a file. Its relative times are based on the time of its last write."""
     with open(path, "rb") as file:
         lines = iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")
         started = _estimate_start(path)
-        return await import_lines(log, session, format, lines, chunks=chunks, started=started, progress=progress)
+        return await import_lines(
+            log,
+            session,
+            format,
+            lines,
+            chunks=chunks,
+            started=started,
+            requires_validation=requires_validation,
+            progress=progress,
+        )
 
 
 def _estimate_start(path: str | os.PathLike[str]) -> int:
@@ -112,6 +128,7 @@ class _Import:
         format: str,
         chunks: Chunks | None,
         started: int,
+        requires_validation: RequiresValidation | None,
         progress: Callable[[Report], None] | None,
     ) -> None:
         self.report = Report(format=format)
@@ -119,7 +136,9 @@ class _Import:
         self._session = session
         self._format = format
         self._progress = progress
-        self._conversations = Conversations(format, self._session_of, chunks=chunks, started=started)
+        self._conversations = Conversations(
+            format, self._session_of, chunks=chunks, started=started, requires_validation=requires_validation
+        )
         self._connection = Connection(log, "" if format == "events" else format)
         self._first_seqs: dict[str, int] = {}
         self._chain = codec.digest(format.encode())

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from callslip.formats import registry
-from callslip.formats.base import Decoder
+from callslip.formats.base import Decoder, RequiresValidation
 from callslip.ingest.answer_place import set_answer_place
 from callslip.ingest.raw_fallback import append_or_keep_raw
 from callslip.ingest.stream_parser import StreamParser
@@ -39,21 +39,26 @@ class Recorder:
         format: str,
         *,
         chunks: Chunks | None = None,
+        requires_validation: RequiresValidation | None = None,
         decoder: Decoder | None = None,
     ) -> None:
         self.chunks = chunks
+        self.requires_validation = requires_validation
         self.delivers_answers = False
         self.format = format
         self._open_calls = OpenCalls()
         self._log = log
         self._session = session
-        self._decoder = decoder or registry.decoder(format, chunks=chunks)
+        required = settings_validation(log, format) if requires_validation is None else requires_validation
+        self._decoder = decoder or registry.decoder(format, chunks=chunks, requires_validation=required)
+        self._plain_object = registry.plain_object(format)
+        self._keeps_times = registry.find(format).stored_messages
         self._parser = StreamParser(registry.find(format).plain)
 
     async def feed(self, chunk: Any) -> list[Event]:
         """Record a chunk of the stream, and return its events, one for each draft."""
         events: list[Event] = []
-        for message in self._parser.feed(chunk):
+        for message in self._parser.feed(chunk if self._plain_object is None else self._plain_object(chunk)):
             events += await self.write(self._decoder.feed(message), message)
         return events
 
@@ -71,7 +76,7 @@ class Recorder:
 
         async def append(drafts: list[Draft]) -> None:
             # The time in a chunk is when the response began, by another clock: the ledger's time is used instead.
-            if any(draft.event.at for draft in drafts):
+            if not self._keeps_times and any(draft.event.at for draft in drafts):
                 drafts = replace_fields(drafts, Event, at=0)
             written = await self._log.append(self._session, drafts, source=self.format, owner=self._log.owner)
             for event in written:
@@ -89,6 +94,13 @@ class Recorder:
         call_reason = f"{INTERRUPTED}: {detail}" if detail else INTERRUPTED
         end_class = ev.CallCancelled if reason == "cancelled" else ev.CallLost
         await self._open_calls.end(self._log, end_class, call_reason)
+
+
+def settings_validation(log: SessionLog, format: str) -> RequiresValidation | None:
+    """Return which tools the settings of a ledger require a user to accept; None if the format has no use for it."""
+    known = registry.FORMATS.get(format)
+    tools = log.required_tools if known is not None and known.has_validation else ()
+    return dict.fromkeys(tools, True) if tools else None
 
 
 class OpenCalls:

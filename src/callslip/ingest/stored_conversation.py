@@ -9,13 +9,14 @@ but the decoders read the messages as they are: they compare repeated texts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, cast
 
 import msgspec
 from msgspec import structs
 
 from callslip.errors import InvalidInputError
+from callslip.formats import registry
 from callslip.ingest.conversations import Conversations, joined
 from callslip.ingest.decoder_state import StateMismatchError
 from callslip.ledger.aio import LARGE_BYTES, run_off_loop
@@ -37,6 +38,8 @@ class StoredConversation:
     def __init__(self, name: ConversationName, record: ConversationRecord, redactor: Redactor) -> None:
         self.name = name
         self.record = record
+        self.required_tools: Collection[str] = ()
+        """The tools whose calls a user must accept, for the next body."""
         self._redactor = redactor
         self._input_bytes = self._message_count = 0
         self._texts_before: dict[str, str] = {}
@@ -49,7 +52,12 @@ class StoredConversation:
             return session if not name else joined(session, ":", name)
 
         chunks = cast("Chunks | None", self.record.chunks or None)
-        return Conversations(self.name.format, session_of, chunks=chunks)
+        format = self.name.format
+        requires = self._requires_validation if registry.find(format).has_validation else None
+        return Conversations(format, session_of, chunks=chunks, requires_validation=requires)
+
+    def _requires_validation(self, tool: str) -> bool:
+        return tool in self.required_tools
 
     async def load(self, store: Store) -> None:
         """Read the stored state and the bodies after it, whose events are in the log; without a state, all bodies."""

@@ -44,6 +44,7 @@ class EventLog:
         self.store = store
         self.settings = settings
         self.owner = liveness.new_owner()
+        self.required_tools = settings.requires_validation
         self.redactor = make_redactor(settings.redact, settings.secret_patterns)
         self.feed = Feed(store, settings)
         self._validator = DraftValidator(settings, self.redactor)

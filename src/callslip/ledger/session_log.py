@@ -20,6 +20,11 @@ class SessionLog(Protocol):
         """The owner of calls that live as long as this process; "" if they live by a lease instead."""
         ...
 
+    @property
+    def required_tools(self) -> tuple[str, ...]:
+        """The tools whose calls a user must accept by the settings; () if they are not known here."""
+        ...
+
     async def append(
         self, session: str, drafts: Sequence[Event | Draft], *, source: str = "", owner: str = "", strict: bool = False
     ) -> list[Event]:

@@ -33,21 +33,27 @@ class Meta(Entry, tag="meta"):
 
 
 class Message(Entry, tag="message", kw_only=True):
-    """A message of the user or the agent. RULES 1, 2, 8."""
+    """A message of the user or the agent. RULES 1, 2, 8.
+
+    `namesMessage`: `messageId` and `at` are the id and the time of a stored message. One of the agent contains all of
+    the turn.
+    """
 
     role: str
     content: str
     message_id: str = ""
     streaming: bool = False
     blocks: Any = None
+    names_message: bool = False
 
 
 class Thought(Entry, tag="thought", kw_only=True):
-    """A thought of the agent. RULE 9."""
+    """A thought of the agent. RULE 9. `namesMessage` is as in a message."""
 
     content: str
     message_id: str = ""
     streaming: bool = False
+    names_message: bool = False
 
 
 class AgentReport(msgspec.Struct, frozen=True, gc=False):

@@ -116,17 +116,19 @@ class TurnEnded(Event, frozen=True, tag="turn.ended"):
 
 
 class MessageUser(Event, frozen=True, tag="message.user"):
-    """The user sent a message. RULE 8."""
+    """The user sent a message. RULE 8. `namesMessage`: it is a stored message, whose id other programs use."""
 
     text: str
     message_id: str = ""
     content: MaybeJson = UNSET
+    names_message: bool = False
 
 
 class MessageDelta(Event, frozen=True, tag="message.delta"):
     """The agent wrote a chunk of a message. RULE 1.
 
     The ledger may write a chunk as two events, as its end may begin a secret: `partial` is the first, `rest` the other.
+    `namesMessage`: the message id and the time are those of a stored message that contains all of the turn.
     """
 
     text: str
@@ -134,16 +136,18 @@ class MessageDelta(Event, frozen=True, tag="message.delta"):
     chunks: Chunks = "auto"
     partial: bool = False
     rest: bool = False
+    names_message: bool = False
 
 
 class ThoughtDelta(Event, frozen=True, tag="thought.delta"):
-    """The agent wrote a chunk of a thought. RULE 9. `partial` and `rest` are as in `message.delta`."""
+    """The agent wrote a chunk of a thought. RULE 9. All fields are as in `message.delta`."""
 
     text: str
     message_id: str = ""
     chunks: Chunks = "auto"
     partial: bool = False
     rest: bool = False
+    names_message: bool = False
 
 
 class MessageEnded(Event, frozen=True, tag="message.ended"):

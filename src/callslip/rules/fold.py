@@ -137,7 +137,7 @@ def _start_stream(state: SessionFold, event: Chunk, out: Out) -> Stream:
         entry = Message(id=event.seq, at=event.at, role="assistant", content="")
     else:
         entry = Thought(id=event.seq, at=event.at, content="")
-    entry.message_id = event.message_id
+    entry.message_id, entry.names_message = event.message_id, event.names_message
     entry.streaming = True
     add_entry(state, entry, out)
     state.stream = Stream(entry, type(event), event.source, event.chunks)
@@ -155,7 +155,7 @@ def _message_user(state: SessionFold, event: ev.MessageUser, out: Out) -> None:
     """RULE 8: add a message of the user."""
     blocks = None if event.content is UNSET else event.content
     entry = Message(id=event.seq, at=event.at, role="user", content=event.text, message_id=event.message_id)
-    entry.blocks = blocks
+    entry.blocks, entry.names_message = blocks, event.names_message
     add_entry(state, entry, out)
 
 

@@ -19,12 +19,14 @@ export interface Message extends Common {
   messageId?: string;
   streaming?: boolean;
   blocks?: unknown;
+  namesMessage?: boolean;
 }
 export interface Thought extends Common {
   type: "thought";
   content: string;
   messageId?: string;
   streaming?: boolean;
+  namesMessage?: boolean;
 }
 export interface ToolCall extends Common {
   type: "tool_call";

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import chain
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
 import click
 import msgspec
@@ -46,9 +46,18 @@ SUFFIXES = (".json", ".jsonl", ".ndjson", ".log", ".txt")
     type=click.Choice(["auto", "delta", "cumulative", "dedupe"]),
     help="How streamed texts are split. [default: that of the format]",
 )
+@click.option(
+    "--requires-validation",
+    "tools",
+    multiple=True,
+    metavar="TOOL",
+    help="For rows: a user must accept the calls of this tool; one without an answer is pending.",
+)
 @db_option
 @json_option
-def import_(file: str, format_: str | None, session: str | None, chunks: Chunks | None) -> int:
+def import_(
+    file: str, format_: str | None, session: str | None, chunks: Chunks | None, tools: tuple[str, ...]
+) -> int:
     """Import messages from a file.
 
     FILE has one JSON value per line, or is a document that `callslip export` wrote; - is stdin. What was imported
@@ -59,13 +68,14 @@ def import_(file: str, format_: str | None, session: str | None, chunks: Chunks 
         raise click.UsageError("stdin has no name; pass --session")
     name = check_session_name(session or session_name(file))
     try:
+        options = Options(chunks=chunks, requires_validation=dict.fromkeys(tools, True) if tools else None)
         with open(file, "rb") if file != "-" else nullcontext(sys.stdin.buffer) as opened:
             lines, is_plain = read_messages(opened)
             head, lines = read_head(lines)
             if format_ is None:
                 format_ = _detect(file, head)
             source = _Source(file if os.path.isfile(file) and file != "-" else "", is_plain, lines)
-            report = with_ledger(lambda ledger: _import(ledger, source, name, format_, chunks), create=True)
+            report = with_ledger(lambda ledger: _import(ledger, source, name, format_, options), create=True)
     except InvalidInputError as error:
         raise click.ClickException(f"{file}: {error}") from error
     if wants_json():
@@ -100,11 +110,18 @@ def session_name(path: str) -> str:
     return clean.encode()[:MAX_NAME_BYTES].decode("utf-8", "ignore") or "imported"
 
 
-async def _import(ledger: LocalLedger, source: _Source, session: str, format_: str, chunks: Chunks | None) -> Report:
+class Options(TypedDict):
+    """How the messages of a file are read."""
+
+    chunks: Chunks | None
+    requires_validation: dict[str, bool] | None
+
+
+async def _import(ledger: LocalLedger, source: _Source, session: str, format_: str, options: Options) -> Report:
     with _progress(source.path) if source.path else nullcontext() as progress:
         if source.path and source.is_plain:
-            return await import_file(ledger.log, session, format_, source.path, chunks=chunks, progress=progress)
-        return await import_lines(ledger.log, session, format_, source.lines, chunks=chunks, progress=progress)
+            return await import_file(ledger.log, session, format_, source.path, **options, progress=progress)
+        return await import_lines(ledger.log, session, format_, source.lines, **options, progress=progress)
 
 
 # A document contains the same messages in one JSON value.

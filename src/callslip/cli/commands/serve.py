@@ -23,6 +23,7 @@ from callslip.cli.terminal import tables
 from callslip.client.location import LedgerLocation, data_folder
 from callslip.client.server_file import RunningServer, running_server, server_file
 from callslip.errors import InvalidInputError, StoreError
+from callslip.settings import Settings
 
 if TYPE_CHECKING:
     import uvicorn
@@ -58,10 +59,22 @@ if hasattr(signal, "SIGHUP"):
 @click.option(
     "--open/--no-browser", "opens_browser", default=False, help="Open the web UI in a browser. [default: --no-browser]"
 )
+@click.option(
+    "--requires-validation",
+    multiple=True,
+    metavar="TOOL",
+    help="In posted rows, a user must accept the calls of this tool; one without an answer is pending.",
+)
 @db_option
 @json_option
 def serve(
-    host: str, port: int, token: str, origins: tuple[str, ...], hosts: tuple[str, ...], opens_browser: bool
+    host: str,
+    port: int,
+    token: str,
+    origins: tuple[str, ...],
+    hosts: tuple[str, ...],
+    opens_browser: bool,
+    requires_validation: tuple[str, ...],
 ) -> int:
     """Start the web UI and API server.
 
@@ -80,7 +93,8 @@ def serve(
     with open_socket(host, port) as listener:
         name, bound_port = WILDCARD_HOSTS.get(host, host), listener.getsockname()[1]
         url = f"http://[{name}]:{bound_port}" if ":" in name else f"http://{name}:{bound_port}"
-        info = ServerInfo(location, url, secret, opens_browser)
+        ledger_settings = Settings(requires_validation=requires_validation)
+        info = ServerInfo(location, url, secret, opens_browser, settings=ledger_settings)
         settings = {"host": host, "allow_hosts": hosts, "allow_origins": origins}
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(_serve(info, listener, settings))
@@ -94,6 +108,7 @@ class ServerInfo:
     url: str
     token: str = field(repr=False)
     opens_browser: bool
+    settings: Settings = field(default=Settings(), kw_only=True)
 
     @property
     def page(self) -> str:
@@ -194,7 +209,7 @@ async def _serve(info: ServerInfo, listener: socket.socket, settings: dict[str, 
     from callslip.mcp import http_app
 
     quiet_access_log()
-    async with await open_ledger(info.location.url) as ledger:
+    async with await open_ledger(info.location.url, info.settings) as ledger:
         app = http.standalone(ledger, info.token, mcp_app=http_app, **settings)
         server = create_server(app, ledger, info)
         await server.serve(sockets=[listener])

@@ -1,14 +1,16 @@
 """Encode a session as messages of the AI SDK 4, newest first. Everything the agent did in a turn is one message.
 
 Outside of turns a message ends at the next user message. The stream of a turn, reduced by the client after any event,
-equals its message here, except for `createdAt`, which the client takes from its own clock.
+equals its message here, except for `createdAt`, which the client takes from its own clock, for the annotations of what
+is open, and for the `content` of a message with an AI_MESSAGE row: the client always collects all text.
 
 `format_messages_to_vercel` converts stored rows. This encoder differs from it because pages see its messages grow:
 
-- Ids are those of turns and entries, not of rows, and `createdAt` is when the message began, not when it was stored.
-- `content` is all text of the message, as the client collects it, not the text of the last row.
+- A message without an AI_MESSAGE row has the id of its turn, the time when it began, and as `content` all of its text,
+  as the client collects it. With such a row it has the id, the time and the text of the row.
 - There are `step-start` parts: the only chunk that carries the id of the message also adds one.
-- A queued or running call has no annotation yet, and neither has the message of an open turn (`calls.py`).
+- The annotations that the stream has sent are first. Those of open calls and of the open message are only in the
+  history: the client cannot change an annotation (`calls.py`).
 - A stopped call is complete, because nothing more can follow, and so is a stopped turn.
 - A call that failed, or was denied, has its error in `result` as `{error: ...}`.
 
@@ -20,6 +22,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -84,18 +87,23 @@ class Steps:
     """Decides where the steps of a message begin, and counts them.
 
     Within a step the client joins all text in one part, and all reasoning in another. So a step begins with a text
-    after calls, which is also when a model reads results, and with a second text or thought.
+    after calls, which is also when a model reads results, and with a second text or thought. It also begins with a text
+    that gives the message its id, because the start of a step carries the id. `name` is that id, "" before.
     """
 
     def __init__(self) -> None:
         self.number = -1
         self.called = False
+        self.name = ""
         self._kinds: set[type[Entry]] = set()
 
     def begins_with(self, entry: Shown) -> bool:
         """Add the next entry and return whether a step begins before it."""
         is_call = isinstance(entry, ToolCall)
-        begins = self.number < 0 or (not is_call and (self.called or type(entry) in self._kinds))
+        is_named = not is_call and entry.names_message and entry.message_id != self.name
+        begins = self.number < 0 or is_named or (not is_call and (self.called or type(entry) in self._kinds))
+        if not is_call and entry.names_message:
+            self.name = entry.message_id
         if begins:
             self.number, self.called, self._kinds = self.number + 1, False, set()
         self.called = self.called or is_call
@@ -105,20 +113,24 @@ class Steps:
 
 def _agent_message(entries: list[Shown], requests: dict[str, PermissionRequest], open_turn: str) -> Message:
     first = entries[0]
-    identity = agent_message_id(first)
     parts: list[Part] = []
     steps = Steps()
     for entry in entries:
         if steps.begins_with(entry):
             parts.append(StepStart())
         parts.append(_part(entry, steps.number))
-    content = "".join(entry.content for entry in entries if isinstance(entry, Spoken))
+    identity = steps.name or agent_message_id(first)
+    named = [entry for entry in entries if not isinstance(entry, ToolCall) and _has_name(entry, steps.name)] or entries
+    content = "".join(entry.content for entry in named if isinstance(entry, Spoken))
     notes: list[Note] = [annotation.note for annotation in call_notes(entries, requests)]
     is_open_entry = [is_open(entry) if isinstance(entry, ToolCall) else entry.streaming for entry in entries]
     is_complete = not any(is_open_entry) and not (open_turn and first.turn == open_turn)
-    if is_complete or not first.turn:
-        notes.append(MessageNote(identity, is_complete))
-    return Message(identity, "assistant", _time(first), content, parts, notes)
+    notes.append(MessageNote(identity, is_complete))
+    return Message(identity, "assistant", _time(named[0]), content, parts, notes)
+
+
+def _has_name(entry: Spoken | Thought, name: str) -> bool:
+    return entry.names_message and entry.message_id == name
 
 
 def _part(entry: Shown, step: int) -> Part:
@@ -130,17 +142,17 @@ def _part(entry: Shown, step: int) -> Part:
 
 
 def call_notes(entries: Iterable[Entry], requests: dict[str, PermissionRequest]) -> list[Annotation]:
-    """Return the annotations of calls, in the order in which pages received them."""
+    """Return the annotations of calls: in the order in which the stream sent them, then those that it did not send."""
     calls = [entry for entry in entries if isinstance(entry, ToolCall)]
     notes = [note_of(entry, requests.get(entry.approval)) for entry in calls]
-    return sorted((note for note in notes if note is not None), key=lambda note: note.at)
+    return sorted(notes, key=lambda note: note.sent_at or sys.maxsize)
 
 
 # Messages of users
 
 
 def _user_message(entry: Spoken) -> Message:
-    identity = f"msg-{entry.id}"
+    identity = entry.message_id if entry.names_message else f"msg-{entry.id}"
     parts: list[Part] = [Text(entry.content)] if entry.content else []
     note = MessageNote(identity, True)
     # Invalid files are left out: the client would refuse all of them.

@@ -3,17 +3,20 @@
 From the oldest row on, the texts and calls of the model are collected; the next AI_MESSAGE row makes one message of
 them, a USER row or the end makes a placeholder. A result belongs to the newest call with its id; one before its call is
 held for it within the message; the first result counts. A result without a call, and a row of an unknown kind, is in no
-message.
+message. A value that has no kind is not a row, and raises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+import reprlib
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from msgspec import UNSET, Raw
 
+from callslip.errors import InvalidInputError
 from callslip.formats.ai_sdk_v4.messages import (
     CallNote,
     Invocation,
@@ -30,17 +33,18 @@ from callslip.formats.ai_sdk_v4.rows_order import oldest_first
 from callslip.formats.ai_sdk_v4.wire import (
     AI_MESSAGE,
     AI_TOOL,
+    KINDS,
     NOT_REQUIRED,
     PENDING,
     TOOL,
     USER,
     Row,
+    fields_of,
     read_row,
     shown_time,
 )
+from callslip.formats.base import RequiresValidation
 from callslip.model import codec
-
-RequiresValidation: TypeAlias = Mapping[str, bool] | Callable[[str], bool]
 
 
 def format_messages_to_vercel(
@@ -48,10 +52,36 @@ def format_messages_to_vercel(
 ) -> list[dict[str, Any]]:
     """Return stored rows, in any order, as the messages of a chat, newest first. The rows are not changed.
 
-    `requires_validation` returns for a tool name whether a user must accept its calls.
+    A row is an ORM object, a dataclass, a pydantic model or a dict, with names in snake_case or camelCase. Another
+    value raises InvalidInputError with its index. `requires_validation` returns for a tool name whether a user must
+    accept its calls.
     """
-    valid_rows = [row for row in map(read_row, rows) if row is not None]
-    return plain(messages_of(valid_rows, requires_validation))
+    return plain(messages_of(_read_rows(rows), requires_validation))
+
+
+def _read_rows(values: Iterable[Any]) -> list[Row]:
+    rows: list[Row] = []
+    for index, value in enumerate(values):
+        row = read_row(value)
+        if row is not None:
+            rows.append(row)
+        else:
+            _check_kind(value, index)
+    return rows
+
+
+def _check_kind(value: Any, index: int) -> None:
+    """Raise unless a value is a row of an unknown kind."""
+    entity = fields_of(value).get("entity")
+    if entity is None or entity == "":
+        raise InvalidInputError(
+            f"rows[{index}]",
+            f"{type(value).__name__!r} without a field `entity` is not a row. Pass an ORM object, a dataclass, a "
+            "pydantic model or a dict.",
+        )
+    if not isinstance(entity, str | Enum):
+        problem = f"must be one of {', '.join(KINDS)}, got {reprlib.repr(entity)}"
+        raise InvalidInputError(f"rows[{index}].entity", problem)
 
 
 def messages_of(rows: list[Row], requires_validation: RequiresValidation | None = None) -> list[Message]:

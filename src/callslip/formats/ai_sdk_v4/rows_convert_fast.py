@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from callslip.errors import InvalidInputError
-from callslip.formats.ai_sdk_v4.rows_convert import RequiresValidation, format_messages_to_vercel, messages_of
+from callslip.formats.ai_sdk_v4.rows_convert import format_messages_to_vercel, messages_of
 from callslip.formats.ai_sdk_v4.wire import (
     AI_MESSAGE,
     AI_TOOL,
@@ -28,6 +28,7 @@ from callslip.formats.ai_sdk_v4.wire import (
     parse_text,
     rows_in,
 )
+from callslip.formats.base import RequiresValidation
 from callslip.model import codec
 
 NULL = Raw(b"null")

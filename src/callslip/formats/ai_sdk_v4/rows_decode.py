@@ -1,9 +1,9 @@
 """Decode the rows of one thread.
 
 A USER row begins a turn and an AI_MESSAGE row ends it; an AI_TOOL row is one round of the model. A call that a user
-accepted or rejected had an approval request; the TOOL row of a rejected one has the reason. A TOOL row before its call
-is held until the call or the end of the turn. Rows with the newest first are held until the last one, and the first
-rows until their order is known (`rows_order.py`).
+accepted or rejected had an approval request, and so has one without an answer if its tool requires it; the TOOL row of
+a rejected one has the reason. A TOOL row before its call is held until the call or the end of the turn. Rows with the
+newest first are held until the last one, and the first rows until their order is known (`rows_order.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import UNSET, structs
 from callslip.formats.ai_sdk_v4 import wire
 from callslip.formats.ai_sdk_v4.rows_order import NEWEST, RowQueue, detect_order, oldest_first
 from callslip.formats.ai_sdk_v4.wire import AI_MESSAGE, AI_TOOL, FORMAT, TOOL, USER, Call, Row
-from callslip.formats.base import Events, Unfinished, drafts_of, raw_if
+from callslip.formats.base import Events, RequiresValidation, Unfinished, drafts_of, raw_if
 from callslip.formats.json_fields import identifier
 from callslip.model import codec
 from callslip.model import events as ev
@@ -37,7 +37,15 @@ class RowsDecoder:
     rejected calls without a reason so far.
     """
 
-    def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        chunks: ev.Chunks | None = None,
+        started: int = 0,
+        requires_validation: RequiresValidation | None = None,
+    ) -> None:
+        required = requires_validation or {}
+        self._requires: Callable[[str], bool | None] = required if callable(required) else required.get
         self._chunks: ev.Chunks = chunks or "delta"
         self._queue = RowQueue()
         self._unfinished = Unfinished()
@@ -96,7 +104,8 @@ class RowsDecoder:
         flushed = self._flush()
         self._calls.clear()
         self._round, self._in_turn = 0, True
-        message = ev.MessageUser(text=row.text, message_id=identifier(row.id), content=row.blocks)
+        name = identifier(row.id)
+        message = ev.MessageUser(text=row.text, message_id=name, content=row.blocks, names_message=bool(name))
         return [*flushed, ev.TurnStarted(), message]
 
     def _ai_message(self, row: Row) -> Events:
@@ -131,7 +140,9 @@ class RowsDecoder:
     # Events
 
     def _text_events(self, row: Row) -> Events:
-        fields: dict[str, Any] = {"message_id": identifier(row.id), "chunks": self._chunks}
+        name = identifier(row.id)
+        names_message = bool(name) and row.kind == AI_MESSAGE
+        fields: dict[str, Any] = {"message_id": name, "chunks": self._chunks, "names_message": names_message}
         events: Events = [ev.ThoughtDelta(text=row.reasoning, **fields)] if row.reasoning else []
         events += [ev.MessageDelta(text=row.text, **fields)] if row.text else []
         return [*events, ev.MessageEnded()] if events else []
@@ -141,11 +152,12 @@ class RowsDecoder:
         aliases = (Alias(FORMAT, name),)
         fields: dict[str, Any] = {"tool_name": call.name or UNSET, "input": call.args}
         events: Events = [ev.CallProposed(aliases=aliases, iteration=self._round, index=index, **fields)]
-        if call.validated in (wire.ACCEPTED, wire.REJECTED, wire.PENDING):
+        answer = call.validated or (wire.PENDING if self._requires(call.name) else wire.NOT_REQUIRED)
+        if answer != wire.NOT_REQUIRED:
             events.append(ev.ApprovalRequested(aliases=aliases))
-        if call.validated == wire.ACCEPTED:
+        if answer == wire.ACCEPTED:
             events.append(ev.ApprovalGranted(aliases=aliases, by=USER_NAME))
-        if call.validated == wire.REJECTED:
+        if answer == wire.REJECTED:
             self._refused.add(name)
         self._calls.add(name)
         return events + [event for early in self._early.pop(name, []) for event in self._result_events(name, early)]

@@ -39,7 +39,7 @@ class DataStreamRenderer:
 
     def replay(self, entries: list[Entry]) -> list[Chunk]:
         lines = self._stream.begin_all(entries)
-        notes = call_notes(entries, self._stream.requests)
+        notes = [note for note in call_notes(entries, self._stream.requests) if note.sent_at]
         self._notes = {note.entry: note for note in notes}
         return lines + chunks.add_annotations(note.note for note in notes)
 
@@ -50,10 +50,13 @@ class DataStreamRenderer:
         lines: list[Chunk] = []
         if self._steps.begins_with(cast(Shown, entry)):
             lines = [chunks.step_end(had_calls)] if self._steps.number else []
-            lines.append(chunks.step_start(turn_message_id(self._stream.turn.name)))
+            lines.append(chunks.step_start(self._message_id()))
         if isinstance(entry, Spoken | Thought) and self._stream.is_replay and entry.content:
             lines.append(chunks.text(entry, entry.content))
         return lines
+
+    def _message_id(self) -> str:
+        return self._steps.name or turn_message_id(self._stream.turn.name)
 
     def append_text(self, entry: Spoken | Thought, text: str) -> list[Chunk]:
         return [chunks.text(entry, text)]
@@ -73,9 +76,9 @@ class DataStreamRenderer:
     def _note(self, entry: ToolCall) -> list[Chunk]:
         """Return the new annotation of a call. The client cannot replace one that it has."""
         before, now = self._notes.get(entry.id), note_of(entry, self._stream.request_of(entry))
-        if before == now:
+        if before == now or (before is None and not now.sent_at):
             return []
-        if before is not None or now is None:
+        if before is not None:
             raise RestartNeededError("a request for approval was closed")
         self._notes[entry.id] = now
         return chunks.add_annotations([now.note])
@@ -90,7 +93,7 @@ class DataStreamRenderer:
         last = [chunks.finish(turn.reason)]
         if self._steps.number < 0:
             return last
-        note = MessageNote(turn_message_id(turn.name), True)
+        note = MessageNote(self._message_id(), True)
         return [*chunks.add_annotations([note]), chunks.step_end(self._steps.called), *last]
 
     def close(self, reason: str) -> list[Chunk]:

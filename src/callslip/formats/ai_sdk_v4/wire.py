@@ -1,13 +1,14 @@
 """Read a stored row in each spelling of its columns.
 
 A chat backend stores a thread as rows of four kinds: USER, AI_TOOL (a model round with calls), TOOL (one result) and
-AI_MESSAGE. Columns are in snake_case or camelCase. `content` is a JSON object, that object as text, or plain text; so
-are the arguments of a call. A value of the wrong type counts as absent, and unknown content sets `needs_raw`.
+AI_MESSAGE. A row is a dict or any other mapping, or an object with attributes: an ORM object, a dataclass, a pydantic
+model, a named tuple. Columns are in snake_case or camelCase. `content` is a JSON object, that object as text, or plain
+text; so are the arguments of a call. A value of the wrong type counts as absent, and unknown content sets `needs_raw`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, cast
@@ -34,6 +35,9 @@ ANSWERS = ("tool_call_id", "toolCallId")
 CALL_ID = (*ANSWERS, "id")
 TOOL_NAME = ("tool_name", "toolName", "name")
 LISTS = ("rows", "messages", "results")
+COLLECTIONS = (list, tuple, set, frozenset)
+VALUES = (str, bytes, int, float, list, set, frozenset, type)
+"""Types of values without fields."""
 
 # Known fields of a row, of its content and of one of its calls.
 KNOWN_FIELDS = {"entity", *ID, *CREATED, *COMPLETE, *CONTENT, *CALLS, *THREAD, *ANSWERS}
@@ -86,11 +90,8 @@ def rows_in(message: Any) -> list[Any]:
 
 def read_row(value: Any) -> Row | None:
     """Return a row; None if a value is not one."""
-    fields = as_mapping(value)
-    entity = fields.get("entity")
-    if isinstance(entity, Enum):
-        entity = entity.value if isinstance(entity.value, str) else entity.name
-    kind = KIND.get(as_str(entity))
+    fields = fields_of(value)
+    kind = KIND.get(kind_word(fields.get("entity")))
     if kind is None:
         return None
     row_id, created = first_value(fields, ID), first_value(fields, CREATED)
@@ -103,7 +104,7 @@ def read_row(value: Any) -> Row | None:
         row_id if type(row_id) is int else None,
         as_bool(first_value(fields, COMPLETE)),
         needs_raw=_has_other_fields(fields, KNOWN_FIELDS) or _has_other_fields(content, CONTENT_FIELDS),
-        body=value,
+        body=value if not isinstance(fields, Attributes) else None if row_id is not None else plain_row(value),
     )
     _FILL[kind](row, fields, content)
     return row
@@ -118,7 +119,11 @@ def _fill_text(row: Row, fields: Mapping[str, Any], content: Mapping[str, Any]) 
 def _fill_calls(row: Row, fields: Mapping[str, Any], content: Mapping[str, Any]) -> None:
     _fill_text(row, fields, content)
     calls: Any = first_value(fields, CALLS) or first_value(content, CALLS)
-    items = [as_mapping(item) for item in cast("list[Any]", calls)] if isinstance(calls, list) else []
+    items = (
+        [read_attributes(item, CALL_FIELDS) for item in cast("Iterable[Any]", calls)]
+        if isinstance(calls, COLLECTIONS)
+        else []
+    )
     row.calls = [_read_call(item) for item in items if item]
     has_odd_calls = len(row.calls) != len(items) or any(_has_other_fields(item, CALL_FIELDS) for item in items)
     row.needs_raw = row.needs_raw or has_odd_calls
@@ -153,7 +158,7 @@ def parse_text(arguments: str) -> Any:
 def read_content(column: Any) -> Mapping[str, Any]:
     """Return the fields of a content column; any other text is the content itself."""
     value = parse_json_or(column, column, MAX_TEXT_BYTES) if isinstance(column, str) else column
-    fields = as_mapping(value)
+    fields = read_attributes(value, CONTENT_FIELDS)
     if not CONTENT_FIELDS.isdisjoint(fields):
         return fields
     return {} if column is None or value == {} else {"content": value if isinstance(value, str) else column}
@@ -197,6 +202,69 @@ def shown_time(created: Any) -> str | None:
         return created
     at = read_time(created)
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z") if at else None
+
+
+# Objects
+
+
+class Attributes(Mapping[str, Any]):
+    """The attributes of an object as fields. Each is read when it is used: an ORM may load it from the database.
+
+    Methods are not fields. The names are not listed, as an object may have attributes that are not columns.
+    """
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __getitem__(self, name: str) -> Any:
+        found = getattr(self._value, name, None)
+        if found is None or callable(found):
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def fields_of(value: Any) -> Mapping[str, Any]:
+    """Return the fields of a mapping, of a row of a database driver, or of an object with attributes."""
+    if type(value) is dict or isinstance(value, Mapping):  # The check for Mapping is ten times slower.
+        return cast("Mapping[str, Any]", value)
+    if value is None or isinstance(value, VALUES):
+        return {}
+    if callable(getattr(value, "keys", None)):  # Rows of sqlite3 and of asyncpg are no mappings.
+        return cast("dict[str, Any]", dict(value))
+    return Attributes(value)
+
+
+def read_attributes(value: Any, names: Iterable[str]) -> Mapping[str, Any]:
+    """Return the fields of a mapping, or those attributes of an object that it has."""
+    fields = fields_of(value)
+    return {name: fields[name] for name in names if name in fields} if isinstance(fields, Attributes) else fields
+
+
+def plain_row(value: Any) -> Any:
+    """Return an object with attributes as a dict, if it is a row; any other value unchanged."""
+    fields = fields_of(value)
+    kind = KIND.get(kind_word(fields.get("entity")))
+    if isinstance(value, dict) or kind is None:
+        return cast(Any, value)
+    names = KNOWN_FIELDS if kind == AI_TOOL else KNOWN_FIELDS - {*CALLS}
+    row = {**{name: fields[name] for name in sorted(names) if name in fields}, **fields, "entity": kind}
+    for name in CALLS:
+        if isinstance(row.get(name), COLLECTIONS):
+            row[name] = [{**read_attributes(item, CALL_FIELDS)} or item for item in row[name]]
+    return row
+
+
+def kind_word(entity: Any) -> str:
+    """Return the kind of a row as text: of an enumeration the value, or the name if that is the kind."""
+    if isinstance(entity, Enum):
+        return entity.value if isinstance(entity.value, str) and entity.value in KIND else entity.name
+    return as_str(entity)
 
 
 # Values
