@@ -35,7 +35,7 @@ def timeline(node: str) -> Iterator[stream_checks.Client]:
 
 def parts_of_turn(messages: list[Any], turn: str) -> list[Any]:
     """Return the parts of the agent's message of a turn."""
-    return next((message["parts"] for message in messages if message["id"] == f"turn-{turn}"), [])
+    return next((message["parts"] for message in messages if message["id"] == f"turn-{turn}"), list[Any]())
 
 
 def loaded_items_of_turn(client: stream_checks.Client, log: tuple[Event, ...]) -> Callable[[list[Any], str], Any]:
