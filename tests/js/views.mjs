@@ -1,8 +1,9 @@
 // Read streams and histories with ShellMessages or Timeline of callslip.js.
 //
-// JSON lines in, JSON lines out, in order. A job: {"chunks", "at", "id"}: read the chunks as the events of a stream and
-// answer {"error", "messages"}, what the view shows after each number of chunks in `at`; or {"history"}: load it and
-// answer {"shown", "found"}: all items, and whether each command or execution is found by its message and id. The arguments are the path of callslip.js and the format.
+// JSON lines in, JSON lines out, in order. A job: {"chunks", "at", "loaded"?}: load a history if there is one, read the
+// chunks as the events of a stream and answer {"error", "messages"}, what the view shows after each number of chunks in
+// `at`; or {"history"}: load it and answer {"shown", "found"}, all items, and whether each command or execution is found
+// by its message and id. The arguments are the path of callslip.js and the format.
 
 import { pathToFileURL } from "node:url";
 import { answerEach } from "./lines.mjs";
@@ -22,6 +23,7 @@ await answerEach((job) => {
       : view.executions().map((one) => view.execution(one.message, one.execution_id) === one);
     return { shown: show(view), found };
   }
+  if (job.loaded) view.load(job.loaded);
   view.begin("live");
   let count = 0;
   const messages = job.at.map((end) => {

@@ -119,6 +119,16 @@ def test_unknown_and_late_events_change_no_command(shell: stream_checks.Client) 
     assert shown[1] == [{**command_event("tool", 0), "toolStatus": "completed", "content": "a.txt", "isError": False}]
 
 
+def test_a_replay_of_an_older_state_moves_no_command_back(shell: stream_checks.Client) -> None:
+    """JS1: after a reload, the history may be newer than the first events of the stream."""
+    part = {**command_event("tool", 0), "toolStatus": "completed", "content": "a", "isError": False}
+    history = [{"id": "live", "role": "assistant", "parts": [part]}]
+    events = [command_event("tool-call", 0), command_event("tool-start", 0), command_event("tool-call", 1)]
+    (answer,) = shell.ask([{"loaded": history, "chunks": events, "at": [1, 2, 3]}])
+    assert answer["messages"][:2] == [[part], [part]]
+    assert [one["toolStatus"] for one in answer["messages"][2]] == ["completed", "queued"]
+
+
 def test_the_same_id_in_two_messages_is_two_commands(shell: stream_checks.Client) -> None:
     """JS1: `cmd-0-0` of each turn is found by its message."""
     part = {**command_event("tool", 0), "toolStatus": "completed", "content": "a", "isError": False}

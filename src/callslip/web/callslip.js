@@ -270,7 +270,9 @@ export class ShellMessages {
     this.format = /** @type {const} */ ("shell");
     this.messages = /** @type {Map<string, import("./callslip.d.ts").ShellMessage>} */ (new Map());
     this.parts = /** @type {Map<string, Map<string, import("./callslip.d.ts").ShellCommand>>} */ (new Map());
+    this.known = /** @type {Map<string, import("./callslip.d.ts").ShellCommand>} */ (new Map());
     this.live = "";
+    this.isLoaded = false;
   }
 
   /**
@@ -281,6 +283,7 @@ export class ShellMessages {
     this.messages.clear();
     this.parts.clear();
     this.live = "";
+    this.isLoaded = true;
     for (const message of messages) {
       this.add({ ...message, parts: [] });
       for (const part of message.parts) this.addPart(message.id, { ...part });
@@ -294,6 +297,9 @@ export class ShellMessages {
    */
   begin(message = this.lastAnswer()) {
     this.live = message;
+    // A history that was just loaded may be newer than the first events. No command goes back to an earlier status.
+    this.known = (this.isLoaded && this.parts.get(message)) || new Map();
+    this.isLoaded = false;
     const earlier = this.messages.get(message);
     if (earlier) Object.assign(earlier, { parts: [] });
     else this.messages.set(message, { id: message, role: "assistant", parts: [] });
@@ -315,7 +321,8 @@ export class ShellMessages {
     if (event.type === "tool-call") {
       if (part) return undefined;
       const ids = callslip_id ? { commandId, callslip_id } : { commandId };
-      return this.addPart(this.live, { type: "tool", command, ...ids, toolStatus: "queued" });
+      const known = this.known.get(callslip_id ?? commandId);
+      return this.addPart(this.live, known ? { ...known } : { type: "tool", command, ...ids, toolStatus: "queued" });
     }
     if (!part || part.toolStatus === "completed") return undefined;
     if (event.type === "tool-result") {
@@ -483,21 +490,23 @@ export class Timeline {
  * @param {import("./callslip.d.ts").SessionView} view @param {import("./callslip.d.ts").FollowOptions} options
  */
 export async function followSession(view, options) {
-  const { signal, onStatus = () => {} } = options;
+  const { signal } = options;
   const reader = new SessionReader(view, options);
-  for (let delay = 500; !signal?.aborted; ) {
+  for (let delay = 0; !signal?.aborted; ) {
     try {
-      await reader.load(HISTORY_WAIT_S);
-      onStatus("live");
+      await reader.load(reader.status === "live" ? HISTORY_WAIT_S : 0);
       await reader.readTurn();
-      delay = 500;
+      delay = 0;
     } catch (caught) {
       const error = /** @type {Error & {status?: number}} */ (caught);
       if (signal?.aborted) return;
       if (error.status && error.status < 500 && error.status !== 429) throw error;
-      onStatus("waiting");
-      await new Promise((resolve) => setTimeout(resolve, delay * (0.5 + Math.random() / 2)));
-      delay = Math.min(30_000, delay * 2);
+      reader.setStatus("waiting");
+      delay = Math.min(30_000, delay * 2 || 500);
+      await new Promise((/** @type {(done: void) => void} */ resolve) => {
+        setTimeout(resolve, delay * (0.5 + Math.random() / 2));
+        signal?.addEventListener("abort", () => resolve(), { once: true });
+      });
     }
   }
 }
@@ -505,14 +514,27 @@ export async function followSession(view, options) {
 /** The requests of `followSession`. */
 class SessionReader {
   /** @param {import("./callslip.d.ts").SessionView} view @param {import("./callslip.d.ts").FollowOptions} options */
-  constructor(view, { url = "", session, token = "", signal, onChange = () => {}, fetch: fetcher }) {
+  constructor(view, { url = "", session, token = "", signal, onChange, onStatus, fetch: fetcher }) {
     this.view = view;
     this.path = `${url.replace(/\/$/, "")}/v1/sessions/${encodeURIComponent(session)}`;
     this.headers = /** @type {Record<string, string>} */ (token ? { authorization: `Bearer ${token}` } : {});
     this.signal = signal;
-    this.onChange = onChange;
+    this.status = "";
+    this.onChange = onChange ?? (() => {});
+    this.onStatus = onStatus ?? (() => {});
     this.fetch = fetcher ?? ((/** @type {Parameters<typeof fetch>} */ ...parameters) => fetch(...parameters));
     this.etag = "";
+  }
+
+  /** Report a change. An error of the caller's function is not a lost connection, so it is thrown outside. */
+  reportChange() {
+    try {
+      this.onChange(this.view);
+    } catch (error) {
+      setTimeout(() => {
+        throw error;
+      });
+    }
   }
 
   /**
@@ -526,16 +548,17 @@ class SessionReader {
       const { messages } = await response.json();
       this.etag = response.headers.get("etag") ?? "";
       this.view.load(messages);
-      this.onChange(this.view);
+      this.reportChange();
     });
   }
 
   /** Read the open turn to its end. A session without turns is one stream. */
   async readTurn() {
     const { info } = await this.request("?limit=1", {}, (response) => response.json());
-    if (!info.turn && info.lastTurn) return; // The history has everything.
+    if (!info.turn && info.lastTurn) return this.setStatus("live"); // The history has everything.
     const turn = info.turn ? `&turn=${encodeURIComponent(info.turn)}` : "";
     await this.request(`/stream?format=${this.view.format}${turn}`, {}, async (response, restartSilenceTimer) => {
+      this.setStatus("live");
       let hasBegun = false;
       for await (const frame of frames(/** @type {ReadableStream<Uint8Array>} */ (response.body))) {
         restartSilenceTimer();
@@ -546,9 +569,16 @@ class SessionReader {
           hasBegun = true;
         }
         this.view.apply(JSON.parse(frame.data));
-        this.onChange(this.view);
+        this.reportChange();
       }
     });
+  }
+
+  /** @param {"live" | "waiting"} status */
+  setStatus(status) {
+    if (this.status === status) return;
+    this.status = status;
+    this.onStatus(status);
   }
 
   /**
