@@ -14,7 +14,7 @@ const show = (view) => (isShell ? [...view.messages.values()] : view.list().map(
 // Without callslip_id, the items of a history have neither of these fields.
 const showItem = ({ call_id, duration_ms, ...item }) => (item.callslip_id ? { ...item, call_id, duration_ms } : item);
 
-await answerEach((job) => {
+function read(job) {
   const view = isShell ? new ShellMessages() : new Timeline();
   if (job.history) {
     view.load(job.history);
@@ -31,4 +31,12 @@ await answerEach((job) => {
     return JSON.parse(JSON.stringify(isShell ? view.messages.get("live").parts : show(view)));
   });
   return { error: null, messages };
+}
+
+await answerEach((job) => {
+  try {
+    return read(job);
+  } catch (error) {
+    return { error: String(error), messages: [], shown: [], found: [] };
+  }
 });

@@ -67,6 +67,7 @@ def test_a_page_of_executions_is_the_same_live_and_after_a_reload(timeline: stre
 def read_shell(client: stream_checks.Client, *events: dict[str, Any]) -> list[Any]:
     """Return the parts after each event."""
     (answer,) = client.ask([{"id": 0, "chunks": events, "at": list(range(1, len(events) + 1))}])
+    assert answer["error"] is None
     return answer["messages"]
 
 
