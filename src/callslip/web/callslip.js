@@ -500,7 +500,7 @@ export async function followSession(view, options) {
     } catch (caught) {
       const error = /** @type {Error & {status?: number}} */ (caught);
       if (signal?.aborted) return;
-      if (error.status && error.status < 500 && error.status !== 429) throw error;
+      if (error.status && error.status < 500 && ![410, 429].includes(error.status)) throw error;
       reader.setStatus("waiting");
       delay = Math.min(30_000, delay * 2 || 500);
       await new Promise((/** @type {(done: void) => void} */ resolve) => {
@@ -524,6 +524,7 @@ class SessionReader {
     this.onStatus = onStatus ?? (() => {});
     this.fetch = fetcher ?? ((/** @type {Parameters<typeof fetch>} */ ...parameters) => fetch(...parameters));
     this.etag = "";
+    this.seq = 0;
   }
 
   /** Report a change. An error of the caller's function is not a lost connection, so it is thrown outside. */
@@ -545,33 +546,57 @@ class SessionReader {
     const query = `?format=${this.view.format}&wait=${wait}`;
     await this.request(query, this.etag ? { "if-none-match": this.etag } : {}, async (response) => {
       if (response.status === 304) return;
-      const { messages } = await response.json();
+      const { messages, seq } = await response.json();
       this.etag = response.headers.get("etag") ?? "";
+      this.seq = seq;
       this.view.load(messages);
       this.reportChange();
     });
   }
 
-  /** Read the open turn to its end. A session without turns is one stream. */
+  /** Read the open turn to its end, or to the next prompt. A session without turns is one stream. */
   async readTurn() {
     const { info } = await this.request("?limit=1", {}, (response) => response.json());
     if (!info.turn && info.lastTurn) return this.setStatus("live"); // The history has everything.
-    const turn = info.turn ? `&turn=${encodeURIComponent(info.turn)}` : "";
-    await this.request(`/stream?format=${this.view.format}${turn}`, {}, async (response, restartSilenceTimer) => {
+    const controller = new AbortController();
+    const readers = [this.readEvents(info.turn, controller), this.waitForPrompt(controller)];
+    try {
+      await Promise.race(readers);
+    } finally {
+      controller.abort();
+      await Promise.allSettled(readers);
+    }
+  }
+
+  /** @param {string | undefined} turn @param {AbortController} controller */
+  async readEvents(turn, controller) {
+    const query = `/stream?format=${this.view.format}${turn ? `&turn=${encodeURIComponent(turn)}` : ""}`;
+    await this.request(query, {}, async (response, restartSilenceTimer) => {
       this.setStatus("live");
       let hasBegun = false;
       for await (const frame of frames(/** @type {ReadableStream<Uint8Array>} */ (response.body))) {
         restartSilenceTimer();
         if (!frame.data) continue;
-        if (!hasBegun) {
-          await this.load(0); // It has the prompt that this message answers.
-          this.view.begin(info.turn ? `turn-${info.turn}` : undefined);
-          hasBegun = true;
-        }
+        if (!hasBegun) this.view.begin(turn ? `turn-${turn}` : undefined);
+        hasBegun = true;
         this.view.apply(JSON.parse(frame.data));
         this.reportChange();
       }
-    });
+    }, controller);
+  }
+
+  /**
+   * Wait for a user's message that is not in the loaded history: the stream of a turn may not have it.
+   * @param {AbortController} controller
+   */
+  async waitForPrompt(controller) {
+    await this.request(`/stream?format=entries&after=${this.seq}`, {}, async (response, restartSilenceTimer) => {
+      for await (const frame of frames(/** @type {ReadableStream<Uint8Array>} */ (response.body))) {
+        restartSilenceTimer();
+        const { patches = [] } = frame.data ? JSON.parse(frame.data) : {};
+        if (patches.some((/** @type {any} */ { entry }) => entry?.type === "message" && entry.role === "user")) return;
+      }
+    }, controller);
   }
 
   /** @param {"live" | "waiting"} status */
@@ -586,9 +611,9 @@ class SessionReader {
    * @template T
    * @param {string} query @param {Record<string, string>} headers
    * @param {(response: Response, restartSilenceTimer: () => void) => Promise<T>} read
+   * @param {AbortController} controller
    */
-  async request(query, headers, read) {
-    const controller = new AbortController();
+  async request(query, headers, read, controller = new AbortController()) {
     const abort = () => controller.abort();
     let timer = setTimeout(abort, SILENCE_TIMEOUT_MS);
     const restartSilenceTimer = () => {
