@@ -230,6 +230,7 @@ SHELL = (
             "tests/laws/test_stream_laws.py::test_stream_and_history_agree_after_every_event",
             "tests/formats/test_shell_out.py::test_events_of_a_call_are_in_order_and_done_is_sent_once",
             "tests/web/test_live.py::test_identical_commands_are_distinguished_by_id",
+            "tests/web/test_session_views.py::test_unknown_and_late_events_change_no_command",
         ),
     ),
     R(
@@ -611,6 +612,7 @@ COMMANDS = (
             "tests/http/test_commands.py::test_a_submission_to_a_full_queue_is_refused",
             "tests/mcp/test_mcp.py::test_a_full_queue_is_reported_to_the_model",
             "tests/cli/test_commands.py::test_a_submission_to_a_full_queue_is_refused",
+            "tests/cli/test_serve_options.py::test_serve_options_change_what_happens_to_commands",
         ),
     ),
     R(
@@ -1644,8 +1646,62 @@ ROWS = (
     ),
 )
 
+CLIENT_VIEWS = (
+    R(
+        "JS1",
+        "callslip.js has the state of each command by message and id, the same from live events as from a history.",
+        (
+            "tests/web/test_session_views.py::test_a_page_of_commands_is_the_same_live_and_after_a_reload",
+            "tests/web/test_session_views.py::test_equal_commands_are_updated_by_id",
+            "tests/web/test_session_views.py::test_unknown_and_late_events_change_no_command",
+            "tests/web/test_session_views.py::test_a_replay_of_an_older_state_moves_no_command_back",
+            "tests/web/test_session_views.py::test_the_same_id_in_two_messages_is_two_commands",
+            "tests/web/test_stream.py::test_types_match_the_client",
+        ),
+    ),
+    R(
+        "JS2",
+        "callslip.js has the state of each execution by message and id, the same from live events as from a history.",
+        (
+            "tests/web/test_session_views.py::test_a_page_of_executions_is_the_same_live_and_after_a_reload",
+            "tests/web/test_session_views.py::test_an_execution_id_is_found_by_its_message",
+        ),
+    ),
+    R(
+        "JS3",
+        "An example page in plain JavaScript shows a session live and after a reload, also after a lost connection.",
+        (
+            "tests/web/test_example_page.py::test_the_example_page_shows_each_command_live_and_after_a_reload",
+            "tests/web/test_example_page.py::test_the_example_page_shows_each_execution_live_and_after_a_reload",
+            "tests/web/test_example_page.py::test_the_example_page_reconnects_and_reports_refusals",
+            "tests/web/test_example_page.py::test_the_example_page_is_accessible_and_fits",
+        ),
+    ),
+)
+
+OWN_CODE = (
+    R(
+        "GUIDE1",
+        "callslip serve has options for the timeout of commands, the limit of a queue, its overflow and the window.",
+        (
+            "tests/cli/test_serve_options.py::test_serve_options_change_what_happens_to_commands",
+            "tests/cli/test_serve_options.py::test_a_full_queue_of_a_server_refuses_by_default",
+            "tests/cli/test_serve_options.py::test_serve_refuses_invalid_command_options",
+        ),
+    ),
+    R(
+        "GUIDE2",
+        "Five guides start from a user's own code, and their examples run with the installed package alone.",
+        (
+            "tests/docs/test_own_code_guides.py::test_guides_for_own_code_run_with_the_installed_package",
+            "tests/docs/test_own_code_guides.py::test_a_guide_for_own_code_shows_the_code_before_and_after",
+            "tests/docs/test_docs.py::test_all_code_in_a_guide_is_run",
+        ),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
-    *(*IMPORTS, *REPLAYS, *ROWS),
+    *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE),
 )

@@ -25,6 +25,11 @@ from tests.docs.test_http_walk import free_port, install_curl, parse_steps
 from tests.support.paths import ROOT
 
 DOCS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+OWN_CODE_GUIDES = [
+    ROOT / "docs" / "guides" / f"{name}.md"
+    for name in ("shell-loop", "act-observe", "acp-backend", "browser-extension", "message-database")
+]
+"""The guides that start from the code of a user, who has the package but no clone."""
 TOP_FOLDERS = ("src", "tests", "docs", "bench", "examples", ".ci")
 TIMEOUT_S = 120
 PORT = "7890"
@@ -190,16 +195,20 @@ def _shell_text(command: str, port: str) -> str:
 MARK = re.compile(r"\n?-- status (\d+) --\n")
 
 
-def run_document(text: str, folder: Path) -> list[str]:
-    """Run the examples of a document in order, in one folder. Return those whose output differs from the document."""
+def run_document(text: str, folder: Path, packages: Path | None = None) -> list[str]:
+    """Run the examples of a document in order, in one folder. Return those whose output differs from the document.
+
+    With `packages`, a folder with the installed package, the examples cannot use the files of the repository.
+    """
     port = str(free_port())
     steps = write_files(text, folder, port)
     if not steps:
         return []
     install_curl(folder)
-    for name in ("docs", "tests"):  # Examples may name files of the repository.
+    for name in () if packages else ("docs", "tests"):  # Examples may name files of the repository.
         (folder / name).symlink_to(ROOT / name)
-    output = _run_in_shell([f"{step.command}\nprintf '\\n-- status %s --\\n' $?" for step in steps], folder)
+    lines = [f"{step.command}\nprintf '\\n-- status %s --\\n' $?" for step in steps]
+    output = _run_in_shell(lines, folder, {"PYTHONPATH": str(packages)} if packages else {})
     pieces = MARK.split(output)
     problems: list[str] = []
     printed_ids: dict[str, str] = {}
@@ -212,8 +221,9 @@ def run_document(text: str, folder: Path) -> list[str]:
     return problems
 
 
-def _run_in_shell(lines: list[str], folder: Path) -> str:
+def _run_in_shell(lines: list[str], folder: Path, variables: dict[str, str]) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CALLSLIP_")}
+    environment |= variables
     environment |= {
         "HOME": str(folder),
         "XDG_DATA_HOME": str(folder / "data"),

@@ -242,17 +242,25 @@ def test_types_match_the_client(node: str, tmp_path: Path) -> None:
     packages = Path(os.environ["CALLSLIP_NODE_MODULES"])
     source_code = f"""
 import {{ Callslip, apply, frames, type Entry }} from "{WEB.as_posix()}/callslip.js";
+import {{ ShellMessages, Timeline, followSession }} from "{WEB.as_posix()}/callslip.js";
 const client = new Callslip({{ sessions: ["s"], topics: ["inbox"], onStatus: (status) => void status.length }});
 const first: Entry | undefined = client.sessions.get("s")?.entries.get(1);
 if (first?.type === "tool_call" && first.status === "awaiting_approval") console.log(first.toolName);
 void client.open().then(() => client.close());
 void [apply, frames];
+const shell = new ShellMessages();
+shell.begin("turn-t1");
+shell.apply({{ type: "tool-call", command: "ls", commandId: "cmd-0-0" }});
+const status: "queued" | "running" | "completed" | undefined = shell.command("turn-t1", "cmd-0-0")?.toolStatus;
+const timeline = new Timeline();
+const output: unknown = timeline.execution("msg-1", "exec_1")?.toolOutput;
+void [status, output, followSession(shell, {{ session: "s" }}), followSession(timeline, {{ session: "s" }})];
 """
     list_names = (
         f"import('{(WEB / 'callslip.js').as_uri()}').then((m) => console.log(JSON.stringify(Object.keys(m).sort())))"
     )
     output = subprocess.run([node, "-e", list_names], capture_output=True, text=True, check=True, timeout=60).stdout
-    assert json.loads(output) == ["Callslip", "apply", "frames"]
+    assert json.loads(output) == ["Callslip", "ShellMessages", "Timeline", "apply", "followSession", "frames"]
     for source, compiles in ((source_code, True), (source_code.replace('"tool_call"', '"toolcall"'), False)):
         (tmp_path / "use.ts").write_text(source)
         command = [node, str(packages / "typescript/bin/tsc"), "--noEmit", "--strict", "--skipLibCheck"]

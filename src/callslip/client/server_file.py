@@ -6,16 +6,18 @@ import msgspec
 
 from callslip.client.location import LedgerLocation
 from callslip.ledger.liveness import is_dead
+from callslip.settings import Settings
 
 MAX_FILE_BYTES = 65536
 
 
 class RunningServer(msgspec.Struct, frozen=True):
-    """A server that runs for a ledger. `owner` identifies its process."""
+    """A server that runs for a ledger. `owner` identifies its process, `settings` are those of its ledger."""
 
     url: str
     pid: int
     owner: str
+    settings: Settings = Settings()
 
 
 def server_file(location: LedgerLocation) -> str:

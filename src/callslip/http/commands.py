@@ -100,7 +100,7 @@ async def submit(context: RequestContext) -> Response:
 
 
 class Lists(msgspec.Struct):
-    """Commands: the open ones, those completed in the last minute, and the last hundred that failed."""
+    """Commands: the open ones, those completed in the last minute (a setting), and the last hundred that failed."""
 
     pending: list[Command]
     completed: list[Command]

@@ -201,8 +201,8 @@ TOOLS = (
             "long), error or cancelled. While `final` is false ask again, best with wait=30, which returns as soon as "
             "it has ended. A pending command has its `position` in the queue and `executor_seen_at`: if no worker "
             "has polled recently, none is running. status='not_found' is final: the id is wrong or no longer "
-            "stored. what='pending_commands': {pending, completed, failed}, where completed covers the last minute. "
-            "what='failed_commands': {commands}, the last hundred, newest first."
+            "stored. what='pending_commands': {pending, completed, failed}, where completed covers the last minute, "
+            "or as the server is configured. what='failed_commands': {commands}, the last hundred, newest first."
         ),
         arguments=Observe,
         run=observe,

@@ -149,3 +149,157 @@ export interface Frame {
 }
 export function apply(session: Session, patch: Patch): void;
 export function frames(body: ReadableStream<Uint8Array>): AsyncGenerator<Frame>;
+
+/** A command in a message of the format `shell`. */
+export interface ShellCommand {
+  type: "tool";
+  command: string;
+  /** The producer's id, unique in its message: `cmd-0-0` may be in every message. */
+  commandId: string;
+  /** The id of the call, unique in the ledger. */
+  callslip_id?: string;
+  toolStatus: "queued" | "running" | "completed";
+  /** The result, when the command has ended. */
+  content?: string;
+  isError?: boolean;
+}
+export type ShellPart = ShellCommand | { type: "text" | "reasoning"; content: string };
+export interface ShellMessage {
+  id: string;
+  role: "user" | "assistant";
+  parts: ShellPart[];
+  content?: string;
+}
+interface ShellCommandIds {
+  command: string;
+  commandId: string;
+  callslip_id?: string;
+}
+export type ShellEvent =
+  | { type: "text" | "reasoning"; content: string }
+  | (ShellCommandIds & { type: "tool-call" | "tool-start" })
+  | (ShellCommandIds & { type: "tool-result"; result: string; isError?: boolean })
+  | { type: "done"; reason?: string }
+  | { type: "error"; error: string }
+  | { type: "restart" };
+
+/** The messages of a session in the format `shell`: their parts, and the state of each command by message and id. */
+export class ShellMessages {
+  readonly format: "shell";
+  readonly messages: Map<string, ShellMessage>;
+  /** Replace everything by a history: the `messages` of `GET /v1/sessions/{session}?format=shell`. */
+  load(messages: ShellMessage[]): void;
+  /** Begin the message that the following events fill, for each connection to a stream. */
+  begin(message?: string): void;
+  /** Apply an event of a live stream and return the part that it changed. */
+  apply(event: ShellEvent): ShellPart | undefined;
+  /** Return a command by its message and its `commandId` or `callslip_id`. */
+  command(message: string, id: string): ShellCommand | undefined;
+  /** Return all commands, in order. */
+  commands(): (ShellCommand & { message: string })[];
+}
+
+interface ExecutionIds {
+  /** The position in the timeline: the id of the entry. */
+  seq: number;
+  /** The producer's id; it may be used again after another message. */
+  execution_id: string;
+  /** The id of the call, unique in the ledger. */
+  callslip_id?: string;
+  call_id?: string;
+}
+/** An act with its observe, if it has ended. */
+export interface Execution extends ExecutionIds {
+  type: "execution";
+  /** The user's message before it, `msg-` and its seq; "" if there is none. */
+  message: string;
+  toolName: string;
+  toolInput: unknown;
+  status: "running" | "completed" | "failed" | string;
+  startTime: number;
+  endTime: number | null;
+  toolOutput?: unknown;
+  isError?: boolean;
+  duration_ms?: number;
+  truncated?: boolean;
+  size?: number;
+}
+export interface TimelineText {
+  type: "user_message" | "assistant_message" | "thought";
+  seq: number;
+  content: string;
+  message_id?: string;
+}
+export type TimelineItem = Execution | TimelineText;
+export type TimelineHistoryItem =
+  | TimelineText
+  | (ExecutionIds & { type: "act"; toolName: string; toolInput: unknown;
+      execution: { status: string; startTime: number; endTime: number | null } })
+  | (ExecutionIds & { type: "observe"; toolName: string; toolOutput: unknown; isError: boolean; duration_ms?: number;
+      truncated?: boolean; size?: number });
+interface ExecutionEvent extends ExecutionIds {
+  tool_execution_id: string;
+  tool_name: string;
+  status: string;
+  timestamp: number;
+}
+export interface ActEvent extends ExecutionEvent {
+  type: "act";
+  tool_input: unknown;
+}
+export interface ObserveEvent extends ExecutionEvent {
+  type: "observe";
+  result: unknown;
+  observation: unknown;
+  is_error: boolean;
+  duration_ms: number;
+  truncated?: boolean;
+  size?: number;
+}
+export type TimelineEvent =
+  | ActEvent
+  | ObserveEvent
+  | TimelineText
+  | { type: "text_start"; seq: number }
+  | { type: "text_delta" | "thought_delta"; seq: number; delta: string }
+  | { type: "text_end"; seq: number; full_text: string }
+  | { type: "complete" | "cancelled" | "error" | "restart"; reason?: string; message?: string };
+
+/** The timeline of a session in the format `act-observe`: its texts, and the state of executions by message and id. */
+export class Timeline {
+  readonly format: "act-observe";
+  readonly items: Map<number, TimelineItem>;
+  /** Replace everything by a history: the `messages` of `GET /v1/sessions/{session}?format=act-observe`. */
+  load(items: TimelineHistoryItem[]): void;
+  begin(message?: string): void;
+  /** Apply an event of a live stream and return the item that it changed. */
+  apply(event: TimelineEvent): TimelineItem | undefined;
+  /** Return all texts and executions, in order. */
+  list(): TimelineItem[];
+  /** Return all executions, in order. */
+  executions(): Execution[];
+  /** Return an execution by the user's message before it and its `execution_id` or `callslip_id`. */
+  execution(message: string, id: string): Execution | undefined;
+}
+
+/** `ShellMessages`, `Timeline`, or your own view of a format that streams by turn. */
+export interface SessionView {
+  readonly format: string;
+  load(messages: any[]): void;
+  begin(message?: string): void;
+  apply(event: any): unknown;
+}
+export interface FollowOptions {
+  /** The server's base URL; "" is the origin of the page. */
+  url?: string;
+  session: string;
+  token?: string;
+  /** Stop when it is aborted. */
+  signal?: AbortSignal;
+  onChange?: (view: any) => void;
+  /** "waiting": the connection was lost, and there will be another. */
+  onStatus?: (status: "live" | "waiting") => void;
+  fetch?: typeof fetch;
+}
+/** Fill a view with the history of a session, then with its live events. It rejects if the server refuses a request. */
+export function followSession(view: SessionView, options: FollowOptions): Promise<void>;

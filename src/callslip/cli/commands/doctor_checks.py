@@ -16,6 +16,7 @@ from callslip.api.diagnose import OpenWork
 from callslip.cli.commands.doctor_commands import Finding, Queues, check_commands
 from callslip.cli.terminal.formatting import format_age, format_span
 from callslip.client.location import LedgerLocation
+from callslip.client.server_file import running_server
 from callslip.errors import CallslipError, UnsupportedVersionError
 from callslip.ledger.liveness import is_dead, is_here
 from callslip.model.display import call_state_name, format_size
@@ -44,7 +45,9 @@ async def examine(location: LedgerLocation) -> tuple[Facts, list[Finding]]:
     }
     path = location.path
     facts: Facts = {"path": path, "url": location.url, "saidBy": location.origin, "versions": versions}
-    facts["settings"] = msgspec.to_builtins(Settings())
+    running = running_server(location)
+    settings = running.settings if running else Settings()
+    facts["settings"] = msgspec.to_builtins(settings)
     facts["exists"] = bool(path) and os.path.isfile(path) and os.path.getsize(path) > 0
     if not facts["exists"]:
         return facts, [_missing(location)]
@@ -52,7 +55,7 @@ async def examine(location: LedgerLocation) -> tuple[Facts, list[Finding]]:
     try:
         facts |= diagnose.read_facts(path)
         if facts["schema"]["version"] >= facts["schema"]["newest"]:
-            findings += _check_calls(await diagnose.read_open_work(location.url), facts)
+            findings += _check_calls(await diagnose.read_open_work(location.url), facts, settings)
     except CallslipError as error:
         findings.append(_unreadable(error))
     return facts, findings + _check_schema(facts)
@@ -135,7 +138,7 @@ def _check_schema(facts: Facts) -> list[Finding]:
     return findings
 
 
-def _check_calls(work: OpenWork, facts: Facts) -> list[Finding]:
+def _check_calls(work: OpenWork, facts: Facts, settings: Settings) -> list[Finding]:
     queues = Queues([record for record in work.calls if record.client], work.failed_commands, work.workers, work.now)
     facts["open"] = [_call_facts(record, work) for record in work.calls]
     facts["approvals"] = [_approval_facts(record) for record in work.approvals]
@@ -144,7 +147,7 @@ def _check_calls(work: OpenWork, facts: Facts) -> list[Finding]:
     is_read_only = facts["access"] == "read only"
     findings = [_dead_owner(record, work, is_read_only) for record in work.calls if not _is_alive(record, work)]
     findings += [_pending_approval(record, work.now) for record in work.approvals]
-    return findings + check_commands(queues, Settings())
+    return findings + check_commands(queues, settings)
 
 
 def _call_facts(record: CallRecord, work: OpenWork) -> Facts:

@@ -12,14 +12,16 @@ import socket
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import click
 import msgspec
 
+from callslip.api.commands import MAX_COMMAND_TIMEOUT_S
 from callslip.cli import exit_status
 from callslip.cli.options import db_option, json_option, selected_location, wants_json
 from callslip.cli.terminal import tables
+from callslip.cli.terminal.formatting import Seconds
 from callslip.client.location import LedgerLocation, data_folder
 from callslip.client.server_file import RunningServer, running_server, server_file
 from callslip.errors import InvalidInputError, StoreError
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from callslip.settings import Limits
 
 PORT = 7890
+MAX_QUEUE_LIMIT = 1_000_000
 SHUTDOWN_S = 3
 """The time that running requests have to finish. Streams end at once, and their clients reconnect."""
 UNSENT_BYTES = 128 * 2**10
@@ -40,6 +43,19 @@ WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 STATUS = {signal.SIGINT: exit_status.INTERRUPTED, signal.SIGTERM: exit_status.TERMINATED}
 if hasattr(signal, "SIGHUP"):
     STATUS[signal.SIGHUP] = exit_status.TERMINATED
+
+
+DEFAULTS = Settings()
+
+
+class LedgerSettings(TypedDict):
+    """The settings of the ledger that `callslip serve` has options for, by the names of `Settings`."""
+
+    command_timeout: float
+    queue_limit: int
+    queue_overflow: Literal["refuse", "expire_oldest"]
+    completed_window: float
+    requires_validation: tuple[str, ...]
 
 
 @click.command()
@@ -60,6 +76,34 @@ if hasattr(signal, "SIGHUP"):
     "--open/--no-browser", "opens_browser", default=False, help="Open the web UI in a browser. [default: --no-browser]"
 )
 @click.option(
+    "--command-timeout",
+    metavar="SECONDS",
+    type=Seconds(above_zero=True, maximum=MAX_COMMAND_TIMEOUT_S),
+    default=DEFAULTS.command_timeout,
+    help=f"When a command without its own timeout expires. [default: {DEFAULTS.command_timeout:g}]",
+)
+@click.option(
+    "--queue-limit",
+    type=click.IntRange(1, MAX_QUEUE_LIMIT),
+    default=DEFAULTS.queue_limit,
+    show_default=True,
+    help="How many commands may be pending in one queue.",
+)
+@click.option(
+    "--queue-overflow",
+    type=click.Choice(["refuse", "expire_oldest"]),
+    default=DEFAULTS.queue_overflow,
+    show_default=True,
+    help="In a full queue, refuse a new command, or expire the oldest pending one.",
+)
+@click.option(
+    "--completed-window",
+    metavar="SECONDS",
+    type=Seconds(maximum=MAX_COMMAND_TIMEOUT_S),
+    default=DEFAULTS.completed_window,
+    help=f"How long lists show completed commands. [default: {DEFAULTS.completed_window:g}]",
+)
+@click.option(
     "--requires-validation",
     multiple=True,
     metavar="TOOL",
@@ -74,13 +118,16 @@ def serve(
     origins: tuple[str, ...],
     hosts: tuple[str, ...],
     opens_browser: bool,
-    requires_validation: tuple[str, ...],
+    **ledger_settings: Unpack[LedgerSettings],
 ) -> int:
     """Start the web UI and API server.
 
     Prints the URL with the token on stderr, and with --json one line on stdout when it is ready. The token is created
     at the first start and stored in a file that only you can read. It gives full access; `callslip admin token create`
     creates tokens with fewer rights.
+
+    The options for commands apply to commands that are submitted and listed through this server: over HTTP, MCP and
+    `callslip --server`.
     """
     import asyncio
 
@@ -93,11 +140,10 @@ def serve(
     with open_socket(host, port) as listener:
         name, bound_port = WILDCARD_HOSTS.get(host, host), listener.getsockname()[1]
         url = f"http://[{name}]:{bound_port}" if ":" in name else f"http://{name}:{bound_port}"
-        ledger_settings = Settings(requires_validation=requires_validation)
-        info = ServerInfo(location, url, secret, opens_browser, settings=ledger_settings)
-        settings = {"host": host, "allow_hosts": hosts, "allow_origins": origins}
+        info = ServerInfo(location, url, secret, opens_browser, Settings(**ledger_settings))
+        options = {"host": host, "allow_hosts": hosts, "allow_origins": origins}
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_serve(info, listener, settings))
+            return runner.run(_serve(info, listener, options))
 
 
 @dataclass(frozen=True)
@@ -108,7 +154,7 @@ class ServerInfo:
     url: str
     token: str = field(repr=False)
     opens_browser: bool
-    settings: Settings = field(default=Settings(), kw_only=True)
+    settings: Settings = field(default=DEFAULTS)
 
     @property
     def page(self) -> str:
@@ -202,7 +248,7 @@ def loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-async def _serve(info: ServerInfo, listener: socket.socket, settings: dict[str, Any]) -> int:
+async def _serve(info: ServerInfo, listener: socket.socket, options: dict[str, Any]) -> int:
     from callslip import http
     from callslip.api.ledger import open_ledger
     from callslip.http.browser_guard import quiet_access_log
@@ -210,7 +256,7 @@ async def _serve(info: ServerInfo, listener: socket.socket, settings: dict[str, 
 
     quiet_access_log()
     async with await open_ledger(info.location.url, info.settings) as ledger:
-        app = http.standalone(ledger, info.token, mcp_app=http_app, **settings)
+        app = http.standalone(ledger, info.token, mcp_app=http_app, **options)
         server = create_server(app, ledger, info)
         await server.serve(sockets=[listener])
     return next((STATUS[number] for number in server.stop_signals), exit_status.OK)
@@ -294,7 +340,7 @@ def _register(info: ServerInfo) -> Generator[None]:
         tables.print_status(f"another server runs for this ledger at {other.url}; other commands use that one")
         yield
         return
-    entry = RunningServer(info.url, os.getpid(), new_owner())
+    entry = RunningServer(info.url, os.getpid(), new_owner(), info.settings)
     try:
         _write(path, msgspec.json.encode(entry))
     except OSError as error:

@@ -15,12 +15,13 @@ from callslip.model.display import call_state_name, parse_time, pluralize
 
 
 class Seconds(click.ParamType[float]):
-    """A finite number of seconds: at least 0, or above 0."""
+    """A finite number of seconds: at least 0, or above 0, and at most a maximum."""
 
     name = "seconds"
 
-    def __init__(self, *, above_zero: bool = False) -> None:
+    def __init__(self, *, above_zero: bool = False, maximum: float = math.inf) -> None:
         self._above_zero = above_zero
+        self._maximum = maximum
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
@@ -30,6 +31,8 @@ class Seconds(click.ParamType[float]):
             self.fail(f"must be a finite number of seconds, got {value}", param, ctx)
         if number < 0 or (self._above_zero and not number):
             self.fail(f"must be {'above' if self._above_zero else 'at least'} 0 seconds, got {value}", param, ctx)
+        if number > self._maximum:
+            self.fail(f"must be at most {self._maximum:.0f} seconds, got {value}", param, ctx)
         return number
 
 
