@@ -66,6 +66,7 @@ FORMATS: dict[str, Format] = {
             name="events",
             about="the log itself, one event per line",
             decoder=".events.decode:EventsDecoder",
+            is_message=".events.decode:is_event",
         ),
         Format(
             name="acp",

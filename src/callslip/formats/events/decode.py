@@ -22,6 +22,15 @@ from callslip.model.names import SOURCE_LEDGER
 FORMAT = "events"
 
 
+def is_event(message: Any) -> bool:
+    """Return whether a message is an event of a log, which may itself contain a message that was not understood."""
+    try:
+        read_event(message)
+    except InvalidInputError:
+        return False
+    return True
+
+
 class EventsDecoder:
     """The log of one session, event by event, or documents with a list of `events`."""
 
