@@ -100,10 +100,10 @@ class Steps:
     def begins_with(self, entry: Shown) -> bool:
         """Add the next entry and return whether a step begins before it."""
         is_call = isinstance(entry, ToolCall)
-        is_named = not is_call and entry.names_message and entry.message_id != self.name
-        begins = self.number < 0 or is_named or (not is_call and (self.called or type(entry) in self._kinds))
-        if not is_call and entry.names_message:
-            self.name = entry.message_id
+        name = _stored_id(entry) or self.name
+        is_next = not is_call and (self.called or type(entry) in self._kinds or name != self.name)
+        begins = self.number < 0 or is_next
+        self.name = name
         if begins:
             self.number, self.called, self._kinds = self.number + 1, False, set()
         self.called = self.called or is_call
@@ -120,7 +120,7 @@ def _agent_message(entries: list[Shown], requests: dict[str, PermissionRequest],
             parts.append(StepStart())
         parts.append(_part(entry, steps.number))
     identity = steps.name or agent_message_id(first)
-    named = [entry for entry in entries if not isinstance(entry, ToolCall) and _has_name(entry, steps.name)] or entries
+    named = [entry for entry in entries if steps.name and _stored_id(entry) == steps.name] or entries
     content = "".join(entry.content for entry in named if isinstance(entry, Spoken))
     notes: list[Note] = [annotation.note for annotation in call_notes(entries, requests)]
     is_open_entry = [is_open(entry) if isinstance(entry, ToolCall) else entry.streaming for entry in entries]
@@ -129,8 +129,9 @@ def _agent_message(entries: list[Shown], requests: dict[str, PermissionRequest],
     return Message(identity, "assistant", _time(named[0]), content, parts, notes)
 
 
-def _has_name(entry: Spoken | Thought, name: str) -> bool:
-    return entry.names_message and entry.message_id == name
+def _stored_id(entry: Shown) -> str:
+    """Return the id of the stored message that an entry closes, "" if there is none."""
+    return entry.message_id if not isinstance(entry, ToolCall) and entry.names_message else ""
 
 
 def _part(entry: Shown, step: int) -> Part:
@@ -152,7 +153,7 @@ def call_notes(entries: Iterable[Entry], requests: dict[str, PermissionRequest])
 
 
 def _user_message(entry: Spoken) -> Message:
-    identity = entry.message_id if entry.names_message else f"msg-{entry.id}"
+    identity = _stored_id(entry) or f"msg-{entry.id}"
     parts: list[Part] = [Text(entry.content)] if entry.content else []
     note = MessageNote(identity, True)
     # Invalid files are left out: the client would refuse all of them.

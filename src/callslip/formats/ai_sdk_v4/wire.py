@@ -235,7 +235,7 @@ def fields_of(value: Any) -> Mapping[str, Any]:
         return cast("Mapping[str, Any]", value)
     if value is None or isinstance(value, VALUES):
         return {}
-    if callable(getattr(value, "keys", None)):  # Rows of sqlite3 and of asyncpg are no mappings.
+    if callable(getattr(value, "keys", None)) and hasattr(value, "__getitem__"):  # A row of sqlite3 or asyncpg.
         return cast("dict[str, Any]", dict(value))
     return Attributes(value)
 
