@@ -265,7 +265,7 @@ INSERT OR REPLACE INTO aliases (session, id, ns, call) VALUES (?, ?, ?, ?);
 -- name: approvals
 {approvals}
 WHERE (?1 = '' OR s.name = ?1) AND (?2 = '' OR state = ?2) AND a.id >= ?3 AND a.id < ?4
-ORDER BY a.created_at, a.id LIMIT ?5;
+ORDER BY a.created_at, a.session, a.entry LIMIT ?5;
 
 -- name: approvals_due
 {approvals}
