@@ -105,6 +105,7 @@ def test_messages_of_a_protocol_without_events_are_understood() -> None:
     call: Any = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "ls", "arguments": {}}}
     listed = {"jsonrpc": "2.0", "id": 3, "method": "tools/list"}
     answer: Any = {"jsonrpc": "2.0", "id": 3, "result": {"tools": []}}
+    assert is_understood("events", Conversations("events", str).read({"type": "raw", "body": 1, "seq": 1}))
     for format, expected in {"mcp": [True] * 4, "acp": [True, False, False, False]}.items():
         reader = Conversations(format, str)
         messages = (handshake, call, listed, answer)

@@ -22,10 +22,10 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 
     `decoder` is called with `chunks` (how texts are streamed, None for the default of the format) and `started` (the
     time in ms since the epoch that the times of messages are relative to, 0 if unknown). `splitter` is for formats with
-    several conversations in one connection. `is_message` returns whether a part of the splitter is a message of the
-    protocol; most messages of a protocol have no events. `read_as` is the format that a file is detected as, if it has
-    the same decoder. The messages of a `plain` format are texts; `ended` is the message for its decoder at the end of a
-    stream of texts.
+    several conversations in one connection. `is_message` returns whether a message, or a part of the splitter, belongs
+    to the format; most messages of a protocol have no events but `raw`. `read_as` is the format that a file is detected
+    as, if it has the same decoder. The messages of a `plain` format are texts; `ended` is the message for its decoder
+    at the end of a stream of texts.
 
     With `has_validation` the decoder also takes `requires_validation`, as calls do not tell whether a user must accept
     them. The times in `stored_messages` are kept, also in a live stream. `plain_object` makes JSON of an object that is
@@ -66,7 +66,7 @@ FORMATS: dict[str, Format] = {
             name="events",
             about="the log itself, one event per line",
             decoder=".events.decode:EventsDecoder",
-            is_message=".events.decode:is_event",
+            is_message=".events.decode:is_raw_event",
         ),
         Format(
             name="acp",
@@ -189,7 +189,7 @@ def readable() -> list[str]:
 
 
 def is_protocol_message(name: str, part: Any) -> bool:
-    """Return whether a part of a format's splitter is a message of its protocol, even if it has no events."""
+    """Return whether a message, or a part of the splitter, belongs to a format even if its only event is `raw`."""
     path = find(name).is_message
     return bool(path) and _load(path)(part)
 
