@@ -133,7 +133,7 @@ def serve(
     with open_socket(host, port) as listener:
         name, bound_port = WILDCARD_HOSTS.get(host, host), listener.getsockname()[1]
         url = f"http://[{name}]:{bound_port}" if ":" in name else f"http://{name}:{bound_port}"
-        info = ServerInfo(location, url, secret, opens_browser, Settings(**command_settings))
+        info = ServerInfo(location, url, secret, opens_browser, settings=Settings(**command_settings))
         options = {"host": host, "allow_hosts": hosts, "allow_origins": origins}
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(_serve(info, listener, options))
@@ -147,7 +147,7 @@ class ServerInfo:
     url: str
     token: str = field(repr=False)
     opens_browser: bool
-    settings: Settings = field(default=DEFAULTS)
+    settings: Settings = field(default=DEFAULTS, kw_only=True)
 
     @property
     def page(self) -> str:
