@@ -1665,6 +1665,7 @@ CLIENT_VIEWS = (
         (
             "tests/web/test_session_views.py::test_a_page_of_executions_is_the_same_live_and_after_a_reload",
             "tests/web/test_session_views.py::test_an_execution_id_is_found_by_its_message",
+            "tests/web/test_session_views.py::test_a_replay_repeats_no_text",
         ),
     ),
     R(

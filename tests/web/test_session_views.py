@@ -130,6 +130,14 @@ def test_a_replay_of_an_older_state_moves_no_command_back(shell: stream_checks.C
     assert [one["toolStatus"] for one in answer["messages"][2]] == ["completed", "queued"]
 
 
+def test_a_replay_repeats_no_text(timeline: stream_checks.Client) -> None:
+    """JS2: a thought begins with its first delta, also if the loaded history has some of it."""
+    history = [{"type": "thought", "seq": 2, "content": "hm"}]
+    events = [{"type": "thought_delta", "seq": 2, "delta": text} for text in ("hm", " so")]
+    (answer,) = timeline.ask([{"loaded": history, "chunks": events, "at": [0, 1, 2]}])
+    assert [items[0]["content"] for items in answer["messages"]] == ["hm", "hm", "hm so"]
+
+
 def test_the_same_id_in_two_messages_is_two_commands(shell: stream_checks.Client) -> None:
     """JS1: `cmd-0-0` of each turn is found by its message."""
     part = {**command_event("tool", 0), "toolStatus": "completed", "content": "a", "isError": False}

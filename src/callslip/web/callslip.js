@@ -383,6 +383,7 @@ export class Timeline {
     this.items = /** @type {Map<number, import("./callslip.d.ts").TimelineItem>} */ (new Map());
     this.executionsById = /** @type {Map<string, import("./callslip.d.ts").Execution>} */ (new Map());
     this.userMessages = /** @type {number[]} */ ([]);
+    this.begunTexts = /** @type {Set<number>} */ (new Set());
   }
 
   /**
@@ -404,8 +405,10 @@ export class Timeline {
     }
   }
 
-  /** Do nothing. Every event has the `seq` of its item, so a stream can be read again from its start. */
-  begin() {}
+  /** Begin to read a stream, which replays its items from the start. Call it for every connection. */
+  begin() {
+    this.begunTexts.clear();
+  }
 
   /**
    * Apply an event of a live stream and return the item that it changed.
@@ -473,12 +476,13 @@ export class Timeline {
   addText(item) {
     if (item.type === "user_message" && !this.items.has(item.seq)) this.userMessages.push(item.seq);
     this.items.set(item.seq, item);
+    this.begunTexts.add(item.seq);
     return item;
   }
 
   /** @param {{type: "text_delta" | "thought_delta", seq: number, delta: string}} event */
   appendText({ type, seq, delta }) {
-    const item = this.items.get(seq);
+    const item = this.begunTexts.has(seq) ? this.items.get(seq) : undefined;
     if (item && item.type !== "execution") return Object.assign(item, { content: item.content + delta });
     return this.addText({ type: type === "text_delta" ? "assistant_message" : "thought", seq, content: delta });
   }
