@@ -107,7 +107,7 @@ def test_filter_text_is_parsed_into_terms(page: Client) -> None:
     assert [term["word"] for term in terms][:2] == ['tool:bash,"my tool"', "-status:open"]
 
 
-FILTERED_IDS = [
+FILTERED_IDS: list[tuple[str, list[int]]] = [
     ("", [1, 2, 3, 4, 5, 6, 7, 8]),
     ("tool:bash", [4, 5]),
     ("tool:BASH,read", [4, 5, 6]),

@@ -8,7 +8,8 @@ import { firstLine, Fold, Time } from "./message.js";
 import { errorText, isErrorPrinted } from "./outcome.js";
 import { Output, Preview } from "./output.js";
 import { classes, html, useEffect, useState } from "./ui.js";
-import { rowState, sampledEntries } from "./row_state.js";
+import { result } from "./matches.js";
+import { peekEntry, rowState, sampledEntries } from "./row_state.js";
 import { cancel, commands, pageUrl, readError, seq, sessionName } from "./state.js";
 import { APPROVAL_STATES, describeState } from "./states.js";
 import { formatElapsed, formatTime } from "./time.js";
@@ -107,11 +108,16 @@ function Facts({ entry }) {
 }
 
 
+/** Return the loaded request of an approval. @param {string} approval */
+function findRequest(approval) {
+  const isRequest = (/** @type {any} */ entry) => entry?.type === "permission_request" && entry.requestId === approval;
+  return sampledEntries.value.find(isRequest) ?? (result.value?.ids ?? []).map(peekEntry).find(isRequest);
+}
+
 /** @param {{entry: any}} props */
 function Approval({ entry }) {
   if (!entry.approval) return null;
-  const request = sampledEntries.value.find(
-    ({ type, requestId }) => type === "permission_request" && requestId === entry.approval);
+  const request = findRequest(entry.approval);
   if (!request || (request.state ?? "pending") === "pending") {
     if (entry.status !== "awaiting_approval") return null;
     const place = request?.answerAt;
