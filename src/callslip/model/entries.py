@@ -53,7 +53,8 @@ class Thought(Entry, tag="thought", kw_only=True):
 class ToolCall(Entry, tag="tool_call", kw_only=True):
     """A call. `toolCallId` is its id for foreign clients, `callId` its id in the ledger. RULES 3, 4.
 
-    `end` is the seq of the event that ended it, `late` that of the newest event after the end.
+    `end` is the seq of the event that ended it, `late` that of the newest event after the end. `cutBytes` is how much
+    of the output was left out when the tool ran; it is not stored.
     """
 
     call_id: str
@@ -75,6 +76,7 @@ class ToolCall(Entry, tag="tool_call", kw_only=True):
     exit_status: Any = None
     truncated: bool = False
     blob: Blob | None = None
+    cut_bytes: int = 0
     scope: str = "turn"
     iteration: int = -1
     index: int = -1

@@ -2,6 +2,7 @@
 
 import { inert } from "./ansi.js";
 import { frames } from "./callslip.js";
+import { formatBytes } from "./full_output.js";
 import { cliCommand, Copy, curlCommand, callLink, shorten } from "./copy.js";
 import { JsonTree, oneLine } from "./jsontree.js";
 import { firstLine, Fold, Time } from "./message.js";
@@ -99,7 +100,8 @@ function Facts({ entry }) {
     client && html`For <b dir="auto">${inert(client)}</b>`,
     (entry.attempt > 1 || (isDetached && entry.attempt > 0)) && `Attempt ${entry.attempt}`,
     entry.worker && html`Worker <span dir="auto">${inert(entry.worker)}</span>`,
-    entry.truncated && html`<span class="warn">Truncated</span>`,
+    entry.cutBytes > 0 && html`<span class="warn">${formatBytes(entry.cutBytes)} cut</span>`,
+    entry.truncated && !entry.blob && html`<span class="warn">Truncated</span>`,
     entry.late && html`<span class="warn">Late event</span>`,
   ].filter(Boolean);
   if (!facts.length) return null;
