@@ -13,7 +13,7 @@ import { result } from "./matches.js";
 import { peekEntry, rowState, sampledEntries } from "./row_state.js";
 import { cancel, commands, pageUrl, readError, seq, sessionName } from "./state.js";
 import { APPROVAL_STATES, describeState } from "./states.js";
-import { formatElapsed, formatTime } from "./time.js";
+import { formatElapsed, formatTime, stoppedAt } from "./time.js";
 
 // Input
 
@@ -236,9 +236,12 @@ const Body = ({ entry, live }) => html`
  */
 function Duration({ entry, live }) {
   const { isOpen } = describeState(entry.status);
-  const from = entry.startedAt || entry.at;
-  const duration = isOpen ? live && formatElapsed(from) : entry.endedAt && formatElapsed(from, entry.endedAt);
-  return duration ? html`<span class="duration" title=${isOpen ? "Elapsed" : "Duration"}>${duration}</span>` : null;
+  const { at, startedAt, endedAt } = entry;
+  // A call that never started has no duration, and an imported one without times of its own has two equal times.
+  const hasDuration = startedAt && endedAt > startedAt;
+  const duration = isOpen ? live && formatElapsed(startedAt || at) : hasDuration && formatElapsed(startedAt, endedAt);
+  const title = !isOpen ? "Duration" : stoppedAt.value ? "Elapsed when the connection was lost" : "Elapsed";
+  return duration ? html`<span class="duration" title=${title}>${duration}</span>` : null;
 }
 
 /** The error and the reason of a call, for a closed card. @param {{entry: any}} props */

@@ -5,7 +5,7 @@ import { Steps, planProgress } from "./message.js";
 import { filterText, result } from "./matches.js";
 import { classes, html, signal, useEffect, useMemo, useState } from "./ui.js";
 import { peekEntry, rowState, sampledEntries } from "./row_state.js";
-import { go, info, loaded, pageUrl, past, route, sessionName } from "./state.js";
+import { go, info, loaded, pageUrl, past, pendingHere, route, sessionName } from "./state.js";
 import Timeline from "./timeline.js";
 
 // Optional modules: if one of them fails to load, the session can still be read.
@@ -41,9 +41,18 @@ const TURN_RESULTS = /** @type {Record<string, string>} */ ({
   max_tokens: "Token limit reached", max_turn_requests: "Request limit reached", refusal: "Refused",
 });
 
-/** Whether a turn is running, or how the last one ended. */
+/** Whether the agent waits for an approval, now or at the shown moment. */
+const isWaiting = () =>
+  past.value
+    ? past.value.entries.some((/** @type {any} */ entry) => entry.type === "permission_request" && !entry.state)
+    : pendingHere.value.length > 0;
+
+/** Whether a turn is running or waits, or how the last one ended. */
 function TurnStatus() {
   const { turn, lastTurn, lastReason } = sessionInfo();
+  if (turn && isWaiting()) {
+    return html`<span class="state is-awaiting_approval"><span aria-hidden="true">?</span> Waiting for approval</span>`;
+  }
   if (turn) return html`<span class="state is-running"><span aria-hidden="true">●</span> Running</span>`;
   if (!lastTurn) return html`<span>No turns yet</span>`;
   return html`<span>Last turn: ${TURN_RESULTS[lastReason ?? ""] ?? inert(lastReason || "Ended")}</span>`;

@@ -35,6 +35,13 @@ export const commands = rowsSignal();
 /** The pending requests that can be answered on this page. @type {import("./ui.js").ReadonlySignal<Row[]>} */
 export const answerableRequests = computed(() => [...inbox.value.values()].filter((row) => !row.answerAt));
 
+/**
+ * The pending requests of the shown session, also those that are answered in another program.
+ * @type {import("./ui.js").ReadonlySignal<Row[]>}
+ */
+export const pendingHere = computed(() =>
+  [...inbox.value.values()].filter((row) => row.session === sessionName.value));
+
 /** Requests that were answered while the page was open, with the decision, its author and its time. */
 export const answeredRequests = rowsSignal();
 

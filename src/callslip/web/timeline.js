@@ -6,7 +6,7 @@ import { filterStatus, filterText, loadOlderMatches, olderMatchesStatus, result 
 import { Message, Meta, Mode, Plan, Thought, Unknown } from "./message.js";
 import { ScrollAnchor } from "./scroll_anchor.js";
 import { entryIds, loadOlder, olderStatus, promptsSent, readEntry, rowState } from "./row_state.js";
-import { hasOlder, info, loaded, past, selectedId } from "./state.js";
+import { hasOlder, info, loaded, past, pendingHere, selectedId } from "./state.js";
 
 const Request = lazy(() => import("./request.js"));
 
@@ -139,7 +139,8 @@ function EmptyTimeline({ count, filtered }) {
   if (filtered) {
     return html`<p class="nothing" role="status">No matching entries. Clear the filter to see all.</p>`;
   }
-  const text = info.value.turn ? "The agent is running. No activity yet." : "No activity yet.";
+  const isRunning = info.value.turn && !pendingHere.value.length;
+  const text = isRunning ? "The agent is running. No activity yet." : "No activity yet.";
   return html`<p class="nothing">${text}</p>`;
 }
 

@@ -38,7 +38,7 @@ function describeCall(bar, now) {
 }
 
 /** @param {Bar} bar @param {number} now */
-const barTimes = (bar, now) => describeBar(bar, now, formatDuration) || "0ms";
+const barTimes = (bar, now) => describeBar(bar, now, formatDuration) || "No duration recorded";
 
 /**
  * Return the time until which open calls are drawn: the current time, or the shown past moment.
