@@ -135,8 +135,8 @@ async def test_an_extended_result_is_that_of_a_new_one(ledger: LocalLedger) -> N
         assert isinstance(started[0], ev.CallProposed)
         open_calls.append(started[0].call)
         if step % 3 == 1:
-            asked = ev.ApprovalRequested(call=open_calls[-1], approval=f"appr_{step:012d}")
-            await session.append(asked)
+            request = ev.ApprovalRequested(call=open_calls[-1], approval=f"appr_{step:012d}")
+            await session.append(request)
         await add_calls(ledger, "s", step * 10, 3)
         if step % 2:
             await project(ledger.log.store, "s")

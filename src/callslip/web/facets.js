@@ -114,9 +114,9 @@ function ChoiceButton({ field, choice, onToggle }) {
   const name = state ? state.label : inert(value) || "None";
   return html`<button type="button" class=${classes("facet-choice", state && `is-${value}`, !count && "none")}
     aria-pressed=${String(on)}
-    aria-label=${`${name}, ${count} ${count === 1 ? "call" : "calls"}`} onClick=${() => onToggle(field, value)}>
+    aria-label=${`${name}, ${count.toLocaleString("en")} ${count === 1 ? "call" : "calls"}`} onClick=${() => onToggle(field, value)}>
     ${state && html`<span class="facet-glyph" aria-hidden="true">${state.glyph}</span>`}
-    <span class="facet-name" dir="auto">${name}</span> <span class="facet-count">${count}</span></button>`;
+    <span class="facet-name" dir="auto">${name}</span> <span class="facet-count">${count.toLocaleString("en")}</span></button>`;
 }
 
 /** @param {{facets: Facet[], onToggle: (field: string, value: string) => void}} props */

@@ -17,7 +17,7 @@ const ticks = signal(Date.now(), {
 export const stoppedAt = signal(0);
 
 /**
- * Stop the clock, or let it run. Without a connection the page does not know what has ended, so no time may go on.
+ * Stop the clock, or let it run. Without a connection the page does not know what has ended, so no time may advance.
  * @param {boolean} isStopped
  */
 export function stopClock(isStopped) {
