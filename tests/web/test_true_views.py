@@ -27,8 +27,8 @@ def test_filter_and_counts_cover_calls_that_are_not_loaded(site: Server) -> None
         event("call.completed", f"c{number}", toolName="grep" if number % 500 == 3 else "ls", title=f"step {number}")
         for number in range(CALLS)
     ]
-    seq = site.append("long", *events)
-    tab = site.window().tab("/s/long")
+    seq = site.append("not-loaded", *events)
+    tab = site.window().tab("/s/not-loaded")
     tab.wait_for_seq(seq)
     page = tab.page
     expect(page.locator(".session-facts")).to_contain_text("1,300 calls")
@@ -37,7 +37,7 @@ def test_filter_and_counts_cover_calls_that_are_not_loaded(site: Server) -> None
     expect(page.locator(".row .call-title")).to_have_text(["step 3", "step 503", "step 1003"])
     page.get_by_role("button", name="Facets").click()
     expect(page.get_by_role("button", name="ls, 1,297 calls")).to_be_visible()
-    site.append("long", event("call.started", "new", toolName="grep", title="a new one"))
+    site.append("not-loaded", event("call.started", "new", toolName="grep", title="a new one"))
     expect(page.locator(".row .call-title")).to_have_text(["step 3", "step 503", "step 1003", "a new one"])
     expect(page.locator(".filter-left")).to_have_text("4 of 1,301 entries")
     tab.reload()
