@@ -20,6 +20,7 @@ from callslip.errors import CursorExpiredError, InvalidInputError
 from callslip.formats import registry
 from callslip.http import schemas, sse, streams
 from callslip.http.request import Endpoint, RequestContext, Route, json_response
+from callslip.ledger.aio import race
 from callslip.ledger.checkpoint import ALL
 from callslip.model import codec
 from callslip.model.records import SessionRecord
@@ -179,7 +180,7 @@ class FilterQuery(msgspec.Struct, kw_only=True):
 async def entries(context: RequestContext) -> Response:
     """Filter the entries of a session. The counts are of the whole session, not of the page."""
     query = context.query(FilterQuery)
-    found = await filter_entries(
+    work = filter_entries(
         context.ledger.log,
         context.path_params["session"],
         query.q,
@@ -188,6 +189,9 @@ async def entries(context: RequestContext) -> Response:
         at=query.at,
         access=context.access,
     )
+    found = await race(work, context.wait_disconnected())  # The page aborts it when the user continues to type.
+    if found is None:
+        return Response(None, 204)
     facets = {
         facet: [schemas.FacetValue(value=value, count=count) for value, count in values.items()]
         for facet, values in found.facets.items()

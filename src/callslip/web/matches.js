@@ -52,8 +52,13 @@ export function computeResult(entries, typed, key) {
   /** @type {Record<string, number>} */
   const calls = {};
   for (const { type, status: state } of entries) if (type === "tool_call") calls[state] = (calls[state] ?? 0) + 1;
-  const facets = Object.fromEntries(countFacets(groupEntries(entries), terms));
-  return { key, ids, matched: ids?.length ?? entries.length, total: entries.length, calls, facets, cursor: "" };
+  const matched = ids?.length ?? entries.length;
+  return {
+    key, ids, matched, total: entries.length, calls, cursor: "",
+    get facets() { // Counted only if they are shown.
+      return Object.fromEntries(countFacets(groupEntries(entries), terms));
+    },
+  };
 }
 
 /** @param {string} typed @param {number} limit @param {string} [cursor] */

@@ -221,7 +221,7 @@ const errorDetail = (body, response) => body?.detail ?? `HTTP status ${response.
 /** Return the server's error message. @param {Response} response */
 export const readError = async (response) => errorDetail(await response.json().catch(() => null), response);
 
-const UNREACHABLE = "The server cannot be reached. Nothing was sent. Try again when the connection is back.";
+const UNREACHABLE = "The server cannot be reached. Try again when the connection is back.";
 
 /**
  * Fetch, with a readable error if there is no connection: that of the browser says only "Failed to fetch".
