@@ -190,6 +190,15 @@ CALLS = (
             "tests/http/test_answer_places.py::test_no_interface_answers_a_request_of_an_external_agent",
         ),
     ),
+    R(
+        "C16",
+        "Filters, counts and search cover the whole session. What a view cannot know, it does not claim.",
+        (
+            "tests/api/test_entry_filter.py::test_a_filter_covers_all_calls_of_a_long_session",
+            "tests/web/test_true_views.py::test_filter_and_counts_cover_calls_that_are_not_loaded",
+            "tests/web/test_true_views.py::test_page_without_its_server_claims_nothing",
+        ),
+    ),
 )
 
 SHELL = (
@@ -1701,8 +1710,57 @@ OWN_CODE = (
     ),
 )
 
+VIEWS = (
+    R(
+        "VIEW1",
+        "The server filters and counts all entries of a session; the page shows matches that it had not loaded.",
+        (
+            "tests/api/test_entry_filter.py::test_a_filter_covers_all_calls_of_a_long_session",
+            "tests/api/test_entry_filter.py::test_the_server_finds_what_the_page_finds_in_a_file",
+            "tests/web/test_true_views.py::test_filter_and_counts_cover_calls_that_are_not_loaded",
+        ),
+    ),
+    R(
+        "VIEW2",
+        "A filter is answered in pages, searches stored outputs, costs what has changed, and needs the right to read.",
+        (
+            "tests/api/test_entry_filter.py::test_matches_are_read_in_pages",
+            "tests/api/test_entry_filter.py::test_an_extended_result_is_that_of_a_new_one",
+            "tests/api/test_entry_filter.py::test_a_second_read_costs_what_has_changed",
+            "tests/api/test_entry_filter.py::test_outputs_outside_the_log_are_searched",
+            "tests/api/test_entry_filter.py::test_the_route_filters_what_the_caller_may_read",
+        ),
+    ),
+    R(
+        "VIEW3",
+        "A call has one output on the page, which ends where the tool ended. Binary output is named.",
+        (
+            "tests/web/test_true_views.py::test_output_ends_where_the_tool_ended",
+            "tests/web/test_full_output.py::test_a_call_has_one_output",
+            "tests/web/test_full_output.py::test_binary_output_is_recognized",
+        ),
+    ),
+    R(
+        "VIEW4",
+        "The size of what a tool cut from its output is shown, and copying takes all that is stored.",
+        (
+            "tests/agent/test_cut_output.py::test_a_call_says_how_much_of_its_output_was_cut",
+            "tests/web/test_true_views.py::test_output_ends_where_the_tool_ended",
+        ),
+    ),
+    R(
+        "VIEW5",
+        "A page without its server stops its clocks and explains errors; imported calls have no invented duration.",
+        (
+            "tests/web/test_true_views.py::test_page_without_its_server_claims_nothing",
+            "tests/web/test_true_views.py::test_output_ends_where_the_tool_ended",
+            "tests/ingest/test_import_times.py::test_an_event_without_a_time_has_that_of_the_event_before_it",
+        ),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
-    *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE),
+    *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS),
 )

@@ -108,6 +108,7 @@ CASES: dict[str, Case] = {
         "read",
         tuple(f"?follow=false&format={name}" for name in sorted({*registry.NATIVE_FORMATS, *registry.streamable()})),
     ),
+    "GET /v1/sessions/{session}/entries": Case("read", ("", "?q=type:call", "?at=1&limit=1", "?limit=0")),
     "GET /v1/sessions/{session}/prompt": Case("read"),
     "GET /v1/stream": Case("read", ("?session={session}", "?topic=sessions&session={session}")),
     "GET /v1/find": Case(

@@ -8,9 +8,8 @@ import { pathToFileURL } from "node:url";
 import { answerEach } from "./lines.mjs";
 
 const load = (name) => import(pathToFileURL(join(process.argv[2], name)));
-const { filterEntries, parseFilter } = await load("filters.js");
-const { groupEntries } = await load("filter_terms.js");
-const { countFacets, toggleValue } = await load("facets.js");
+const { filterEntries, groupEntries, parseFilter } = await load("filter_terms.js");
+const { countFacets, listFacets, toggleValue } = await load("facets.js");
 const { buildAxis, buildBands, buildBars, timeToX, describeBar, buildTicks, xToTime } = await load("axis.js");
 const { visibleWindow, zoomRange } = await load("zoom.js");
 const { formatDuration } = await load("time.js");
@@ -29,7 +28,8 @@ const ACTIONS = {
     return { alone: ids(alone), together: ids(entries.filter(filter)), left: ids(filterEntries(entries, filter)) };
   },
   facets: ({ entries, typed }) => {
-    const facets = countFacets(groupEntries(entries), parseFilter(typed).terms);
+    const { terms } = parseFilter(typed);
+    const facets = listFacets(Object.fromEntries(countFacets(groupEntries(entries), terms)), terms);
     const asLists = (choices) => choices.map(({ value, count, on }) => [value, count, on]);
     return Object.fromEntries(facets.map(({ field, choices }) => [field, asLists(choices)]));
   },

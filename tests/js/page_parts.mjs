@@ -10,6 +10,7 @@ const load = (name) => import(pathToFileURL(`${process.argv[2]}/${name}`));
 const { BACKGROUND, contrast, inert, isTerminal, parseTerminal, styleProperties } = await load("ansi.js");
 const { compare, countChanges, isDiff, parseDiff } = await load("diff.js");
 const { oneLine, parseJson, summary } = await load("jsontree.js");
+const { decodeTail, formatBytes, isBinary, knownOutput } = await load("full_output.js");
 const { Heights } = await load("heights.js");
 const { Markdown, isMarkdown } = await load("markdown.js");
 const { parse } = await load("markdown_parser.js");
@@ -57,6 +58,10 @@ const PARTS = {
   diff: ({ text }) => ({ is: isDiff(text), lines: parseDiff(text), tally: countChanges(parseDiff(text)) }),
   json: ({ value }) => ({ summary: summary(value), line: oneLine(value) }),
   parseJson: ({ text }) => parseJson(text) ?? null,
+  knownOutput: ({ entry, loaded }) => knownOutput(entry, loaded ?? undefined),
+  decodeTail: ({ bytes }) => decodeTail(Uint8Array.from(bytes)),
+  isBinary: ({ text }) => isBinary(text),
+  formatBytes: ({ count }) => formatBytes(count),
   rows,
 };
 

@@ -87,14 +87,15 @@ def check_copy_buttons(site: Server, ledger: Path) -> None:
 @in_browser
 def test_duration_of_an_open_call_ticks(site: Server) -> None:
     """The duration of a running call ticks, that of a completed one does not."""
-    completed = completed_call("done", "ls", output="a.txt", title="Done")
+    times = zip(completed_call("done", "ls", output="a.txt", title="Done"), (1000, 2000, 3500), strict=True)
+    completed = [{**one, "at": at} for one, at in times]
     seq = site.append("ticks", event("turn.started"), *completed, event("call.started", "runs", title="Runs"))
     window = site.window()
     window.context.clock.install()
     tab = window.tab("/s/ticks")
     tab.wait_for_seq(seq)
     first, second = tab.page.locator(".duration").all()
-    before = first.inner_text()
+    assert (before := first.inner_text()) == "1.5s"
     window.context.clock.run_for(75_000)
     tab.until(lambda: re.match(r"1m [1-5]\d|[2-9]m", second.inner_text()), "a longer duration")
     assert first.inner_text() == before

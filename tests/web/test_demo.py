@@ -28,7 +28,7 @@ ENDED_CALLS = (
     ("python3 -m tabnanny -v app", "completed", "'app/parser.py': Clean bill of health."),
     ("Look up msgspec", "completed", "requiresPython"),
     ("Edit app/parser.py", "completed", '"h": 3600'),
-    ("sh deploy.sh log", "completed", "full output: 178.9 kB"),
+    ("sh deploy.sh log", "completed", "request 6000: POST /parse 200"),
     ("sh deploy.sh health", "expired", "did not end within 2 s"),
     ("Build the package", "lost", "the process that ran this call ended"),
     ("✓ Restart app", "completed", "sh deploy.sh staging"),

@@ -107,38 +107,39 @@ def test_filter_text_is_parsed_into_terms(page: Client) -> None:
     assert [term["word"] for term in terms][:2] == ['tool:bash,"my tool"', "-status:open"]
 
 
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        ("", [1, 2, 3, 4, 5, 6, 7, 8]),
-        ("tool:bash", [4, 5]),
-        ("tool:BASH,read", [4, 5, 6]),
-        ("tool:mcp*", [6]),
-        ("status:failed", [6]),
-        ("status:open", [7]),
-        ("status:granted", [4, 5]),
-        ("kind:execute", [4, 5]),
-        ("type:message", [1, 8]),
-        ("type:user", [1]),
-        ("type:call -type:approval", [4, 6, 7]),
-        ("turn:2", [6, 7, 8]),
-        ("turn:t1 type:call", [4, 5]),
-        ("id:exec_bb", [6]),
-        ("id:cccc", [7]),
-        ("id:3", [3]),
-        (">5s", [4, 5, 7]),
-        ("<200ms", [6]),
-        (">=6s <=6s", [4, 5]),
-        ("BUILD", [1, 2, 4, 5, 8]),
-        ('"the build"', [1, 8]),
-        ('"delete it"', [4, 5]),
-        ("-build type:call", [6, 7]),
-        ("tool:bash status:failed", []),
-        ("colour:red", []),
-        ("tool:constructor", []),
-        (".*", []),
-    ],
-)
+FILTERED_IDS: list[tuple[str, list[int]]] = [
+    ("", [1, 2, 3, 4, 5, 6, 7, 8]),
+    ("tool:bash", [4, 5]),
+    ("tool:BASH,read", [4, 5, 6]),
+    ("tool:mcp*", [6]),
+    ("status:failed", [6]),
+    ("status:open", [7]),
+    ("status:granted", [4, 5]),
+    ("kind:execute", [4, 5]),
+    ("type:message", [1, 8]),
+    ("type:user", [1]),
+    ("type:call -type:approval", [4, 6, 7]),
+    ("turn:2", [6, 7, 8]),
+    ("turn:t1 type:call", [4, 5]),
+    ("id:exec_bb", [6]),
+    ("id:cccc", [7]),
+    ("id:3", [3]),
+    (">5s", [4, 5, 7]),
+    ("<200ms", [6]),
+    (">=6s <=6s", [4, 5]),
+    ("BUILD", [1, 2, 4, 5, 8]),
+    ('"the build"', [1, 8]),
+    ('"delete it"', [4, 5]),
+    ("-build type:call", [6, 7]),
+    ("tool:bash status:failed", []),
+    ("colour:red", []),
+    ("tool:constructor", []),
+    (".*", []),
+]
+"""Filters, and the ids of the entries that match. The server must find the same ones."""
+
+
+@pytest.mark.parametrize(("typed", "expected"), FILTERED_IDS)
 def test_filter_returns_matching_entries(page: Client, typed: str, expected: list[int]) -> None:
     """A call and its approval request match together."""
     assert filter_entries(page, typed)[1] == expected

@@ -84,6 +84,7 @@ def open_page(site: Server, session: str, *look: Any) -> Tab:
     tab.page.add_style_tag(url=f"{site.url}/web/shared.css")
     tab.page.evaluate("async (at) => (await import('/web/state.js')).showPast(at)", site.seq(session))
     tab.page.get_by_text("At event").wait_for()
+    tab.page.evaluate("async () => ((await import('/web/state.js')).hasServer.value = false)")
     return tab
 
 
@@ -179,7 +180,7 @@ def test_file_needs_no_server(site: Server, sessions: Sessions, tmp_path: Path) 
     session = sessions("states")
     file = wait_for_rows(open_file(site, download_export(site, session, tmp_path), "light", 1280, TALL_PX))
     open_all(file)
-    assert "Truncated. Full output: 108.0 kB." in file.text()
+    assert "The beginning of 108.0 kB. This file does not contain the rest." in file.text()
     assert "Not answered yet at this point." in file.text()
     assert not file.page.locator("a:visible, textarea:visible, input:visible:not(.filter-input)").count()
     before = len(file.requests)

@@ -52,10 +52,17 @@ def _end_call(call: Call, result: ShellResult, timeout: float | None) -> None:
     """Complete the call for exit status 0, fail it for any other or a signal, and expire it after the timeout."""
     output: Any = {"stdout": result.stdout, "stderr": result.stderr} if result.stderr else result.stdout
     status = result.exit_status if result.exit_status is not None else {"signal": result.signal}
+    cut_bytes = result.stdout_cut + result.stderr_cut
     if result.timed_out:
-        call.expire(f"the command did not end within {timeout:g} s and was stopped", output=output)
+        reason = f"the command did not end within {timeout:g} s and was stopped"
+        call.expire(reason, output=output, cut_bytes=cut_bytes)
     elif status == 0:
-        call.complete(output, exit_status=0)
+        call.complete(output, exit_status=0, cut_bytes=cut_bytes)
     else:
         why = f"exit status {status}" if isinstance(status, int) else f"ended by {result.signal or 'an unknown cause'}"
-        call.fail(reason="; ".join(filter(None, [why, result.problem])), output=output, exit_status=status)
+        call.fail(
+            reason="; ".join(filter(None, [why, result.problem])),
+            output=output,
+            exit_status=status,
+            cut_bytes=cut_bytes,
+        )

@@ -67,7 +67,11 @@ def main_token(folder: Path, token: str = "") -> str:
         return check_main_token(token, "--token")
     if os.environ.get(TOKEN_VARIABLE):
         return check_main_token(os.environ[TOKEN_VARIABLE], TOKEN_VARIABLE)
-    path = folder / "token"
+    return stored_token(folder / "token")
+
+
+def stored_token(path: Path) -> str:
+    """Return the token of a file, which is created if needed."""
     try:
         if not path.exists():
             _create(path)

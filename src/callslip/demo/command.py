@@ -17,7 +17,8 @@ from callslip.cli.options import has_selected_location, json_option, select_loca
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
 from callslip.cli.terminal.formatting import format_counts
-from callslip.client.location import LedgerLocation
+from callslip.client.location import LedgerLocation, data_folder
+from callslip.errors import StoreError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,7 +72,6 @@ def _prepare_location() -> LedgerLocation:
 
 def _run_page(*, port: int | None, browser: bool | None, model: str | None, pace: float) -> int:
     from callslip.agent.models import find_model
-    from callslip.client.token_file import mint_token
     from callslip.demo import browser as browsers
     from callslip.demo import server
 
@@ -82,13 +82,24 @@ def _run_page(*, port: int | None, browser: bool | None, model: str | None, pace
         location = _prepare_location()
         opens_browser = browsers.is_available() if browser is None else browser
         found_model = find_model(model) if model else None
-        token = mint_token()
+        token = _demo_token()
         status = server.run(
             location, token, scratch, own, port=port, opens_browser=opens_browser, model=found_model, pace=pace
         )
     if is_kept:
         tables.print_status(f"View again: callslip serve --db {shlex.quote(location.path)}")
     return status
+
+
+def _demo_token() -> str:
+    """Return the token of the demo: the same for every start, so that a page that is still open reconnects."""
+    from callslip.client.token_file import mint_token, stored_token
+
+    try:
+        return stored_token(data_folder() / "demo-token")
+    except StoreError as error:  # The demo also runs where nothing can be stored.
+        tables.print_status(f"warning: {error}. The token is valid only until the demo stops.")
+        return mint_token()
 
 
 @contextmanager

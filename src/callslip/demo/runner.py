@@ -54,11 +54,13 @@ def _approved_command(call: Call, command: str) -> str:
 
 def _end_call(call: Call, result: ShellResult, timeout: float) -> None:
     """End the call with stdout and stderr in the order in which they were printed."""
+    cut_bytes = result.stdout_cut + result.stderr_cut
     if result.timed_out:
-        call.expire(f"the command did not end within {timeout:g} s and was stopped", output=result.output)
+        reason = f"the command did not end within {timeout:g} s and was stopped"
+        call.expire(reason, output=result.output, cut_bytes=cut_bytes)
     elif result.exit_status == 0:
-        call.complete(result.output, exit_status=0)
+        call.complete(result.output, exit_status=0, cut_bytes=cut_bytes)
     else:
         status = result.exit_status if result.exit_status is not None else {"signal": result.signal}
         reason = f"exit status {status}" if isinstance(status, int) else f"ended by {result.signal}"
-        call.fail(result.output or result.problem or reason, exit_status=status)
+        call.fail(result.output or result.problem or reason, exit_status=status, cut_bytes=cut_bytes)

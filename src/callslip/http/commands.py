@@ -181,17 +181,12 @@ async def claim(context: RequestContext) -> Response:
 async def _wait_gone(context: RequestContext, session: str) -> None:
     """Wait until the worker disconnects; raise AuthenticationError when its token is revoked."""
     async with context.while_admitted(*([session] if session else [])):
-        await _wait_disconnected(context)
-
-
-async def _wait_disconnected(context: RequestContext) -> None:
-    while (await context.request.receive())["type"] != "http.disconnect":
-        pass
+        await context.wait_disconnected()
 
 
 def _is_disconnected(context: RequestContext) -> bool:
-    """Return whether the client is gone, by running `_wait_disconnected` as far as it gets without waiting."""
-    waiting = _wait_disconnected(context)
+    """Return whether the client is gone, by running `wait_disconnected` as far as it gets without waiting."""
+    waiting = context.wait_disconnected()
     try:
         waiting.send(None)
     except StopIteration:

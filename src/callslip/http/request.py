@@ -127,6 +127,11 @@ class RequestContext:
 
     # The request
 
+    async def wait_disconnected(self) -> None:
+        """Wait until the client disconnects. The body must have been read."""
+        while (await self.request.receive())["type"] != "http.disconnect":
+            pass
+
     @property
     def media_type(self) -> str:
         """The media type of the body, "" if the client did not name it."""

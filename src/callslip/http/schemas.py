@@ -39,6 +39,30 @@ class Document(CamelStruct):
     cursor: str | msgspec.UnsetType = msgspec.UNSET
 
 
+class FacetValue(CamelStruct):
+    """A value of a facet, and how many calls have it."""
+
+    value: str
+    count: int
+
+
+class FilteredEntries(CamelStruct):
+    """Matching entries, the cursor to older ones, and counts of the whole session.
+
+    `matched` of `total` entries match. `calls` counts all calls by state. A count of a facet is that of the calls that
+    match without the filter's own terms for the facet.
+    """
+
+    session: str
+    seq: int
+    entries: list[Any]
+    cursor: str
+    matched: int
+    total: int
+    calls: dict[str, int]
+    facets: dict[str, list[FacetValue]]
+
+
 class Spans(CamelStruct):
     """A session in the format `otel`: OTLP as JSON."""
 

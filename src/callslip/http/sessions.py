@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from callslip.api.entry_filter import filter_entries
 from callslip.api.export import check_position
 from callslip.api.find import find_session, list_sessions
 from callslip.api.sessions import read_document, read_entries, read_events, read_messages
@@ -19,6 +20,7 @@ from callslip.errors import CursorExpiredError, InvalidInputError
 from callslip.formats import registry
 from callslip.http import schemas, sse, streams
 from callslip.http.request import Endpoint, RequestContext, Route, json_response
+from callslip.ledger.aio import race
 from callslip.ledger.checkpoint import ALL
 from callslip.model import codec
 from callslip.model.records import SessionRecord
@@ -163,6 +165,41 @@ async def _read(context: RequestContext, record: SessionRecord, query: ReadQuery
     return schemas.Document(session=record.name, seq=page.seq, messages=page.messages, cursor=page.cursor)
 
 
+# Filtered entries
+
+
+class FilterQuery(msgspec.Struct, kw_only=True):
+    """A filter such as `tool:bash status:failed >5s "no such file"`, and the page of matching entries."""
+
+    q: Annotated[str, Meta(description="The filter; without one, all entries match.")] = ""
+    at: Annotated[Seq, Meta(description="Filter the session as it was after this event.")] | None = None
+    limit: Annotated[int, Meta(ge=0, description="The maximum number of entries; 0 returns only counts.")] | None = None
+    cursor: Cursor = ""
+
+
+async def entries(context: RequestContext) -> Response:
+    """Filter the entries of a session. The counts are of the whole session, not of the page."""
+    query = context.query(FilterQuery)
+    work = filter_entries(
+        context.ledger.log,
+        context.path_params["session"],
+        query.q,
+        limit=0 if query.limit == 0 else check_limit(context, query.limit),
+        cursor=query.cursor,
+        at=query.at,
+        access=context.access,
+    )
+    found = await race(work, context.wait_disconnected())  # The page aborts it when the user continues to type.
+    if found is None:
+        return Response(None, 204)
+    facets = {
+        facet: [schemas.FacetValue(value=value, count=count) for value, count in values.items()]
+        for facet, values in found.facets.items()
+    }
+    fields: dict[str, Any] = {**found._asdict(), "session": context.path_params["session"], "facets": facets}
+    return json_response(schemas.FilteredEntries(**fields))
+
+
 # Streams
 
 
@@ -248,6 +285,14 @@ ROUTES = (
         query=ReadQuery,
         headers=("if-none-match",),
         answers={200: (schemas.Document, schemas.Spans), 304: None},
+        problems=(410,),
+    ),
+    Route(
+        "GET",
+        "/v1/sessions/{session}/entries",
+        entries,
+        query=FilterQuery,
+        answers={200: schemas.FilteredEntries},
         problems=(410,),
     ),
     stream_route("/v1/sessions/{session}/stream", stream, StreamQuery),

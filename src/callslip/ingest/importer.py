@@ -9,6 +9,7 @@ about them are late. The first conversation of a file goes into the named sessio
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -143,6 +144,8 @@ class _Import:
         self._first_seqs: dict[str, int] = {}
         self._chain = codec.digest(format.encode())
         self._line_number = self._pending_drafts = self._pending_bytes = 0
+        self._last_times: dict[int, int] = {}
+        self._imported_at = int(time.time() * 1000)
 
     async def add_line(self, line: bytes) -> None:
         """Import a line of the file. Empty lines are ignored."""
@@ -177,8 +180,18 @@ class _Import:
         """Give the drafts of a line, or of the end of the file, their keys, and add them to the next batch."""
         prefix = f"{self._format}:{self._chain}{suffix}:"
         keyed = [structs.replace(draft, key=prefix + str(number), mark=mark) for number, draft in enumerate(drafts)]
+        keyed = [self._with_time(conversation, draft) for draft in keyed]
         conversation.keep(message, keyed)
         self._pending_drafts += len(keyed)
+
+    def _with_time(self, conversation: Conversation, draft: Draft) -> Draft:
+        """Give a draft without a time that of the draft before it: the time of the import is no duration of a call."""
+        if draft.event.at:
+            if draft.event.at <= self._imported_at:  # Else its clock was wrong, or it is no time.
+                self._last_times[id(conversation)] = draft.event.at
+            return draft
+        at = self._last_times.get(id(conversation), self._imported_at)
+        return structs.replace(draft, event=structs.replace(draft.event, at=at))
 
     async def _flush(self) -> None:
         self._pending_drafts = self._pending_bytes = 0

@@ -49,7 +49,7 @@ async def _is_current(store: Store, head: Head) -> bool:
     return is_same and (at and at.seq) == (head.at and head.at.seq)
 
 
-async def _read_current(store: Store, name: str, read: Callable[[Head], Awaitable[T]]) -> tuple[Head, T]:
+async def read_current(store: Store, name: str, read: Callable[[Head], Awaitable[T]]) -> tuple[Head, T]:
     """Read a session, and again if its checkpoint or its first event has changed meanwhile."""
     while True:
         head = await _load_head(store, name)
@@ -64,7 +64,7 @@ async def load_current(store: Store, name: str) -> Head:
     async def read_nothing(head: Head) -> None:
         pass
 
-    return (await _read_current(store, name, read_nothing))[0]
+    return (await read_current(store, name, read_nothing))[0]
 
 
 async def all_sessions(store: Store) -> AsyncIterator[SessionRecord]:
@@ -81,7 +81,7 @@ async def all_sessions(store: Store) -> AsyncIterator[SessionRecord]:
 
 async def snapshot(store: Store, name: str, *, limit: int = ALL, before: int = ALL) -> Snapshot:
     """Return the newest entries of a session up to a limit, or the newest older than `before`."""
-    head, stored = await _read_current(store, name, lambda head: _read_stored(store, head, before, limit))
+    head, stored = await read_current(store, name, lambda head: _read_stored(store, head, before, limit))
     state = head.state
     state.render()
     entries = [entry for entry in state.entries.values() if entry.id < before]
@@ -100,11 +100,11 @@ async def _read_stored(store: Store, head: Head, before: int, limit: int) -> lis
     notes = head.state.noted
     return await run_off_loop(
         len(rows) >= LARGE_COUNT,
-        lambda: [_with_note(read_entry(body), notes.get(entry_id)) for entry_id, body in rows],
+        lambda: [with_note(read_entry(body), notes.get(entry_id)) for entry_id, body in rows],
     )
 
 
-def _with_note(entry: Entry, note: dict[str, Any] | None) -> Entry:
+def with_note(entry: Entry, note: dict[str, Any] | None) -> Entry:
     for field, value in (note or {}).items():
         setattr(entry, field, value)
     return entry
@@ -133,7 +133,7 @@ async def needs_snapshot(store: Store, name: str, seq: int) -> bool:
 
 async def load_turn(store: Store, name: str, turn: str = "") -> SessionFold:
     """Return the current state with every entry of a turn: the named one, else the open one, else the last one."""
-    head, stored = await _read_current(store, name, lambda head: _read_turn(store, head, turn))
+    head, stored = await read_current(store, name, lambda head: _read_turn(store, head, turn))
     merged = sorted([*head.state.entries.values(), *stored], key=lambda entry: entry.id)
     head.state.entries = {entry.id: entry for entry in merged}
     return head.state
@@ -188,7 +188,7 @@ async def messages(
         head.state.render()
         return await _read_page(store, head, encode_block, limit, first, left)
 
-    head, (page, cursor) = await _read_current(store, name, read_page)
+    head, (page, cursor) = await read_current(store, name, read_page)
     return Messages(head.state.seq, head.state.info, page[::-1] if newest_first else page, cursor)
 
 
@@ -268,7 +268,7 @@ async def _entries_forwards(store: Store, head: Head, first: int) -> AsyncIterat
         for entry_id, body in rows:
             while tail and tail[-1].id < entry_id:
                 yield tail.pop()
-            yield _with_note(read_entry(body), head.state.noted.get(entry_id))
+            yield with_note(read_entry(body), head.state.noted.get(entry_id))
         if len(rows) < PAGE_ROWS:
             break
         first = rows[-1][0] + 1

@@ -67,7 +67,8 @@ class ToolCall(Entry, tag="tool_call", kw_only=True):
     """A call. `toolCallId` is its id for foreign clients, `callId` its id in the ledger. RULES 3, 4.
 
     `end` is the seq of the event that ended it, `late` that of the newest event after the end. `report` is what the
-    agent wrote about the call after it was denied or cancelled, and the seq of that event.
+    agent wrote about the call after it was denied or cancelled, and the seq of that event. `cutBytes` is how much of
+    the output was left out when the tool ran; it is not stored.
     """
 
     call_id: str
@@ -89,6 +90,7 @@ class ToolCall(Entry, tag="tool_call", kw_only=True):
     exit_status: Any = None
     truncated: bool = False
     blob: Blob | None = None
+    cut_bytes: int = 0
     scope: str = "turn"
     iteration: int = -1
     index: int = -1

@@ -238,13 +238,17 @@ class CallProgress(CallUpdate, frozen=True, tag="call.progress"):
 
 
 class CallEnd(CallUpdate, frozen=True):
-    """The call ended, and no later event changes it. `attempt` identifies the claim of the worker on a command."""
+    """The call ended, and no later event changes it. `attempt` identifies the claim of the worker on a command.
+
+    `cut_bytes` is how much of the output its producer left out: it is not stored anywhere.
+    """
 
     reason: str = ""
     exit_status: MaybeJson = UNSET
     output: MaybeJson = UNSET
     error: MaybeJson = UNSET
     blob: Blob | None = None
+    cut_bytes: int = 0
     attempt: int = 0
 
 

@@ -83,6 +83,9 @@ def _ended(entry: ToolCall, event: ev.CallEnd, changed: list[str]) -> None:
     if event.blob is not None:
         entry.blob, entry.truncated = event.blob, True
         changed += ("blob", "truncated")
+    if event.cut_bytes > 0:
+        entry.cut_bytes = event.cut_bytes
+        changed.append("cut_bytes")
 
 
 _SPECIFIC_UPDATES: dict[type[Event], Any] = {

@@ -8,6 +8,7 @@ import { AccessDenied, OfflineBanner } from "./connection.js";
 import {
   followSession, info, isMissing, link, loaded, loadedTopics, route, selectedId, sessionName, status,
 } from "./state.js";
+import { stopClock } from "./time.js";
 
 /** @type {Record<import("./route.js").View, any>} */
 const VIEWS = {
@@ -93,6 +94,9 @@ function App() {
     <main id="main" class=${`view-${view}`} tabindex="-1"><${Main} /></main>
     <${Help} />`;
 }
+
+// What the page shows without a connection is as old as the connection: its clocks stop.
+effect(() => stopClock(status.value !== "live" && (loaded.value || loadedTopics.value.size > 0)));
 
 // Follow the session of the address before the new view is drawn.
 effect(() => {

@@ -2,16 +2,18 @@
 
 import { inert } from "./ansi.js";
 import { frames } from "./callslip.js";
+import { formatBytes } from "./full_output.js";
 import { cliCommand, Copy, curlCommand, callLink, shorten } from "./copy.js";
 import { JsonTree, oneLine } from "./jsontree.js";
 import { firstLine, Fold, Time } from "./message.js";
 import { errorText, isErrorPrinted } from "./outcome.js";
 import { Output, Preview } from "./output.js";
 import { classes, html, useEffect, useState } from "./ui.js";
-import { rowState, sampledEntries } from "./row_state.js";
+import { result } from "./matches.js";
+import { peekEntry, rowState, sampledEntries } from "./row_state.js";
 import { cancel, commands, pageUrl, readError, seq, sessionName } from "./state.js";
 import { APPROVAL_STATES, describeState } from "./states.js";
-import { formatElapsed, formatTime } from "./time.js";
+import { formatElapsed, formatTime, stoppedAt } from "./time.js";
 
 // Input
 
@@ -98,7 +100,8 @@ function Facts({ entry }) {
     client && html`For <b dir="auto">${inert(client)}</b>`,
     (entry.attempt > 1 || (isDetached && entry.attempt > 0)) && `Attempt ${entry.attempt}`,
     entry.worker && html`Worker <span dir="auto">${inert(entry.worker)}</span>`,
-    entry.truncated && html`<span class="warn">Truncated</span>`,
+    entry.cutBytes > 0 && html`<span class="warn">${formatBytes(entry.cutBytes)} cut</span>`,
+    entry.truncated && !entry.blob && html`<span class="warn">Truncated</span>`,
     entry.late && html`<span class="warn">Late event</span>`,
   ].filter(Boolean);
   if (!facts.length) return null;
@@ -107,11 +110,16 @@ function Facts({ entry }) {
 }
 
 
+/** Return the loaded request of an approval. @param {string} approval */
+function findRequest(approval) {
+  const isRequest = (/** @type {any} */ entry) => entry?.type === "permission_request" && entry.requestId === approval;
+  return sampledEntries.value.find(isRequest) ?? (result.value?.ids ?? []).map(peekEntry).find(isRequest);
+}
+
 /** @param {{entry: any}} props */
 function Approval({ entry }) {
   if (!entry.approval) return null;
-  const request = sampledEntries.value.find(
-    ({ type, requestId }) => type === "permission_request" && requestId === entry.approval);
+  const request = findRequest(entry.approval);
   if (!request || (request.state ?? "pending") === "pending") {
     if (entry.status !== "awaiting_approval") return null;
     const place = request?.answerAt;
@@ -230,9 +238,12 @@ const Body = ({ entry, live }) => html`
  */
 function Duration({ entry, live }) {
   const { isOpen } = describeState(entry.status);
-  const from = entry.startedAt || entry.at;
-  const duration = isOpen ? live && formatElapsed(from) : entry.endedAt && formatElapsed(from, entry.endedAt);
-  return duration ? html`<span class="duration" title=${isOpen ? "Elapsed" : "Duration"}>${duration}</span>` : null;
+  const { at, startedAt, endedAt } = entry;
+  // A call that never started has no duration, and an imported one without times of its own has two equal times.
+  const hasDuration = startedAt && endedAt > startedAt;
+  const duration = isOpen ? live && formatElapsed(startedAt || at) : hasDuration && formatElapsed(startedAt, endedAt);
+  const title = !isOpen ? "Duration" : stoppedAt.value ? "Elapsed when the connection was lost" : "Elapsed";
+  return duration ? html`<span class="duration" title=${title}>${duration}</span>` : null;
 }
 
 /** The error and the reason of a call, else what its agent reported, for a closed card. @param {{entry: any}} props */

@@ -2,6 +2,7 @@
 
 import { classes, html, useEffect, useState } from "./ui.js";
 import { connectionError, errorStatus, loaded, loadedTopics, reconnect, status } from "./state.js";
+import { formatTime, stoppedAt } from "./time.js";
 
 const RECONNECTING = { label: "Reconnecting", tone: "soon", glyph: "◌" };
 const OFFLINE = { label: "Offline", tone: "off", glyph: "✗" };
@@ -41,8 +42,9 @@ export function OfflineBanner() {
   if (settled === "refused") return loadedTopics.value.size || loaded.value ? html`<${AccessDenied} />` : null;
   if (settled !== "waiting") return null;
   return html`<div class="offline-banner" role="alert">
-    <p><strong>Connection lost. Reconnecting…</strong> If you stopped the server, start <code>callslip serve</code> or
-      the demo again.</p>
+    <p><strong>Connection lost. Reconnecting…</strong>
+      ${stoppedAt.value ? ` Shown as of ${formatTime(stoppedAt.value)}; clocks are stopped.` : ""} If you stopped the server,
+      start <code>callslip serve</code> or the demo again.</p>
     <button class="button small" onClick=${reconnect}>Retry now</button>
   </div>`;
 }

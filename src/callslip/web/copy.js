@@ -15,14 +15,22 @@ async function copyText(text) {
   box.remove();
 }
 
-/** @param {{text: string | (() => string), label: string, plain?: boolean, children?: any}} props */
-export function Copy({ text, label, plain, children }) {
+/**
+ * `text` may be a function that loads it; `done` is what to say when it was copied.
+ * @param {{text: string | (() => string | Promise<string>), label: string, plain?: boolean, done?: string,
+ *   children?: any}} props
+ */
+export function Copy({ text, label, plain, done = "", children }) {
   const [status, setStatus] = useState("");
   const press = async (/** @type {Event} */ event) => {
     event.stopPropagation();
-    const copied = copyText(typeof text === "string" ? text : text());
-    await copied.then(() => setStatus("Copied"), () => setStatus("Copy failed"));
-    setTimeout(() => setStatus(""), 1500);
+    try {
+      await copyText(typeof text === "string" ? text : await text());
+      setStatus(done || "Copied");
+    } catch {
+      setStatus("Copy failed");
+    }
+    setTimeout(() => setStatus(""), done ? 4000 : 1500);
   };
   return html`<button type="button" class=${classes("button small", plain && "plain")} title=${label}
     aria-label=${children ? undefined : label} onClick=${press}>

@@ -17,31 +17,47 @@ const FACETS = [
 ];
 const INITIAL_CHOICES = 8;
 
+/** @typedef {[field: string, values: {value: string, count: number}[]]} FacetCounts */
+
 /**
  * Count the values of each facet. A facet's own terms are ignored, so that its counts show what another choice selects.
- * @param {AnyEntry[][]} units @param {Term[]} terms @returns {Facet[]}
+ * @param {AnyEntry[][]} units @param {Term[]} terms @returns {FacetCounts[]}
  */
 export function countFacets(units, terms) {
   const counts = FACETS.map(() => /** @type {Map<string, number>} */ (new Map()));
   for (const unit of units) {
     if (unit[0].type !== "tool_call") continue;
-    const failing = terms.filter((term) => term.holds(unit) === term.negated);
+    // `-type:approval` hides the requests of a call and not the call.
+    const holds = (/** @type {Term} */ term) =>
+      term.holds(term.negated && term.field === "type" ? unit.slice(0, 1) : unit);
+    const failing = terms.filter((term) => holds(term) === term.negated);
     FACETS.forEach(({ field, of }, index) => {
+      if (!failing.every((term) => term.field === field)) return;
       const value = of(unit[0]);
-      const increment = failing.every((term) => term.field === field) ? 1 : 0;
-      counts[index].set(value, (counts[index].get(value) ?? 0) + increment);
+      counts[index].set(value, (counts[index].get(value) ?? 0) + 1);
     });
   }
-  return FACETS.map(({ field, label }, index) => ({ field, label, choices: listChoices(counts[index], field, terms) }));
+  return FACETS.map(({ field }, index) => [field, [...counts[index]].map(([value, count]) => ({ value, count }))]);
 }
 
-/** @param {Map<string, number>} counts @param {string} field @param {Term[]} terms */
+/**
+ * List the choices of each facet: those that the filter selects first, then the most common.
+ * @param {Record<string, {value: string, count: number}[]>} counts @param {Term[]} terms @returns {Facet[]}
+ */
+export const listFacets = (counts, terms) =>
+  FACETS.map(({ field, label }) => ({ field, label, choices: listChoices(counts[field] ?? [], field, terms) }));
+
+/** @param {{value: string, count: number}[]} counts @param {string} field @param {Term[]} terms */
 function listChoices(counts, field, terms) {
   const ownTerms = terms.filter((term) => term.field === field && !term.negated);
-  const selected = new Set(ownTerms.flatMap((term) => term.values.map((value) => value.toLowerCase())));
-  return [...counts]
-    .map(([value, count]) => ({ value, count, on: selected.has(value.toLowerCase()) }))
-    .filter(({ value, on, count }) => on || (count > 0 && (value || counts.size > 1)))
+  const selected = ownTerms.flatMap((term) => term.values);
+  const isSelected = (/** @type {string} */ value) =>
+    selected.some((one) => one.toLowerCase() === value.toLowerCase());
+  const hasCount = (/** @type {string} */ value) => counts.some((one) => one.value.toLowerCase() === value.toLowerCase());
+  const absent = selected.filter((value) => !hasCount(value)).map((value) => ({ value, count: 0 }));
+  return [...counts, ...absent]
+    .map(({ value, count }) => ({ value, count, on: isSelected(value) }))
+    .filter(({ value, on }) => on || value || counts.length > 1)
     .sort((one, other) =>
       Number(other.on) - Number(one.on) || other.count - one.count || (one.value < other.value ? -1 : 1));
 }
@@ -98,9 +114,9 @@ function ChoiceButton({ field, choice, onToggle }) {
   const name = state ? state.label : inert(value) || "None";
   return html`<button type="button" class=${classes("facet-choice", state && `is-${value}`, !count && "none")}
     aria-pressed=${String(on)}
-    aria-label=${`${name}, ${count} ${count === 1 ? "call" : "calls"}`} onClick=${() => onToggle(field, value)}>
+    aria-label=${`${name}, ${count.toLocaleString("en")} ${count === 1 ? "call" : "calls"}`} onClick=${() => onToggle(field, value)}>
     ${state && html`<span class="facet-glyph" aria-hidden="true">${state.glyph}</span>`}
-    <span class="facet-name" dir="auto">${name}</span> <span class="facet-count">${count}</span></button>`;
+    <span class="facet-name" dir="auto">${name}</span> <span class="facet-count">${count.toLocaleString("en")}</span></button>`;
 }
 
 /** @param {{facets: Facet[], onToggle: (field: string, value: string) => void}} props */

@@ -133,10 +133,17 @@ function durationTest([, sign, amount, unit], now) {
   };
 }
 
-/** Return how long a call has run, or has waited if it never ran. @param {AnyEntry} entry @param {number} now */
+/**
+ * Return how long a call ran, or for an open one has run or waited; null if that is not known.
+ * @param {AnyEntry} entry @param {number} now
+ */
 export function durationOf(entry, now) {
+  if (entry.type !== "tool_call") return null;
+  if (!OPEN_STATES.includes(entry.status)) {
+    return entry.startedAt && entry.endedAt > entry.startedAt ? entry.endedAt - entry.startedAt : null;
+  }
   const from = entry.startedAt || entry.at;
-  return entry.type === "tool_call" && from ? Math.max(0, (entry.endedAt || now) - from) : null;
+  return from ? Math.max(0, now - from) : null;
 }
 
 // Text search

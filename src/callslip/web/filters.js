@@ -1,14 +1,12 @@
 // The filter bar of a session: an input, a chip for each term, and facets with counts. See filter_terms.js for terms.
 
 import { inert } from "./ansi.js";
-import Facets, { countFacets, toggleValue } from "./facets.js";
+import Facets, { listFacets, toggleValue } from "./facets.js";
 import { classes, html, useMemo, useRef, useState } from "./ui.js";
 import { describeState } from "./states.js";
-import { filterEntries, parseFilter, replaceTerm, groupEntries } from "./filter_terms.js";
+import { parseFilter, replaceTerm } from "./filter_terms.js";
+import { filterStatus, result, retryFilter } from "./matches.js";
 
-export { filterEntries, parseFilter };
-
-/** @typedef {import("./filter_terms.js").AnyEntry} AnyEntry */
 /** @typedef {import("./filter_terms.js").Term} Term */
 
 const EXAMPLES = ["tool:", "status:", "kind:", "type:", "turn:", "id:", ">5s", "<200ms", '"some text"'];
@@ -48,20 +46,29 @@ function splitDraft(value, draft) {
   return { done: value.slice(0, value.length - rest.length).trimEnd(), rest: draft };
 }
 
+/** How many entries of the session match, or why that is not known. @param {{value: string}} props */
+function MatchCount({ value }) {
+  const problem = filterStatus.value;
+  if (!value.trim()) return html`<p class="filter-left" role="status"></p>`;
+  if (problem && problem !== "loading") {
+    return html`<p class="filter-left"><span class="warn" role="alert">Could not filter: ${problem}</span>${" "}
+      <button type="button" class="link" onClick=${retryFilter}>Try again</button></p>`;
+  }
+  const { matched = 0, total = 0 } = result.value ?? {};
+  const count = `${matched.toLocaleString("en")} of ${total.toLocaleString("en")} ${total === 1 ? "entry" : "entries"}`;
+  return html`<p class="filter-left" role="status">${problem || !result.value ? "Filtering…" : count}</p>`;
+}
+
 /**
- * @param {{entries: AnyEntry[], value: string, onChange: (value: string) => void, now?: () => number}} props
- * `entries` are all entries, not only the matching ones. The key `/` focuses the input (help.js).
+ * The key `/` focuses the input (help.js).
+ * @param {{value: string, onChange: (value: string) => void}} props
  */
-export function FilterBar({ entries, value, onChange, now = Date.now }) {
+export function FilterBar({ value, onChange }) {
   const input = useRef(/** @type {HTMLInputElement | null} */ (null));
   const [draft, setDraft] = useState("");
   const [showsFacets, setShowsFacets] = useState(false);
-  const filter = useMemo(() => parseFilter(value, now), [value]);
-  const facets = useMemo(
-    () => (showsFacets ? countFacets(groupEntries(entries), filter.terms) : []),
-    [entries, filter, showsFacets],
-  );
-  const matchCount = useMemo(() => filterEntries(entries, filter).length, [entries, filter]);
+  const filter = useMemo(() => parseFilter(value), [value]);
+  const facets = showsFacets ? listFacets(result.value?.facets ?? {}, filter.terms) : [];
   const { done, rest } = splitDraft(value, draft);
   const chips = filter.terms.filter((term) => term.end <= done.length);
 
@@ -120,8 +127,7 @@ export function FilterBar({ entries, value, onChange, now = Date.now }) {
     <p class="filter-hint" id="filter-hint" hidden=${!showsFacets}>
       Terms: ${EXAMPLES.map((one) => html`<code>${one}</code> `)}
       ${"Prefix a term with - to exclude it. Press Enter to add it."}</p>
-    <p class="filter-left" role="status">
-      ${value && `${matchCount} of ${entries.length} ${entries.length === 1 ? "entry" : "entries"}`}</p>
+    <${MatchCount} value=${value} />
     ${showsFacets && html`<${Facets} facets=${facets} onToggle=${toggle} />`}
   </div>`;
 }

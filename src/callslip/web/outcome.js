@@ -2,14 +2,16 @@
 
 import { isTerminal } from "./ansi.js";
 import { compare, isDiff } from "./diff.js";
+import { isBinary, knownOutput } from "./full_output.js";
 import { parseJson } from "./jsontree.js";
 import { isMarkdown } from "./markdown.js";
 import { imageSource } from "./message.js";
 
-/** @typedef {"terminal" | "diff" | "json" | "markdown" | "image" | "plain" | "block"} Kind */
+/** @typedef {"terminal" | "diff" | "json" | "markdown" | "image" | "plain" | "block" | "binary"} Kind */
 /**
  * @typedef {{label: string, text: string, value?: unknown, lines?: import("./diff.js").Line[], src?: string,
- *   block?: any, path?: string, folded?: boolean}} Part
+ *   block?: any, path?: string, folded?: boolean, extent?: import("./full_output.js").KnownOutput["extent"]}} Part
+ * `extent` is set on the part whose text is stored outside of the entry.
  */
 
 const MAX_LINE_CHARS = 4000;
@@ -57,30 +59,34 @@ export const asText = (value) =>
 const asTree = (value) => (typeof value === "object" ? value : undefined);
 
 /**
- * Return the parts of an output, without duplicates. Content that the agent displayed comes first; content that it only
- * recorded is collapsed.
- * @param {any} entry @returns {Part[]}
+ * Return the parts of an output: one for the output itself, and others for what differs from it. Content that the agent
+ * displayed comes first; content that it only recorded is collapsed.
+ * @param {any} entry @param {import("./full_output.js").Loaded} [loaded] @returns {Part[]}
  */
-export function outputParts(entry) {
+export function outputParts(entry, loaded) {
+  const { output, error, printed, extent } = knownOutput(entry, loaded);
   const blocks = typedBlocks(entry.content);
-  const inner = blocks.length ? [] : resultBlocks(entry.output);
+  const inner = blocks.length ? [] : resultBlocks(output);
   const all = [...blocks, ...inner];
   const displayed = stripFence(all.map(blockText).filter((text) => text !== undefined).join("\n"));
-  const result = inner.length && (displayed || all.some(blockPart)) ? displayed : asText(entry.output);
-  const value = typeof entry.output === "string" || result === displayed ? undefined : entry.output;
-  const printed = entry.outputText ?? "";
+  const result = inner.length && (displayed || all.some(blockPart)) ? displayed : asText(output);
+  const value = typeof output === "string" || result === displayed ? undefined : output;
+  const stored = entry.blob ? { extent } : {};
   /** @type {Part[]} */
   const parts = all.map(blockPart).filter((part) => part !== null);
   const isDuplicate = (/** @type {string} */ text) =>
     text.trim() === displayed.trim() || (!!result && text.trim() === result.trim());
-  if (printed && !isDuplicate(printed)) parts.push({ label: printedLabel(entry, displayed || result), text: printed });
+  if (printed && !isDuplicate(printed)) {
+    const hasResult = !!(displayed || result);
+    parts.push({ label: printedLabel(entry, hasResult), text: printed, folded: hasResult });
+  }
   if (displayed) parts.push({ label: "Output", text: displayed });
-  else if (result) parts.push({ label: "Output", text: result, value });
-  if (entry.error !== undefined && asText(entry.error) !== result && !isErrorPrinted(entry)) {
-    parts.push({ label: "Error", text: errorText(entry.error), value: asTree(entry.error) });
+  else if (result) parts.push({ label: "Output", text: result, value, ...stored });
+  if (error !== undefined && asText(error) !== result && !isErrorPrinted(entry)) {
+    parts.push({ label: "Error", text: errorText(error), value: asTree(error), ...(result ? {} : stored) });
   }
   if (displayed && result && ![result, stripFence(result)].some((text) => text.trim() === displayed.trim())) {
-    parts.push({ label: "Raw output", text: result, value, folded: true });
+    parts.push({ label: "Raw output", text: result, value, folded: true, ...stored });
   }
   if (entry.progress !== undefined) {
     parts.push({ label: "Progress", text: asText(entry.progress), value: asTree(entry.progress), folded: true });
@@ -109,6 +115,7 @@ export function displayKinds(part, entry) {
   if (part.block) return ["block"];
   if (part.lines) return ["diff", "plain"];
   const { text } = part;
+  if (isBinary(text)) return ["binary", "plain"];
   /** @type {Kind[]} */
   const kinds = [];
   if (isTerminal(text)) kinds.push("terminal");

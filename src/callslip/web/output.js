@@ -1,16 +1,17 @@
-// The output of a call: each part in the format that fits it best. Of a long output only the end is displayed; the full
-// output is loaded on request.
+// The output of a call: each part in the format that fits it best. Of a long output only the end is displayed, and of a
+// large one only the end is loaded; all of it is loaded on request.
 
 import { inert, styleProperties, parseTerminal } from "./ansi.js";
 import { Diff, parseDiff, countChanges } from "./diff.js";
+import { countBytes, decodeTail, formatBytes, knownOutput } from "./full_output.js";
 import { JsonTree, oneLine, parseJson } from "./jsontree.js";
 import { Markdown } from "./markdown.js";
 import { Attachment, Image } from "./message.js";
 import { displayKinds, firstLines, lastLines, outputParts } from "./outcome.js";
-import { html } from "./ui.js";
+import { html, useEffect } from "./ui.js";
 import { rowState } from "./row_state.js";
 import { Copy } from "./copy.js";
-import { pageUrl, readError } from "./state.js";
+import { fetchOrExplain, hasServer, pageUrl, readError } from "./state.js";
 
 /** @typedef {import("./outcome.js").Kind} Kind */
 /** @typedef {import("./row_state.js").RowState} RowState */
@@ -30,10 +31,13 @@ export function Terminal({ text }) {
   return html`<pre class="terminal" dir="ltr">${drawn}</pre>`;
 }
 
+const BINARY_NOTE = "Binary output. Bytes that are not text were replaced when it was recorded.";
+
 /** @param {{part: Part, kind: Kind, text: string, size: string}} props */
 function PartBody({ part, kind, text, size }) {
   if (kind === "image") return html`<${Image} src=${part.src ?? ""} />`;
   if (kind === "block") return html`<${Attachment} block=${part.block} />`;
+  if (kind === "binary") return html`<p class="note">${BINARY_NOTE}</p>`;
   if (kind === "diff") {
     return html`<${Diff} lines=${part.lines ?? parseDiff(part.text)} most=${size === "tail" ? 60 : 2000} />`;
   }
@@ -48,12 +52,13 @@ function summaryLine(part, kind) {
   if (kind === "diff") return `${part.path ?? ""} ${countChanges(part.lines ?? parseDiff(part.text))}`.trim();
   if (kind === "json") return oneLine(part.value ?? parseJson(part.text));
   if (kind === "image" || kind === "block") return part.label;
+  if (kind === "binary") return "Binary output";
   return parseTerminal(lastLines(part.text, 1).text).flat().map((run) => run.text).join("").slice(0, 500);
 }
 
 const KIND_LABELS = {
   terminal: "Terminal", diff: "Changes", json: "JSON", markdown: "Markdown", image: "Image", plain: "Plain text",
-  block: "Block",
+  block: "Block", binary: "Binary",
 };
 const SIZE_LABELS = /** @type {const} */ ({ line: "One line", tail: "Last lines", full: "Full" });
 
@@ -77,21 +82,29 @@ function PartView({ part, entry, index }) {
   const size = sizeState.value ?? (part.folded ? "line" : "tail");
   const tail = lastLines(part.text, TAIL_LINES);
   const hidden = size === "full" && !showAllState.value ? Math.max(0, part.text.length - MAX_FULL_CHARS) : 0;
-  const text = size === "tail" ? tail.text : part.text.slice(hidden).replace(/\n$/, "");
+  const isBeginning = part.extent === "beginning";
+  const shortText = isBeginning ? firstLines(part.text, TAIL_LINES) : tail.text;
+  const text = size === "tail" ? shortText : part.text.slice(hidden).replace(/\n$/, "");
   const byLines = kind === "plain" || kind === "terminal";
+  const needsAll = size === "full" && !!part.extent && part.extent !== "all";
+  useEffect(() => {
+    if (needsAll && canLoad(entry)) loadFullOutput(entry).catch(() => {}); // The note shows the problem.
+  }, [needsAll]);
+  const sizes = Object.entries({ ...SIZE_LABELS, ...(isBeginning && { tail: "First lines" }) });
   return html`<div class=${`part part-${kind} size-${size}`} role="group" aria-label=${part.label}>
     <div class="part-head">
       <p class="part-name">${part.label}${part.path && html` <code dir="auto">${inert(part.path)}</code>`}</p>
       <div class="tools">
         ${kinds.length > 1 && html`<${Select} label=${`${part.label} format`} choice=${kindState} value=${kind}
           among=${kinds.map((name) => [name, KIND_LABELS[name]])} />`}
-        ${kind !== "image" && kind !== "block" && html`<${Select} label=${`${part.label} length`}
-          choice=${sizeState} value=${size} among=${Object.entries(SIZE_LABELS)} />`}
-        ${part.text && html`<${Copy} plain text=${part.text} label=${`Copy ${part.label.toLowerCase()}`}>Copy<//>`}
+        ${kind !== "image" && kind !== "block" && kind !== "binary" && html`<${Select} label=${`${part.label} length`}
+          choice=${sizeState} value=${size} among=${sizes} />`}
+        ${part.text && html`<${CopyPart} part=${part} entry=${entry} />`}
       </div></div>
     ${size === "line" && html`<p class="one-line" dir="auto">${summaryLine(part, kind)}</p>`}
-    ${size === "tail" && byLines && tail.before > 0 && html`<p class="note"><button type="button" class="link"
-      onClick=${() => (sizeState.value = "full")}>Show ${earlierLines(tail.before)}</button></p>`}
+    ${size === "tail" && byLines && tail.before > 0 && (part.extent ?? "all") === "all" && html`<p class="note">
+      <button type="button" class="link" onClick=${() => (sizeState.value = "full")}>Show ${earlierLines(tail.before)}
+      </button></p>`}
     ${hidden > 0 && html`<p class="note"><button type="button" class="link"
       onClick=${() => (showAllState.value = true)}>Show ${hidden.toLocaleString("en")} earlier characters</button></p>`}
     ${size !== "line" && html`<div class="part-body" tabindex="0">
@@ -99,74 +112,167 @@ function PartView({ part, entry, index }) {
   </div>`;
 }
 
-// Truncated output
-
-/** Format a number of bytes. @param {number} count */
-export function formatBytes(count) {
-  if (count < 1000) return `${count} bytes`;
-  return count < 1_000_000 ? `${(count / 1000).toFixed(1)} kB` : `${(count / 1_000_000).toFixed(1)} MB`;
+/** Copy all of an output, and say so if that is not possible. @param {{part: Part, entry: any}} props */
+function CopyPart({ part, entry }) {
+  const label = `Copy ${part.label.toLowerCase()}`;
+  const isPart = !!part.extent && part.extent !== "all";
+  if (isPart && !canLoad(entry)) {
+    return html`<${Copy} plain text=${part.text} label=${`${label}: only what is shown`}
+      done=${`Copied ${formatBytes(countBytes(part.text))} of ${formatSize(part, entry)}`}>Copy shown part<//>`;
+  }
+  const readAll = async () => {
+    const parts = outputParts(entry, await loadFullOutput(entry));
+    return /** @type {Part} */ (parts.find((one) => one.label === part.label)).text;
+  };
+  const text = isPart ? readAll : part.text;
+  const done = part.extent && entry.cutBytes > 0 ? `Copied without the ${formatBytes(entry.cutBytes)} that were cut` : "";
+  return html`<${Copy} plain text=${text} label=${label} done=${done}>Copy<//>`;
 }
 
+// Large output
+
+/** The page loads at most so much of an output; more can be downloaded. */
 const MAX_LOAD_BYTES = 20_000_000;
+/** JSON has no useful end, so it is loaded as a whole up to this size without being asked for. */
+const MAX_JSON_BYTES = 2_000_000;
+const TAIL_BYTES = 64 * 1024;
 
 /** Return the URL of the full output. @param {any} entry */
 const blobUrl = (entry) => pageUrl(`/v1/blobs/${encodeURIComponent(entry.blob.hash)}`);
 
 /** @param {any} entry */
-async function loadFullOutput(entry) {
-  const state = rowState(entry.id, "full output");
-  const { hash } = entry.blob;
-  state.value = { hash, isLoading: true };
-  try {
-    const response = await fetch(blobUrl(entry));
-    if (!response.ok) throw new Error(await readError(response));
-    const text = await response.text();
-    state.value = { hash, output: entry.blob.media === "application/json" ? (parseJson(text) ?? text) : text };
-  } catch (error) {
-    state.value = { hash, problem: String(/** @type {Error} */ (error).message) };
-  }
+const canLoad = (entry) => hasServer.value && !!entry.blob && entry.blob.size <= MAX_LOAD_BYTES;
+
+/** @param {any} entry @param {Record<string, string>} [headers] */
+async function fetchBlob(entry, headers) {
+  const response = await fetchOrExplain(blobUrl(entry), { headers });
+  if (!response.ok) throw new Error(await readError(response));
+  return response;
 }
 
-/** @param {{entry: any, full: any}} props */
-function TruncatedNote({ entry, full }) {
-  if (!entry.truncated) return null;
-  if (full?.output !== undefined) {
-    return html`<p class="note">Full output, ${formatBytes(entry.blob.size)}.</p>`;
+/** Loads in progress, by output and part. @type {Map<string, Promise<any>>} */
+const pendingLoads = new Map();
+
+/**
+ * Load a part of an output unless that was done, and keep it with the row. Throws if it cannot be loaded.
+ * @param {any} entry @param {"output" | "tail"} part @param {() => Promise<Record<string, unknown>>} load
+ */
+function loadPart(entry, part, load) {
+  const key = `${entry.id} ${entry.blob.hash} ${part}`;
+  const state = rowState(entry.id, "full output");
+  const { hash } = entry.blob;
+  const current = () => (state.peek()?.hash === hash ? state.peek() : { hash });
+  const start = async () => {
+    state.value = { ...current(), isLoading: true, problem: "" };
+    let update = {};
+    try {
+      update = await load();
+    } catch (error) {
+      update = { problem: String(/** @type {Error} */ (error).message) };
+      throw error;
+    } finally {
+      pendingLoads.delete(key);
+      state.value = { ...current(), ...update, isLoading: false };
+    }
+    return state.value;
+  };
+  if (current()[part] !== undefined) return Promise.resolve(current());
+  const pending = pendingLoads.get(key) ?? start();
+  pendingLoads.set(key, pending);
+  return pending;
+}
+
+/** @param {any} entry */
+async function readFullOutput(entry) {
+  const text = await (await fetchBlob(entry)).text();
+  return { output: entry.blob.media === "application/json" ? (parseJson(text) ?? text) : text };
+}
+
+/** @param {any} entry */
+const loadFullOutput = (entry) => loadPart(entry, "output", () => readFullOutput(entry));
+
+/** @param {any} entry */
+const loadTail = (entry) =>
+  loadPart(entry, "tail", async () => {
+    const response = await fetchBlob(entry, { range: `bytes=-${TAIL_BYTES}` });
+    if (response.status !== 206) return { output: await response.text() };
+    return { tail: decodeTail(new Uint8Array(await response.arrayBuffer())) };
+  });
+
+/**
+ * Return what is loaded of a large output, and load its end.
+ * @param {any} entry @returns {{output?: unknown, tail?: string, isLoading?: boolean, problem?: string}}
+ */
+function useLoadedOutput(entry) {
+  const saved = rowState(entry.id, "full output").value;
+  // A past moment may have had another output, and an exported file has no more than its entries.
+  const loaded = hasServer.value && saved?.hash === entry.blob?.hash ? saved : undefined;
+  const isJson = entry.blob?.media === "application/json";
+  const isWanted = hasServer.value && !!entry.blob && !loaded && knownOutput(entry).extent !== "all";
+  useEffect(() => {
+    if (!isWanted) return;
+    const loading = !isJson ? loadTail(entry) : entry.blob.size <= MAX_JSON_BYTES ? loadFullOutput(entry) : null;
+    loading?.catch(() => {}); // The note shows the problem.
+  }, [isWanted, entry.blob?.hash]);
+  return loaded ?? {};
+}
+
+/** Say what is not shown of an output, and what was not kept. @param {{entry: any, loaded: any, parts: Part[]}} props */
+function OutputNotes({ entry, loaded, parts }) {
+  const part = parts.find(({ extent }) => extent);
+  const size = part && formatSize(part, entry);
+  if (!part || part.extent === "all") {
+    return html`${part && html`<p class="note">Full output, ${size}.</p>`}<${CutNote} entry=${entry} />`;
   }
-  const size = entry.blob ? ` Full output: ${formatBytes(entry.blob.size)}.` : "";
-  return html`<p class="note warn">Truncated.${size}
-    ${entry.blob && entry.blob.size <= MAX_LOAD_BYTES && html` <button type="button" class="button small"
-      disabled=${!!full?.isLoading} onClick=${() => loadFullOutput(entry)}>
-      ${full?.isLoading ? "Loading…" : "Load full output"}</button>`}
-    ${entry.blob && html` <a href=${blobUrl(entry)} download=${`${entry.callId}.txt`}>Download</a>`}
-    ${full?.problem && html` <span role="alert">Could not load: ${full.problem}</span>`}</p>`;
+  const isEnd = part.extent === "end";
+  return html`<p class="note">${isEnd ? "The end" : "The beginning"} of ${size}.
+      ${hasServer.value ? "" : " This file does not contain the rest."}
+      ${canLoad(entry) && html` <button type="button" class="button small"
+        disabled=${!!loaded.isLoading} onClick=${() => loadFullOutput(entry).catch(() => {})}>
+        ${loaded.isLoading ? "Loading…" : "Load full output"}</button>`}
+      ${hasServer.value && html` <a href=${blobUrl(entry)} download=${`${entry.callId}.txt`}>Download</a>`}
+      ${loaded.problem && html` <span class="warn" role="alert">Could not load: ${loaded.problem}</span>`}</p>
+    <${CutNote} entry=${entry} />`;
+}
+
+/** Return the size of an output: of its text, or of the JSON that contains it. @param {Part} part @param {any} entry */
+function formatSize({ text, value, extent }, { blob }) {
+  if (blob.media !== "application/json") return formatBytes(blob.size);
+  return extent === "all" && value === undefined ? formatBytes(countBytes(text)) : `${formatBytes(blob.size)} of JSON`;
+}
+
+/** What was cut for good. @param {{entry: any}} props */
+function CutNote({ entry }) {
+  if (entry.cutBytes > 0) {
+    return html`<p class="note warn">${formatBytes(entry.cutBytes)} in the middle of the output were cut when the tool ran.
+      They were not stored.</p>`;
+  }
+  return entry.truncated && !entry.blob ? html`<p class="note warn">Truncated. The rest was not stored.</p>` : null;
 }
 
 /** The output of an open card. @param {{entry: any}} props */
 export function Output({ entry }) {
-  const saved = rowState(entry.id, "full output").value;
-  const full = saved?.hash === entry.blob?.hash ? saved : undefined; // A past moment may have had another output.
-  const shownEntry = full?.output !== undefined ? { ...entry, output: full.output } : entry;
-  const parts = outputParts(shownEntry);
+  const loaded = useLoadedOutput(entry);
+  const parts = outputParts(entry, loaded);
   return html`<div class="outputs">
     ${parts.map((part, index) => html`<${PartView} key=${part.label + index} part=${part} entry=${entry}
       index=${index} />`)}
-    <${TruncatedNote} entry=${entry} full=${full} />
+    <${OutputNotes} entry=${entry} loaded=${loaded} parts=${parts} />
   </div>`;
 }
 
-/** Return the part to preview: changes and images before text. @param {any} entry */
-function mainPart(entry) {
-  const parts = outputParts(entry).filter((part) => !part.folded && part.label !== "Error");
+/** Return the part to preview: changes and images before text. @param {any} entry @param {any} loaded */
+function mainPart(entry, loaded) {
+  const parts = outputParts(entry, loaded).filter((part) => !part.folded && part.label !== "Error");
   return parts.find((part) => part.lines || part.src) ?? parts.at(-1);
 }
 
 /**
- * A few lines of the output, for a closed card: the last ones, or the first ones if the end was truncated.
+ * A few lines of the output, for a closed card: the last ones, or the first ones if the end is not known.
  * @param {{entry: any, lines?: number}} props
  */
 export function Preview({ entry, lines = 5 }) {
-  const part = mainPart(entry);
+  const part = mainPart(entry, useLoadedOutput(entry));
   if (!part) return null;
   const [kind] = displayKinds(part, entry);
   if (kind === "image") return html`<${Image} src=${part.src ?? ""} />`;
@@ -175,14 +281,16 @@ export function Preview({ entry, lines = 5 }) {
     return html`<div class="preview"><p class="one-line" dir="auto">${summaryLine(part, kind)}</p>
       <${Diff} lines=${changedLines.slice(0, lines)} /></div>`;
   }
-  if (kind === "json" || kind === "block") {
+  if (kind === "json" || kind === "block" || kind === "binary") {
     return html`<p class="preview one-line" dir="auto">${summaryLine(part, kind)}</p>`;
   }
-  const { text, before } =
-    entry.truncated ? { text: firstLines(part.text, lines), before: 0 } : lastLines(part.text, lines);
-  const truncatedText = `… Truncated${entry.blob ? `; full output: ${formatBytes(entry.blob.size)}` : ""}`;
-  return html`<div class="preview">${before > 0 && html`<p class="note">… ${earlierLines(before)}</p>`}
+  const isBeginning = part.extent === "beginning";
+  const { text, before } = isBeginning
+    ? { text: firstLines(part.text, lines), before: 0 } : lastLines(part.text, lines);
+  const beforeNote =
+    part.extent === "end" ? `… the end of ${formatSize(part, entry)}` : before > 0 ? `… ${earlierLines(before)}` : "";
+  return html`<div class="preview">${beforeNote && html`<p class="note">${beforeNote}</p>`}
     ${kind === "terminal"
       ? html`<${Terminal} text=${text} />` : html`<pre class="plain" dir="auto">${inert(text)}</pre>`}
-    ${entry.truncated && html`<p class="note">${truncatedText}</p>`}</div>`;
+    ${isBeginning && html`<p class="note">… the beginning of ${formatSize(part, entry)}</p>`}</div>`;
 }

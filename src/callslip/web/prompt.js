@@ -4,11 +4,12 @@
 import { inert } from "./ansi.js";
 import { classes, html, useEffect, useRef, useState } from "./ui.js";
 import { promptsSent } from "./row_state.js";
-import { get, info, post, status } from "./state.js";
+import { get, info, pendingHere, post, status } from "./state.js";
 
 /** @typedef {{name: string, description: string, hint: string}} AgentCommand */
 
 const RUNNING_HINT = "The agent is running. Stop it to send a new message.";
+const WAITING_HINT = "The agent is waiting for an approval. Answer it, or stop the agent to send a new message.";
 const KEYS_HINT = html`<kbd>Enter</kbd> to send, <kbd>Shift</kbd> <kbd>Enter</kbd> for a new line`;
 
 const capitalize = (/** @type {string} */ text) => text.charAt(0).toUpperCase() + text.slice(1);
@@ -88,6 +89,7 @@ export default function PromptBox({ session }) {
   const path = `/v1/sessions/${encodeURIComponent(session)}/prompt`;
   const hint = commands.find((one) => text.trimEnd() === `/${one.name}`)?.hint ?? "";
   const selected = Math.min(highlighted, matches.length - 1);
+  const turnHint = pendingHere.value.length ? WAITING_HINT : RUNNING_HINT;
 
   useEffect(() => setError(""), [info.value.turn]);
 
@@ -174,7 +176,7 @@ export default function PromptBox({ session }) {
         : html`<button class="button primary" disabled=${busy === "send" || !text.trim()}>Send</button>`}
     </div>
     <p id=${`${id}-hint`} class="prompt-hint dim">
-      ${hint ? html`<code>${text.trim()}</code> expects: ${inert(hint)}` : info.value.turn ? RUNNING_HINT : KEYS_HINT}
+      ${hint ? html`<code>${text.trim()}</code> expects: ${inert(hint)}` : info.value.turn ? turnHint : KEYS_HINT}
     </p>
     <p class="error-text" role="alert">${error}</p>
     <p class="visually-hidden" role="status">

@@ -2,9 +2,10 @@
 
 import { inert } from "./ansi.js";
 import { Steps, planProgress } from "./message.js";
+import { filterText, result } from "./matches.js";
 import { classes, html, signal, useEffect, useMemo, useState } from "./ui.js";
-import { rowState, sampledEntries } from "./row_state.js";
-import { go, info, loaded, pageUrl, past, route, sessionName } from "./state.js";
+import { peekEntry, rowState, sampledEntries } from "./row_state.js";
+import { go, info, loaded, pageUrl, past, pendingHere, route, sessionName } from "./state.js";
 import Timeline from "./timeline.js";
 
 // Optional modules: if one of them fails to load, the session can still be read.
@@ -40,9 +41,18 @@ const TURN_RESULTS = /** @type {Record<string, string>} */ ({
   max_tokens: "Token limit reached", max_turn_requests: "Request limit reached", refusal: "Refused",
 });
 
-/** Whether a turn is running, or how the last one ended. */
+/** Whether the agent waits for an approval, now or at the shown moment. */
+const isWaiting = () =>
+  past.value
+    ? past.value.entries.some((/** @type {any} */ entry) => entry.type === "permission_request" && !entry.state)
+    : pendingHere.value.length > 0;
+
+/** Whether a turn is running or waits, or how the last one ended. */
 function TurnStatus() {
   const { turn, lastTurn, lastReason } = sessionInfo();
+  if (turn && isWaiting()) {
+    return html`<span class="state is-awaiting_approval"><span aria-hidden="true">?</span> Waiting for approval</span>`;
+  }
   if (turn) return html`<span class="state is-running"><span aria-hidden="true">●</span> Running</span>`;
   if (!lastTurn) return html`<span>No turns yet</span>`;
   return html`<span>Last turn: ${TURN_RESULTS[lastReason ?? ""] ?? inert(lastReason || "Ended")}</span>`;
@@ -55,10 +65,12 @@ const sessionInfo = () => (past.value ? past.value.info : info.value);
 const countOf = (noun, count) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 
 function CallCounts() {
-  const calls = sampledEntries.value.filter((entry) => entry.type === "tool_call");
-  const failed = calls.filter((entry) => ["failed", "lost", "expired"].includes(entry.status)).length;
-  const failedNote = failed > 0 && html`, <span class="bad">${failed} failed, lost or expired</span>`;
-  return html`<span>${countOf("call", calls.length)}${failedNote}</span>`;
+  if (!result.value) return null; // The server counts the calls of a long session.
+  const { calls } = result.value;
+  const all = Object.values(calls).reduce((sum, count) => sum + count, 0);
+  const failed = ["failed", "lost", "expired"].reduce((sum, state) => sum + (calls[state] ?? 0), 0);
+  const failedNote = failed > 0 && html`, <span class="bad">${failed.toLocaleString("en")} failed, lost or expired</span>`;
+  return html`<span>${countOf("call", all)}${failedNote}</span>`;
 }
 
 function Usage() {
@@ -149,39 +161,37 @@ function saveInAddress(values) {
 
 export default function SessionView() {
   const [view, setView] = useState(viewInAddress);
-  const [filterText, setFilterText] = useState(filterInAddress);
   const session = route.value.session ?? sessionName.value;
-  useEffect(() => saveInAddress({ q: filterText, view: view === "timeline" ? "" : view }), [filterText, view]);
-  const accept = useMemo(
-    () => (filterText.trim() && filters() ? filters().parseFilter(filterText) : null),
-    [filterText, filters()],
-  );
+  useMemo(() => (filterText.value = filterInAddress()), []);
+  useEffect(() => saveInAddress({ q: filterText.value, view: view === "timeline" ? "" : view }),
+    [filterText.value, view]);
   return html`<div class="session-view column">
     <${SessionHeader} view=${view} onView=${setView} />
-    <${Toolbars} typed=${filterText} onTyped=${setFilterText} />
+    <${Toolbars} />
     <${PlanPanel} />
     ${view === "waterfall"
-      ? html`<${WaterfallView} accept=${accept} onPick=${() => setView("timeline")} />`
-      : html`<${Timeline} accept=${accept} />`}
+      ? html`<${WaterfallView} onPick=${() => setView("timeline")} />`
+      : html`<${Timeline} />`}
     <${PromptArea} session=${session} />
   </div>`;
 }
 
-/** @param {{typed: string, onTyped: (typed: string) => void}} props */
-function Toolbars({ typed, onTyped }) {
+function Toolbars() {
   const FilterBar = componentOf(filters(), "FilterBar");
   const Scrubber = componentOf(scrubber(), "Scrubber");
   if (!loaded.value) return null;
-  return html`${FilterBar && html`<${FilterBar} entries=${sampledEntries.value} value=${typed} onChange=${onTyped} />`}
+  return html`${FilterBar && html`<${FilterBar} value=${filterText.value}
+      onChange=${(/** @type {string} */ typed) => (filterText.value = typed)} />`}
     ${Scrubber && html`<${Scrubber} />`}`;
 }
 
-/** @param {{accept: ((entry: any) => boolean) | null, onPick: () => void}} props */
-function WaterfallView({ accept, onPick }) {
+/** @param {{onPick: () => void}} props */
+function WaterfallView({ onPick }) {
   const Waterfall = componentOf(waterfall(), "Waterfall");
+  const [ids, sampled] = [result.value?.ids, sampledEntries.value];
+  const entries = useMemo(() => (ids ? ids.map(peekEntry).filter(Boolean) : sampled), [ids, sampled]);
   if (waterfall() === null) return html`<p class="nothing">Could not load the waterfall.</p>`;
   if (!Waterfall) return null;
-  const entries = accept ? sampledEntries.value.filter(accept) : sampledEntries.value;
   const pick = (/** @type {number} */ id) => {
     onPick();
     go(`${location.pathname.slice(pageUrl("").length)}#entry-${id}`, { replace: true });

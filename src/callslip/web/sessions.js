@@ -61,8 +61,8 @@ function countBySession(requests) {
 /** @param {number} count @param {string} noun */
 const countOf = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
-/** @param {{row: Row, pending: number, running: number}} props */
-function SessionRow({ row, pending, running }) {
+/** @param {{row: Row, pending: number, running: number, isWaiting: boolean}} props */
+function SessionRow({ row, pending, running, isWaiting }) {
   return html`<li>
     <a class="session" data-card ...${link(`/s/${encodeURIComponent(row.session)}`)}>
       <span class="what">
@@ -74,7 +74,7 @@ function SessionRow({ row, pending, running }) {
       <span class="how">
         ${pending > 0 && html`<span class="state is-awaiting_approval">? ${pending} to approve</span>`}
         ${running > 0 && html`<span class="state is-running">● ${running} running</span>`}
-        ${row.turn && !running && html`<span class="state is-running">● Running</span>`}
+        ${row.turn && running <= 0 && !isWaiting && html`<span class="state is-running">● Running</span>`}
         <span class="calls">${row.calls ? countOf(row.calls, "call") : "No calls"}</span>
         <time class="when" datetime=${isoTime(row.updatedAt)}
           title=${isoTime(row.updatedAt)}>${formatAge(row.updatedAt)}</time>
@@ -170,8 +170,10 @@ export default function SessionList() {
   if (!rows.length) return html`<${Empty} />`;
   const item = (/** @type {Row} */ row) => {
     const pending = answerableBySession.get(row.session) ?? 0;
-    const running = (openCalls.value.get(row.session) ?? 0) - (pendingBySession.get(row.session) ?? 0);
-    return html`<${SessionRow} key=${row.session} row=${row} pending=${pending} running=${running} />`;
+    const waiting = pendingBySession.get(row.session) ?? 0;
+    const running = (openCalls.value.get(row.session) ?? 0) - waiting;
+    return html`<${SessionRow} key=${row.session} row=${row} pending=${pending} running=${running}
+      isWaiting=${waiting > 0} />`;
   };
   return html`<div class="column">
     <div class="head">

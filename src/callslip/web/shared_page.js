@@ -4,7 +4,7 @@
 import { onKey } from "./help.js";
 import { batch, html, render } from "./ui.js";
 import SessionView from "./session.js";
-import { loaded, past, seq, sessionName } from "./state.js";
+import { hasServer, loaded, past, seq, sessionName } from "./state.js";
 
 /** @typedef {import("./state.js").Entry} Entry */
 /** @typedef {{session: string, seq: number, info: Record<string, any>, entries: Entry[]}} Snapshot */
@@ -24,6 +24,7 @@ const SharedPage = () => html`<header class="top">
  */
 function loadSnapshot({ session, seq: last, info, entries }) {
   batch(() => {
+    hasServer.value = false;
     sessionName.value = session;
     seq.value = last;
     past.value = { seq: last, at: 0, type: "", info, entries };

@@ -35,6 +35,13 @@ export const commands = rowsSignal();
 /** The pending requests that can be answered on this page. @type {import("./ui.js").ReadonlySignal<Row[]>} */
 export const answerableRequests = computed(() => [...inbox.value.values()].filter((row) => !row.answerAt));
 
+/**
+ * The pending requests of the shown session, also those that are answered in another program.
+ * @type {import("./ui.js").ReadonlySignal<Row[]>}
+ */
+export const pendingHere = computed(() =>
+  [...inbox.value.values()].filter((row) => row.session === sessionName.value));
+
 /** Requests that were answered while the page was open, with the decision, its author and its time. */
 export const answeredRequests = rowsSignal();
 
@@ -59,6 +66,12 @@ export const isMissing = signal(false);
 
 /** There may be older entries than the loaded ones; `loadOlderEntries()` loads them. */
 export const hasOlder = signal(false);
+
+/** Counts the snapshots of the session. After one, only its entries are loaded. */
+export const snapshots = signal(0);
+
+/** Whether there is a server: not for an exported file. */
+export const hasServer = signal(true);
 
 /** @type {Map<number, {value: Entry, peek(): Entry}>} */
 const entries = new Map();
@@ -85,7 +98,6 @@ function putEntry(entry) {
   const existing = entries.get(entry.id);
   if (existing) existing.value = entry;
   else entries.set(entry.id, signal(entry));
-  return !existing;
 }
 
 /** @param {{session: string, seq: number, info: Info, entries: Entry[]}} snapshot */
@@ -94,7 +106,7 @@ function applySnapshot(snapshot) {
   batch(() => {
     const ids = snapshot.entries.map((entry) => entry.id);
     const present = new Set(ids);
-    pendingChanges = null;
+    forgetReaders();
     for (const id of entries.keys()) if (!present.has(id)) entries.delete(id);
     snapshot.entries.forEach(putEntry);
     order.value = ids;
@@ -103,18 +115,25 @@ function applySnapshot(snapshot) {
     hasOlder.value = ids.length >= INITIAL_ENTRIES;
     isMissing.value = false;
     loaded.value = true;
+    snapshots.value++;
   });
 }
 
 /** @typedef {{session: string, seq: number, patches: Patch[]}} Change */
 
-/** Changes that arrived while older entries were loading; they may concern those entries. @type {Change[] | null} */
-let pendingChanges = null;
+/**
+ * The changes that arrived while entries were read, for each reader: they may concern those entries.
+ * @type {Set<Change[]>}
+ */
+const readers = new Set();
+
+/** A snapshot arrived: changes before it are not sent again, so entries that are being read are outdated. */
+const forgetReaders = () => readers.clear();
 
 /** @param {Change} change */
 function applyPatches(change) {
   if (change.session !== sessionName.value || change.seq <= seq.value) return;
-  pendingChanges?.push(change);
+  for (const changes of readers) changes.push(change);
   batch(() => {
     change.patches.forEach(applyPatch);
     seq.value = change.seq;
@@ -126,7 +145,8 @@ function applyPatch(patch) {
   if (patch.op === "put") {
     const first = order.value[0] ?? 0;
     if (patch.entry.id < first && !entries.has(patch.entry.id)) return; // An older entry that is not loaded.
-    if (putEntry(patch.entry)) order.value = [...order.value, patch.entry.id];
+    putEntry(patch.entry); // A filter may have loaded it before.
+    if (patch.entry.id > (order.value.at(-1) ?? 0)) order.value = [...order.value, patch.entry.id];
     return;
   }
   const target = patch.id ? entries.get(patch.id) : info;
@@ -164,7 +184,7 @@ export function followSession(/** @type {string} */ session) {
   if (connection && session === sessionName.value) return;
   batch(() => {
     sessionName.value = session;
-    pendingChanges = null;
+    forgetReaders();
     entries.clear();
     order.value = [];
     info.value = {};
@@ -201,16 +221,31 @@ const errorDetail = (body, response) => body?.detail ?? `HTTP status ${response.
 /** Return the server's error message. @param {Response} response */
 export const readError = async (response) => errorDetail(await response.json().catch(() => null), response);
 
+const UNREACHABLE = "The server cannot be reached. Try again when the connection is back.";
+
+/**
+ * Fetch, with a readable error if there is no connection: that of the browser says only "Failed to fetch".
+ * @param {string} url @param {RequestInit} [options]
+ */
+export async function fetchOrExplain(url, options) {
+  try {
+    return await fetch(url, options);
+  } catch (error) {
+    if (options?.signal?.aborted) throw error;
+    throw new Error(UNREACHABLE, { cause: error });
+  }
+}
+
 /** @param {string} path @param {RequestInit} [options] @returns {Promise<any>} */
 async function request(path, options) {
-  const response = await fetch(root + path, options);
+  const response = await fetchOrExplain(root + path, options);
   const body = response.status === 204 ? null : await response.json().catch(() => null);
   if (response.ok) return body;
   throw Object.assign(new Error(errorDetail(body, response)), { body, status: response.status });
 }
 
-/** @param {string} path */
-export const get = (path) => request(path);
+/** @param {string} path @param {AbortSignal} [signal] */
+export const get = (path, signal) => request(path, { signal });
 
 /** @param {string} path @param {unknown} body */
 export const post = (path, body) =>
@@ -249,23 +284,35 @@ export function showLive() {
 }
 
 /**
- * Load the entries before the oldest loaded one, and apply the changes that arrived in the meantime. Return false if a
- * snapshot arrived first: changes before it are not sent again, so the loaded page would be outdated.
+ * Read a page of entries, add those that are not loaded, and apply the changes that arrived in the meantime. Return null
+ * if a snapshot arrived first: changes before it are not sent again, so the page would be outdated.
+ * @param {string} path @param {AbortSignal} [signal] @param {(page: any) => void} [add]
  */
-export async function loadOlderEntries() {
+export async function readEntries(path, signal, add = () => {}) {
   /** @type {Change[]} */
   const changes = [];
-  pendingChanges = changes;
+  readers.add(changes);
   try {
-    const page = await get(`${sessionPath()}?format=entries&limit=${INITIAL_ENTRIES}&cursor=${order.value[0]}`);
-    if (pendingChanges !== changes) return false;
+    const page = await get(path, signal);
+    if (!readers.has(changes)) return null;
+    if (past.value) return page; // Its entries are those of the past moment.
     batch(() => {
-      order.value = [...page.entries.filter(putEntry).map((/** @type {Entry} */ entry) => entry.id), ...order.value];
-      hasOlder.value = Boolean(page.cursor);
+      for (const entry of page.entries) if (!entries.has(entry.id)) putEntry(entry);
+      add(page);
       for (const change of changes) if (change.seq > page.seq) change.patches.forEach(applyPatch);
     });
-    return true;
+    return page;
   } finally {
-    pendingChanges = null;
+    readers.delete(changes);
   }
+}
+
+/** Load the entries before the oldest loaded one. Return false if a snapshot arrived first. */
+export async function loadOlderEntries() {
+  const path = `${sessionPath()}?format=entries&limit=${INITIAL_ENTRIES}&cursor=${order.value[0]}`;
+  const page = await readEntries(path, undefined, ({ entries: older, cursor }) => {
+    order.value = [...older.map((/** @type {Entry} */ entry) => entry.id), ...order.value];
+    hasOlder.value = Boolean(cursor);
+  });
+  return page !== null;
 }

@@ -5,14 +5,27 @@ import { computed, signal } from "./ui.js";
 /** @type {number | undefined} */
 let timer;
 
-/** The current time in ms, updated every second. */
-export const clock = signal(Date.now(), {
+const ticks = signal(Date.now(), {
   watched() {
-    clock.value = Date.now();
-    timer = setInterval(() => (clock.value = Date.now()), 1000);
+    ticks.value = Date.now();
+    timer = setInterval(() => (ticks.value = Date.now()), 1000);
   },
   unwatched: () => clearInterval(timer),
 });
+
+/** When the clock was stopped, or 0 while it runs. */
+export const stoppedAt = signal(0);
+
+/**
+ * Stop the clock, or let it run. Without a connection the page does not know what has ended, so no time may advance.
+ * @param {boolean} isStopped
+ */
+export function stopClock(isStopped) {
+  if (isStopped !== !!stoppedAt.peek()) stoppedAt.value = isStopped ? Date.now() : 0;
+}
+
+/** The current time in ms, updated every second. @type {import("./ui.js").ReadonlySignal<number>} */
+export const clock = computed(() => stoppedAt.value || ticks.value);
 
 /** Like `clock`, updated every ten seconds: enough for times that are displayed in minutes. */
 const slowClock = computed(() => Math.floor(clock.value / 10_000) * 10_000 + 9_999);

@@ -2,10 +2,11 @@
 
 import { html, lazy, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./ui.js";
 import ToolCard from "./card.js";
+import { filterStatus, filterText, loadOlderMatches, olderMatchesStatus, result } from "./matches.js";
 import { Message, Meta, Mode, Plan, Thought, Unknown } from "./message.js";
 import { ScrollAnchor } from "./scroll_anchor.js";
-import { entryIds, loadOlder, olderStatus, promptsSent, readEntry, rowState, sampledEntries } from "./row_state.js";
-import { hasOlder, info, loaded, past, selectedId } from "./state.js";
+import { entryIds, loadOlder, olderStatus, promptsSent, readEntry, rowState } from "./row_state.js";
+import { hasOlder, info, loaded, past, pendingHere, selectedId } from "./state.js";
 
 const Request = lazy(() => import("./request.js"));
 
@@ -35,29 +36,30 @@ function Row({ id, at, size }) {
     <${Component} entry=${entry} live=${!past.value} /></div>`;
 }
 
-/** @param {{accept?: ((entry: any) => boolean) | null}} props */
-export default function Timeline({ accept }) {
+export default function Timeline() {
   const list = useRef(/** @type {HTMLElement | null} */ (null));
   const [, draw] = useState(0);
   const anchor = useMemo(() => new ScrollAnchor(list, () => draw((count) => count + 1)), []);
-  const ids = accept ? sampledEntries.value.filter(accept).map((entry) => entry.id) : entryIds.value;
+  const matchingIds = result.value?.ids;
+  const isFiltered = !!filterText.value.trim() && !!matchingIds;
+  const ids = isFiltered ? matchingIds : entryIds.value;
   anchor.heights.setIds(ids);
   useEffect(() => anchor.attach(), []);
   useLayoutEffect(anchor.settle);
   useModeChange(anchor, !!past.value);
   useFollowOnPrompt(anchor);
-  useSelectedEntry(anchor, ids);
+  useSelectedEntry(anchor, ids, isFiltered);
   const [from, to] = anchor.range();
   const { heights } = anchor;
   const drawn = ids.slice(from, to);
   return html`<div class="timeline-box">
-    <${LoadEarlier} />
+    <${isFiltered ? LoadEarlierMatches : LoadEarlier} />
     <div class="timeline" ref=${list} role="feed" aria-label="Timeline" aria-busy=${!loaded.value}>
       <div class="spacer" style=${{ height: `${heights.top(from)}px` }}></div>
       ${drawn.map((id, index) => html`<${Row} key=${id} id=${id} at=${from + index} size=${ids.length} />`)}
       <div class="spacer" style=${{ height: `${heights.total() - heights.top(to)}px` }}></div>
     </div>
-    <${EmptyTimeline} count=${ids.length} filtered=${!!accept} />
+    <${EmptyTimeline} count=${ids.length} filtered=${isFiltered} />
     <${JumpButton} anchor=${anchor} ids=${ids} />
   </div>`;
 }
@@ -82,9 +84,9 @@ function useFollowOnPrompt(anchor) {
 
 /**
  * Open, show and focus the entry in the address, loading older pages until it is found.
- * @param {ScrollAnchor} anchor @param {number[]} ids
+ * @param {ScrollAnchor} anchor @param {number[]} ids @param {boolean} isFiltered
  */
-function useSelectedEntry(anchor, ids) {
+function useSelectedEntry(anchor, ids, isFiltered) {
   const pendingId = useRef(0);
   const id = selectedId.value;
   useEffect(() => {
@@ -93,7 +95,9 @@ function useSelectedEntry(anchor, ids) {
   }, [id]);
   useEffect(() => {
     if (!pendingId.current || !loaded.value || !ids.length) return;
-    if (!ids.includes(pendingId.current)) return void (pendingId.current < ids[0] && loadOlder());
+    if (!ids.includes(pendingId.current)) {
+      return void (pendingId.current < ids[0] && (isFiltered ? loadOlderMatches : loadOlder)());
+    }
     const target = pendingId.current;
     if (!anchor.scrollTo(target)) return;
     pendingId.current = 0;
@@ -110,22 +114,33 @@ function focusRow(row) {
 
 function LoadEarlier() {
   if (past.value || !hasOlder.value) return null;
-  const isLoading = olderStatus.value === "loading";
-  const label = isLoading ? "Loading earlier entries…" : "Load earlier entries";
+  return html`<${LoadButton} status=${olderStatus.value} what="earlier entries" load=${loadOlder} />`;
+}
+
+function LoadEarlierMatches() {
+  if (!result.value?.cursor) return null;
+  return html`<${LoadButton} status=${olderMatchesStatus.value} what="earlier matches" load=${loadOlderMatches} />`;
+}
+
+/** @param {{status: string, what: string, load: () => void}} props */
+function LoadButton({ status, what, load }) {
+  const isLoading = status === "loading";
   return html`<p class="before">
-    ${!isLoading && olderStatus.value && html`
-      <span role="alert">Could not load earlier entries: ${olderStatus.value}</span>${" "}`}
-    <button type="button" class="link" disabled=${isLoading} onClick=${loadOlder}>${label}</button></p>`;
+    ${!isLoading && status && html`<span role="alert">Could not load ${what}: ${status}</span>${" "}`}
+    <button type="button" class="link" disabled=${isLoading}
+      onClick=${load}>${isLoading ? `Loading ${what}…` : `Load ${what}`}</button></p>`;
 }
 
 /** @param {{count: number, filtered: boolean}} props */
 function EmptyTimeline({ count, filtered }) {
   if (count) return null;
   if (!loaded.value && !past.value) return html`<p class="nothing" role="status">Loading session…</p>`;
+  if (filtered && filterStatus.value) return null; // The filter bar says what happens.
   if (filtered) {
     return html`<p class="nothing" role="status">No matching entries. Clear the filter to see all.</p>`;
   }
-  const text = info.value.turn ? "The agent is running. No activity yet." : "No activity yet.";
+  const isRunning = info.value.turn && !pendingHere.value.length;
+  const text = isRunning ? "The agent is running. No activity yet." : "No activity yet.";
   return html`<p class="nothing">${text}</p>`;
 }
 

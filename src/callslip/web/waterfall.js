@@ -4,6 +4,7 @@ import { inert } from "./ansi.js";
 import { buildAxis, buildBands, buildBars, buildTicks, describeBar, PHASES, timeToX } from "./axis.js";
 import { AxisHeader, Grid, Track } from "./waterfall_grid.js";
 import { classes, html, useEffect, useLayoutEffect, useMemo, useState } from "./ui.js";
+import { loadOlderMatches, olderMatchesStatus, result } from "./matches.js";
 import { loadOlder, olderStatus } from "./row_state.js";
 import { hasOlder, order, past, visibleEntries as allEntries } from "./state.js";
 import { describeState } from "./states.js";
@@ -37,7 +38,7 @@ function describeCall(bar, now) {
 }
 
 /** @param {Bar} bar @param {number} now */
-const barTimes = (bar, now) => describeBar(bar, now, formatDuration) || "0ms";
+const barTimes = (bar, now) => describeBar(bar, now, formatDuration) || "No duration recorded";
 
 /**
  * Return the time until which open calls are drawn: the current time, or the shown past moment.
@@ -90,20 +91,29 @@ function Tools({ gaps, fold, onFold, range, zoom, reset, onFit, live }) {
   </div>`;
 }
 
-/** A page loads the newest entries of a session first; this loads the others. */
-function OlderNote() {
-  if (!hasOlder.value || past.value) return null;
-  const isLoading = olderStatus.value === "loading";
+/** A page loads the newest entries of a session first; this loads the others. @param {{count: number}} props */
+function OlderNote({ count }) {
+  const isFiltered = !!result.value?.ids;
+  const hasMore = isFiltered ? !!result.value?.cursor : hasOlder.value && !past.value;
+  if (!hasMore) return null;
+  const status = isFiltered ? olderMatchesStatus.value : olderStatus.value;
+  const isLoading = status === "loading";
+  const oldest = () => (isFiltered ? result.peek()?.ids : order.peek())?.[0];
+  const isMissing = () => (isFiltered ? !!result.peek()?.cursor : hasOlder.value);
   const load = async () => {
-    for (let oldest = -1; hasOlder.value && oldest !== order.peek()[0]; ) {
-      oldest = order.peek()[0];
-      await loadOlder();
+    for (let before; isMissing() && before !== oldest(); ) {
+      before = oldest();
+      await (isFiltered ? loadOlderMatches() : loadOlder());
     }
   };
-  return html`<p class="wf-older">Older calls are not loaded.${" "}
+  const all = Object.values(result.value?.calls ?? {}).reduce((sum, one) => sum + one, 0);
+  const loadedNote = isFiltered || !all
+    ? "Older calls are not loaded."
+    : `${count.toLocaleString("en")} of ${all.toLocaleString("en")} calls are loaded.`;
+  return html`<p class="wf-older">${loadedNote}${" "}
     <button type="button" class="button small" disabled=${isLoading}
       onClick=${load}>${isLoading ? "Loading…" : "Load all"}</button>
-    ${!isLoading && olderStatus.value && html` <span role="alert">Could not load: ${olderStatus.value}</span>`}</p>`;
+    ${!isLoading && status && html` <span role="alert">Could not load: ${status}</span>`}</p>`;
 }
 
 /** @param {{bar: Bar | undefined, now: number, visible: number, total: number}} props */
@@ -235,7 +245,7 @@ export function Waterfall({ entries, onPick }) {
   const [element, attach] = useState(/** @type {HTMLElement | null} */ (null));
   const [fold, setFold] = useState(true);
   const [focused, setFocused] = useState(false);
-  const bars = useMemo(() => buildBars(entries, allEntries.peek()), [entries]);
+  const bars = useMemo(() => buildBars(entries, [...new Set([...allEntries.peek(), ...entries])]), [entries]);
   const bands = useBands(entries);
   const open = useMemo(() => bars.some(({ to }) => to === Infinity), [bars]);
   const now = useNow(bars, open);
@@ -278,7 +288,7 @@ export function Waterfall({ entries, onPick }) {
     <${Tools} gaps=${axis.gaps} fold=${fold} onFold=${() => setFold(!fold)} range=${range} zoom=${zoomHere}
       reset=${reset} live=${live}
       onFit=${rows.length * height > size.height ? fit : null} />
-    <${OlderNote} />
+    <${OlderNote} count=${bars.length} />
     <div class="wf-frame">
       ${head}
       <div ref=${attach} class=${classes("wf-scroll", drawn && "wf-drawing")} role="listbox" tabindex="0"

@@ -95,6 +95,8 @@ def _outputs(entry: ToolCall) -> list[Html]:
     """Render the content first, and the recorded output closed. Nothing is shown twice."""
     blocks = content_blocks(entry.content)
     content, result, printed_text = join_texts(blocks), as_text(entry.output), entry.output_text
+    if entry.blob is not None and result and printed_text.startswith(result):
+        result = printed_text  # The result is only the beginning of what was printed.
     sections = [*render_others(blocks), render_output("Output", content or result)]
     if printed_text not in (content, result):
         sections.insert(0, render_output("Printed" if content or result else "Output", printed_text))
@@ -120,6 +122,9 @@ def _notes(entry: ToolCall) -> list[Html]:
     if entry.truncated:
         size = f" Full output: {format_size(entry.blob.size)} ({entry.blob.size:,} bytes)." if entry.blob else ""
         notes.append(_note(f"Truncated.{size}"))
+    if entry.cut_bytes:
+        cut = format_size(entry.cut_bytes)
+        notes.append(_note(f"{cut} in the middle of the output were cut when the tool ran. They were not stored."))
     if entry.late:
         notes.append(_note(f"Event {entry.late} arrived after the call had ended and was ignored."))
     return notes
