@@ -17,9 +17,9 @@ from callslip.model.entries import Append, Message, Meta, ModeChange, Patch, Pla
 from callslip.model.events import Event
 from callslip.rules import fold_calls
 from callslip.rules.fold_state import FoldState, Out, Stream, add_entry, end_text, put_entry, set_fields, set_info
-from callslip.rules.streamed_text import MAX_PIECES, Change, StreamedText, merge_chunk, utf16_length
+from callslip.rules.streamed_text import MAX_PIECES, Change, StreamedText, is_same_message, merge_chunk, utf16_length
 
-VERSION = 4
+VERSION = 5
 """Increased whenever the same events give other entries. Checkpoints of another version are rebuilt."""
 
 Chunk = ev.MessageDelta | ev.ThoughtDelta
@@ -125,8 +125,7 @@ def _chunk(state: SessionFold, event: Chunk, out: Out) -> None:
 
 
 def _continues(stream: Stream, event: Chunk) -> bool:
-    is_same_message = not event.message_id or not stream.message_id or event.message_id == stream.message_id
-    return is_same_message and stream.cls is type(event)
+    return is_same_message(stream.message_id, event.message_id) and stream.cls is type(event)
 
 
 def _start_stream(state: SessionFold, event: Chunk, out: Out) -> Stream:
