@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from callslip.model import events as ev
-from callslip.model.entries import Append, Put
+from callslip.model.entries import Append, Message, Put
 from callslip.rules.fold import SessionFold
 
 SENTENCE = ("I'll check", "I'll check the weather in Paris.")
@@ -38,7 +38,10 @@ def texts_of(state: SessionFold) -> list[str]:
         (("-" * 12, "-" * 20), "-" * 32),  # a repetition of one character
         (("haha haha ", "haha haha haha"), "haha haha haha haha haha"),  # a repetition of a word
         (("|---|---|---|", "|---|---|---|---|\n"), "|---|---|---||---|---|---|---|\n"),  # the last piece is cut off
-        (("I'll check", "I'll check", "I'll checkI'll check!"), "I'll check" * 4 + "!"),  # the whole text repeats itself
+        (
+            ("I'll check", "I'll check", "I'll checkI'll check!"),
+            "I'll check" * 4 + "!",
+        ),  # the whole text repeats itself
         (("Hello, Paris", "Hello, Berlin"), "Hello, ParisHello, Berlin"),  # begins with a part of the text only
         (("äöü ß 日本語 x", "äöü ß 日本語 xy"), "äöü ß 日本語 xy"),
     ],
@@ -52,7 +55,8 @@ def test_the_proof_replaces_the_text_at_once_and_holds_for_later_messages() -> N
     """S2.4: the text becomes the newest chunk by one put; the next message of the source is read so too."""
     state = fold_chunks(SENTENCE[0], end=False)
     (repair,) = state.apply(ev.MessageDelta(text=SENTENCE[1], source="a", seq=2))
-    assert isinstance(repair, Put) and repair.entry.content == SENTENCE[1] and repair.entry.streaming
+    assert isinstance(repair, Put) and isinstance(repair.entry, Message)
+    assert repair.entry.content == SENTENCE[1] and repair.entry.streaming
     assert state.apply(ev.MessageDelta(text=SENTENCE[1] + " 1", source="a", seq=3)) == [Append(1, "content", 32, " 1")]
     state.apply(ev.MessageEnded(seq=4))
     fold_chunks("It", "It is", "It is warm.", state=state)

@@ -200,7 +200,7 @@ def _dedupe(text: StreamedText, chunk: str) -> Change:
 def _undeclared(text: StreamedText, chunk: str, added: str | None = None) -> Change:
     """Take chunks as deltas until one repeats the whole text, or several in a row repeat the one before.
 
-    Both prove cumulative chunks. `added` is the part of the chunk that is not in the text yet, if that is not all of it.
+    Both prove cumulative chunks. `added` is the part of the chunk that is not in the text yet, if not all of it.
     """
     added = chunk if added is None else added
     before, text.previous = text.previous, chunk
