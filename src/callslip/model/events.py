@@ -282,12 +282,14 @@ class CallLost(CallEnd, frozen=True, tag="call.lost"):
 class ApprovalRequested(CallUpdate, frozen=True, tag="approval.requested"):
     """The agent or a tool requested approval for the call. RULE 5.
 
-    `schema` is the JSON Schema of the arguments, which edited arguments must match. `requested_by` is the id of the
+    `request_id` is the id of the request in the protocol of the agent. `schema` is the JSON Schema of the arguments,
+    which edited arguments must match. `requested_by` is the id of the
     caller that posted the request to a server; the ledger sets it. `answer_at` is the program in which a person must
     answer, for example "the ACP client", if an answer given here would not reach the agent.
     """
 
     approval: str = ""
+    request_id: str | int | UnsetType = UNSET
     description: str = ""
     options: list[Any] = []
     expires_at: int = 0

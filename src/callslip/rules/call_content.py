@@ -11,6 +11,9 @@ from callslip.model import codec
 
 Json = dict[str, Any]
 
+PRINTED_FIELDS = ("aggregated_output", "output")
+STREAMS = ("stdout", "stderr")
+
 
 def content_text(content: Any) -> str:
     """Return the texts of content, one below the other; "" if it has none."""
@@ -24,6 +27,18 @@ def block_text(block: Any) -> str | None:
     inner = _fields(fields.get("content")) if fields.get("type") == "content" else fields
     text = inner.get("text") if inner.get("type") == "text" else None
     return text if isinstance(text, str) else None
+
+
+def printed_text(output: Any) -> str | None:
+    """Return what a program printed, of an output that agents record as an object; None for any other output."""
+    fields = _fields(output)
+    for name in PRINTED_FIELDS:
+        if isinstance(fields.get(name), str):
+            return fields[name]
+    if not any(isinstance(fields.get(name), str) for name in STREAMS):
+        return None
+    texts = [fields[name] for name in STREAMS if isinstance(fields.get(name), str) and fields[name]]
+    return "".join(text if text.endswith("\n") or text is texts[-1] else text + "\n" for text in texts)
 
 
 def preview_content(content: Any, max_bytes: int) -> Any:

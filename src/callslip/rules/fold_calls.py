@@ -183,7 +183,8 @@ def requested(state: FoldState, event: ev.ApprovalRequested, out: Out) -> None:
     entry = PermissionRequest(
         id=event.seq,
         at=event.at,
-        request_id=event.approval,
+        request_id=event.approval if event.request_id is UNSET else event.request_id,
+        approval_id=event.approval,
         call_id=call.call_id,
         tool_call_id=call.tool_call_id,
         tool_name=call.tool_name,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from itertools import chain
 from typing import Literal, NamedTuple
 
+from msgspec import UNSET
+
 from callslip.model import events as ev
 
 Proof = Literal["", "delta", "cumulative"]
@@ -21,7 +23,7 @@ MIN_GROWTHS_AT_END = 2
 
 
 # Events that neither add an entry nor end a text.
-_NEUTRAL = (ev.SessionInfo, ev.SessionCommands, ev.Raw)
+_NEUTRAL = (ev.SessionCommands, ev.Raw)
 
 
 def ends_text(event: ev.Event, *, known: bool) -> bool:
@@ -31,6 +33,8 @@ def ends_text(event: ev.Event, *, known: bool) -> bool:
     """
     if isinstance(event, ev.CallEvent):
         return not known or isinstance(event, ev.ApprovalRequested)
+    if isinstance(event, ev.SessionInfo):
+        return event.notice is not UNSET and bool(event.notice)
     return not isinstance(event, (*ev.CHUNKS, *_NEUTRAL))
 
 

@@ -111,7 +111,7 @@ function Facts({ entry }) {
 function Approval({ entry }) {
   if (!entry.approval) return null;
   const request = sampledEntries.value.find(
-    ({ type, requestId }) => type === "permission_request" && requestId === entry.approval);
+    ({ type, approvalId }) => type === "permission_request" && approvalId === entry.approval);
   if (!request || (request.state ?? "pending") === "pending") {
     if (entry.status !== "awaiting_approval") return null;
     const place = request?.answerAt;

@@ -22,6 +22,10 @@ function blockText(block) {
   return typeof content?.text === "string" && (content.type ?? "text") === "text" ? content.text : undefined;
 }
 
+/** Return the texts of content, one below the other. @param {any} content */
+export const contentText = (content) =>
+  typedBlocks(content).map(blockText).filter((text) => text).join("\n");
+
 /** Remove the Markdown fence in which agents wrap the output of a program. @param {string} text */
 export function stripFence(text) {
   const [opening = "", fence = ""] = text.match(/^\s*(`{3,})(?!`)[\w-]*\n/) ?? [];

@@ -6,7 +6,7 @@ import { Diff, parseDiff, countChanges } from "./diff.js";
 import { JsonTree, oneLine, parseJson } from "./jsontree.js";
 import { Markdown } from "./markdown.js";
 import { Attachment, Image } from "./message.js";
-import { displayKinds, firstLines, lastLines, outputParts } from "./outcome.js";
+import { contentText, displayKinds, firstLines, lastLines, outputParts } from "./outcome.js";
 import { html } from "./ui.js";
 import { rowState } from "./row_state.js";
 import { Copy } from "./copy.js";
@@ -112,6 +112,18 @@ const MAX_LOAD_BYTES = 20_000_000;
 /** Return the URL of the full output. @param {any} entry */
 const blobUrl = (entry) => pageUrl(`/v1/blobs/${encodeURIComponent(entry.blob.hash)}`);
 
+/**
+ * Return the fields of an entry that a blob contains: the output, or those that the blob names.
+ * @param {any} entry @param {any} value
+ */
+function fullFields(entry, value) {
+  const fields = entry.blob.fields ?? ["output"];
+  const full = fields.length > 1 ? value : { [fields[0]]: value };
+  // The output of a call without another one is the text of its content, and was shortened with it.
+  const isText = full.content && entry.output === contentText(entry.content);
+  return { values: isText ? { ...full, output: contentText(full.content) } : full };
+}
+
 /** @param {any} entry */
 async function loadFullOutput(entry) {
   const state = rowState(entry.id, "full output");
@@ -121,7 +133,8 @@ async function loadFullOutput(entry) {
     const response = await fetch(blobUrl(entry));
     if (!response.ok) throw new Error(await readError(response));
     const text = await response.text();
-    state.value = { hash, output: entry.blob.media === "application/json" ? (parseJson(text) ?? text) : text };
+    const value = entry.blob.media === "application/json" ? (parseJson(text) ?? text) : text;
+    state.value = { hash, ...fullFields(entry, value) };
   } catch (error) {
     state.value = { hash, problem: String(/** @type {Error} */ (error).message) };
   }
@@ -130,7 +143,7 @@ async function loadFullOutput(entry) {
 /** @param {{entry: any, full: any}} props */
 function TruncatedNote({ entry, full }) {
   if (!entry.truncated) return null;
-  if (full?.output !== undefined) {
+  if (full?.values) {
     return html`<p class="note">Full output, ${formatBytes(entry.blob.size)}.</p>`;
   }
   const size = entry.blob ? ` Full output: ${formatBytes(entry.blob.size)}.` : "";
@@ -146,7 +159,7 @@ function TruncatedNote({ entry, full }) {
 export function Output({ entry }) {
   const saved = rowState(entry.id, "full output").value;
   const full = saved?.hash === entry.blob?.hash ? saved : undefined; // A past moment may have had another output.
-  const shownEntry = full?.output !== undefined ? { ...entry, output: full.output } : entry;
+  const shownEntry = full?.values ? { ...entry, ...full.values } : entry;
   const parts = outputParts(shownEntry);
   return html`<div class="outputs">
     ${parts.map((part, index) => html`<${PartView} key=${part.label + index} part=${part} entry=${entry}

@@ -217,7 +217,11 @@ class Calls:
         progress = self._progress(call_id, call, question.update)
         aliases = aliases_of(call_id)
         requested = ev.ApprovalRequested(
-            aliases=aliases, options=question.options, description=question.description, **fields
+            aliases=aliases,
+            request_id=permission.request_id(message.id),
+            options=question.options,
+            description=question.description,
+            **fields,
         )
         return [requested, ev.CallProgress(aliases=aliases, **progress)] if progress else [requested]
 
