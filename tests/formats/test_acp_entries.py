@@ -78,8 +78,8 @@ def test_the_text_of_the_content_is_the_output_of_a_call_without_another(status:
 def test_content_that_is_not_a_result_is_no_output() -> None:
     """ENT3: the content of a permission request, of an open call and of a terminal."""
     proposal: dict[str, Any] = {"content": [text_item("I am going to write.")]}
-    asked = AcpHarness().feed(prompt(), call(), request_permission(**proposal), call_update("completed"))
-    assert asked.call.output is None and asked.call.content == proposal["content"]
+    proposed = AcpHarness().feed(prompt(), call(), request_permission(**proposal), call_update("completed"))
+    assert proposed.call.output is None and proposed.call.content == proposal["content"]
     assert AcpHarness().feed(prompt(), call("in_progress", **proposal)).call.output is None
     terminal = [{"type": "terminal", "terminalId": "t"}, text_item("ran")]
     assert AcpHarness().feed(prompt(), call(), call_update("completed", content=terminal)).call.output is None

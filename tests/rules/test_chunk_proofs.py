@@ -47,7 +47,7 @@ def texts_of(state: SessionFold) -> list[str]:
     ],
 )
 def test_a_chunk_with_the_whole_text_proves_a_cumulative_source(chunks: tuple[str, ...], text: str) -> None:
-    """S2.4, ENT10: one such chunk is enough if the text has 10 characters and is not a repetition."""
+    """S2.4, ENT9: one such chunk is enough if the text has 10 characters and is not a repetition."""
     assert texts_of(fold_chunks(*chunks)) == [text]
 
 
@@ -73,7 +73,7 @@ def test_deltas_of_a_repeated_piece_are_never_taken_as_cumulative(piece: str, ti
 
 @given(st.lists(st.text("abc d", min_size=1, max_size=6), min_size=1, max_size=12))
 def test_cumulative_chunks_after_the_proof_give_the_text(words: list[str]) -> None:
-    """S2.4: the text of a cumulative source is its last chunk, whatever follows the proof."""
+    """S2.4: the text of a cumulative source is its last chunk, for any chunks after the proof."""
     chunks = ["".join((*SENTENCE[1:], *words[:count])) for count in range(len(words) + 1)]
     assert texts_of(fold_chunks(SENTENCE[0], *chunks)) == [chunks[-1]]
 

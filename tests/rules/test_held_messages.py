@@ -35,7 +35,7 @@ async def write_chunks(ledger: LocalLedger, *chunks: tuple[str, str]) -> list[st
 async def test_a_message_id_on_some_chunks_does_not_reveal_a_secret(
     ledger: LocalLedger, tmp_path: Path, ids: tuple[str, str, str]
 ) -> None:
-    """ENT12: chunks with and without the id of a message are one text, so a secret over them is replaced."""
+    """ENT11: chunks with and without the id of a message are one text, so a secret over them is replaced."""
     parts = ("The key is sk-Z9qR7w", SECRET[9:20], SECRET[20:] + ", keep it.")
     assert await write_chunks(ledger, *zip(parts, ids, strict=True)) == [f"The key is {MARK}, keep it."]
     assert all(SECRET[9:].encode() not in path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
@@ -48,7 +48,7 @@ async def test_held_text_stays_in_its_message(ledger: LocalLedger) -> None:
 
 
 async def test_equal_chunks_that_may_begin_a_secret_prove_nothing(ledger: LocalLedger) -> None:
-    """ENT12: a repeated snapshot is no delta, so the growing texts of a cumulative source are recognized afterwards."""
+    """ENT11: a repeated snapshot is no delta, so the growing texts of a cumulative source are recognized afterwards."""
     first, second = await write_chunks(ledger, ("sk-", ""), ("sk-", "")), ("I'll check", "I'll check the tasks")
     assert first == ["sk-sk-"]
     assert (await write_chunks(ledger, *((text, "") for text in second)))[1:] == [second[-1]]
@@ -58,7 +58,7 @@ async def test_equal_chunks_that_may_begin_a_secret_prove_nothing(ledger: LocalL
 async def test_equal_deltas_within_a_secret_do_not_reveal_it(
     ledger: LocalLedger, tmp_path: Path, more: tuple[str, ...]
 ) -> None:
-    """RED: a chunk that continues a secret is a delta, so a chunk that begins like it continues the secret too."""
+    """ENT11: a chunk that continues a secret is a delta, so a chunk that begins like it continues the secret too."""
     rest = "Xk2LmN4pTvB8sDfG6hJ3aQ5eYcU1iO0z"
     chunks = ("The key is sk-", *more, rest, ", keep it.")
     assert await write_chunks(ledger, *((text, "") for text in chunks)) == [f"The key is {MARK}, keep it."]

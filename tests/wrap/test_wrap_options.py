@@ -43,13 +43,13 @@ def path(tmp_path: Path) -> str:
     ],
 )
 def test_a_command_of_a_shell_is_named_after_its_program(command: list[str], name: str) -> None:
-    """ENT16: neither a shell nor what precedes the program in its script is the name."""
+    """ENT12: neither a shell nor what precedes the program in its script is the name."""
     assert program_name(command) == name
 
 
 @pytest.mark.parametrize("script", ["exec {agent}", "AGENT={quoted}; exec $AGENT"])
 def test_sessions_are_named_after_the_agent_and_not_after_bash(path: str, script: str) -> None:
-    """ENT16: by the program in the script, or else by the name that the agent gives itself."""
+    """ENT12: by the program in the script, or else by the name that the agent gives itself."""
     agent = shlex.join([*AGENT, "one"])
     command = ["bash", "-c", script.format(agent=agent, quoted=shlex.quote(agent))]
     with Client([*wrap_command(path), *command]) as client:
@@ -60,7 +60,7 @@ def test_sessions_are_named_after_the_agent_and_not_after_bash(path: str, script
 
 @pytest.mark.anyio
 async def test_a_session_that_was_named_after_bash_continues(path: str) -> None:
-    """ENT16: a session that an earlier version recorded is found again when the agent loads it; a new one is not."""
+    """ENT12: a session that an earlier version recorded is found again when the agent loads it; a new one is not."""
     async with await open_ledger(f"sqlite:///{path}") as ledger:
         await ledger.log.append("bash-one", [ev.MessageUser(text="earlier")])
         names = SessionNames(["bash", "-c", "my-agent --acp"])
@@ -78,7 +78,7 @@ async def test_a_session_that_was_named_after_bash_continues(path: str) -> None:
     ("option", "text"), [((), "haha!"), (("--chunks", "delta"), "haha!"), (("--chunks", "dedupe"), "ha!")]
 )
 def test_the_chunks_of_an_agent_can_be_declared(path: str, tmp_path: Path, option: tuple[str, ...], text: str) -> None:
-    """ENT11: as for an import. Without the option the policy is detected."""
+    """ENT10: as for an import. Without the option the policy is detected."""
     updates = [
         {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": piece}}
         for piece in ["ha", "ha", "!"]
@@ -100,6 +100,6 @@ def test_the_chunks_of_an_agent_can_be_declared(path: str, tmp_path: Path, optio
     ],
 )
 def test_an_invalid_use_of_chunks_is_an_error(arguments: list[str], problem: str) -> None:
-    """ENT11: exit status 2, and nothing is started."""
+    """ENT10: exit status 2, and nothing is started."""
     result: Any = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2 and problem in result.output

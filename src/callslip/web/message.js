@@ -169,7 +169,7 @@ export const Mode = ({ entry: { previousModeId: before, newModeId: after } }) =>
   <b dir="auto">${inert(after ?? "")}</b></p>`;
 
 /** A notice of the agent: its severity and its text. @param {{entry: any}} props */
-export const Notice = ({ entry: { severity, content, details } }) => html`<p class="note-row notice"
+export const Notice = ({ entry: { severity, content, details } }) => html`<p class="note-row agent-notice"
   data-severity=${severity ?? ""}><span class="label">${inert(severity ? sentence(severity) : "Notice")}</span>${" "}
   <span class="untrusted" dir="auto">${inert(content || JSON.stringify(details ?? ""))}</span></p>`;
 
