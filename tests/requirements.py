@@ -1454,6 +1454,7 @@ ACP_ENTRIES = (
         (
             "tests/formats/test_acp_entries.py::test_large_content_is_stored_outside_the_log",
             "tests/formats/test_acp_entries.py::test_smaller_content_replaces_large_content",
+            "tests/formats/test_acp_entries.py::test_a_model_reads_that_output_is_cut_only_if_it_is",
         ),
     ),
     R(

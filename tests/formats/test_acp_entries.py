@@ -125,6 +125,22 @@ async def test_large_content_is_stored_outside_the_log(db: str, fields: dict[str
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(("output", "is_cut"), [({}, True), ({"rawOutput": "ok"}, False)])
+async def test_a_model_reads_that_output_is_cut_only_if_it_is(db: str, output: dict[str, Any], is_cut: bool) -> None:
+    """ENT4: large content does not make another, complete output a cut one."""
+    end = call_update("completed", content=[text_item("x" * 100 * KB)], **output)
+    async with callslip.open(db) as ledger, serving_ledger(ledger) as url:
+        messages = [message["msg"] for message in (prompt(), call(), end)]
+        await fetch(f"{url}/v1/sessions/s/events?format=acp", "POST", value=messages)
+        (result,) = [
+            message["content"]
+            for message in (await fetch(f"{url}/v1/sessions/s?format=openai")).json()["messages"]
+            if message["role"] == "tool"
+        ]
+    assert ("(cut: only the beginning" in result) == is_cut and (is_cut or result == "ok")
+
+
+@pytest.mark.anyio
 async def test_smaller_content_replaces_large_content(db: str) -> None:
     """ENT4: an update with small content leaves no reference to the large one; text is cut between characters."""
     async with callslip.open(db) as ledger, serving_ledger(ledger) as url:

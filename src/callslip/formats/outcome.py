@@ -40,6 +40,13 @@ def output_of(entry: ToolCall) -> Any:
     return blocks if None in texts else "\n".join(text for text in texts if text)
 
 
+def is_output_cut(entry: ToolCall) -> bool:
+    """Return whether the output is a preview. If only the content is one, an output of its own is complete."""
+    has_own_output = entry.output is not None and entry.output != content_text(entry.content)
+    is_of_content = entry.blob is not None and entry.blob.fields == ("content",)
+    return entry.truncated and not (is_of_content and has_own_output)
+
+
 def end_facts(entry: ToolCall) -> dict[str, Any]:
     """Return what several formats add to the state of a call. Values are null or empty if there is nothing to say."""
     return {
