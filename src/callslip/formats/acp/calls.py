@@ -187,8 +187,9 @@ class Calls:
         return fields
 
     def _result(self, call_id: str, call: AcpCall, update: Json) -> Json:
-        shown = {"content": call.content} if call.has_shown and call.streamed is None else {}
-        result = result_fields({**update, **shown}, call.response)
+        result = result_fields(update, call.response)
+        if "output" not in result and call.has_shown and call.streamed is None:
+            result = result_fields({**update, "content": call.content})
         text = call.streamed.replacement if call.streamed is not None else None
         output = self.terminals.screen(call_id) if text is None else text
         return result if "output" in result or output is UNSET else {**result, "output": output}

@@ -42,7 +42,7 @@ def call_fields(update: dict[str, Any], known_name: str = "") -> dict[str, Any]:
     """
     fields = declared_fields(update)
     title = fields.get("title")
-    if not isinstance(title, str) or " " in title or (plain := strip_mcp_prefix(title)) == title:
+    if not isinstance(title, str) or len(title.split()) != 1 or (plain := strip_mcp_prefix(title)) == title:
         return fields
     name = fields.get("tool_name") or known_name or fields.setdefault("tool_name", title)
     if strip_mcp_prefix(name) == plain:
