@@ -413,6 +413,7 @@ ENTRIES = (
         "Whether a source sends deltas or cumulative text is declared or detected, and the text is correct either way.",
         (
             "tests/rules/test_streamed_text.py::test_an_undeclared_text_is_deltas_unless_proven_cumulative",
+            "tests/rules/test_chunk_proofs.py::test_a_chunk_with_the_whole_text_proves_a_cumulative_source",
             "tests/rules/test_streamed_text.py::test_three_growths_to_24_characters_prove_a_cumulative_source",
             "tests/rules/test_streamed_text.py::test_a_proven_policy_holds_for_its_source_and_kind",
             "tests/rules/test_streamed_text.py::test_dedupe_drops_suffixes_and_replaces_extensions",
@@ -423,8 +424,9 @@ ENTRIES = (
     ),
     R(
         "S2.5",
-        "Tools are shown with their short name, and the original name is stored.",
+        "Tools are shown with their short name from any field, and the original name is stored.",
         (
+            "tests/formats/test_acp_entries.py::test_a_tool_name_is_cleaned_from_every_field",
             "tests/rules/test_lifecycle.py::test_server_prefixes_are_removed_from_tool_names",
             "tests/rules/test_fold.py::test_tool_names_lose_their_server_prefix_and_keep_the_raw_name",
         ),
@@ -451,8 +453,9 @@ ENTRIES = (
     ),
     R(
         "S2.8",
-        "Output of any size is stored in full, with a preview and its size in the entry.",
+        "Output and content of any size are stored in full, with a preview and the size in the entry.",
         (
+            "tests/formats/test_acp_entries.py::test_large_content_is_stored_outside_the_log",
             "tests/rules/test_redaction_stream.py::test_large_output_is_stored_as_a_blob",
             "tests/rules/test_redaction_stream.py::test_large_json_is_stored_as_a_blob",
         ),
@@ -1759,8 +1762,110 @@ VIEWS = (
     ),
 )
 
+ACP_ENTRIES = (
+    R(
+        "ENT1",
+        "The entries of an ACP client are equal in a stream, after a reload and in a new process, with and without JSON-RPC.",
+        ("tests/http/test_acp_entries.py::test_the_entries_of_an_acp_client_are_equal_live_and_after_a_reload",),
+    ),
+    R(
+        "ENT2",
+        "The tool name of an ACP call is read from any field; a title is a name only if it is that of an MCP tool.",
+        (
+            "tests/formats/test_acp_entries.py::test_a_tool_name_is_cleaned_from_every_field",
+            "tests/formats/test_acp_entries.py::test_another_title_is_no_tool_name",
+            "tests/formats/test_acp_entries.py::test_a_title_does_not_replace_a_tool_name",
+        ),
+    ),
+    R(
+        "ENT3",
+        "The text of the content is the output of an ACP call that has no other output.",
+        (
+            "tests/formats/test_acp_entries.py::test_the_text_of_the_content_is_the_output_of_a_call_without_another",
+            "tests/formats/test_acp_entries.py::test_content_that_is_not_a_result_is_no_output",
+        ),
+    ),
+    R(
+        "ENT4",
+        "Large content of a call is stored as a blob, and smaller content replaces it.",
+        (
+            "tests/formats/test_acp_entries.py::test_large_content_is_stored_outside_the_log",
+            "tests/formats/test_acp_entries.py::test_smaller_content_replaces_large_content",
+            "tests/formats/test_acp_entries.py::test_a_model_reads_that_output_is_cut_only_if_it_is",
+        ),
+    ),
+    R(
+        "ENT5",
+        "A permission request shows the id of its protocol, and its own id by which it is answered.",
+        (
+            "tests/formats/test_acp_entries.py::test_the_request_id_is_that_of_the_protocol",
+            "tests/formats/test_acp_entries.py::test_equal_request_ids_of_two_sessions_are_two_requests",
+        ),
+    ),
+    R(
+        "ENT6",
+        "A notice of an agent is an entry at its place.",
+        (
+            "tests/formats/test_acp_entries.py::test_a_notice_of_an_agent_is_on_the_timeline",
+            "tests/formats/test_acp_entries.py::test_a_notice_is_an_entry_that_ends_the_text_before_it",
+            "tests/web/test_acp_entries.py::test_notices_and_priorities_are_shown",
+        ),
+    ),
+    R(
+        "ENT7",
+        "The steps of a plan are shown with their priorities.",
+        (
+            "tests/formats/test_acp_entries.py::test_the_priorities_of_a_plan_are_shown",
+            "tests/web/test_acp_entries.py::test_notices_and_priorities_are_shown",
+        ),
+    ),
+    R(
+        "ENT8",
+        "What a program printed is shown as text, also if its agent records it within an object.",
+        ("tests/formats/test_acp_entries.py::test_what_a_terminal_printed_is_text",),
+    ),
+    R(
+        "ENT9",
+        "A chunk that begins with the whole text proves a cumulative source, unless the text is short or repetitive.",
+        (
+            "tests/rules/test_chunk_proofs.py::test_a_chunk_with_the_whole_text_proves_a_cumulative_source",
+            "tests/rules/test_chunk_proofs.py::test_the_proof_replaces_the_text_at_once_and_holds_for_later_messages",
+            "tests/rules/test_chunk_proofs.py::test_deltas_of_a_repeated_piece_are_never_taken_as_cumulative",
+            "tests/rules/test_chunk_proofs.py::test_cumulative_chunks_after_the_proof_give_the_text",
+            "tests/rules/test_chunk_proofs.py::test_the_proof_costs_no_more_than_its_chunk",
+        ),
+    ),
+    R(
+        "ENT10",
+        "The chunks of a wrapped agent can be declared as those of an import.",
+        (
+            "tests/wrap/test_wrap_options.py::test_the_chunks_of_an_agent_can_be_declared",
+            "tests/wrap/test_wrap_options.py::test_an_invalid_use_of_chunks_is_an_error",
+        ),
+    ),
+    R(
+        "ENT11",
+        "Redaction joins the same chunks to a text as the fold does.",
+        (
+            "tests/rules/test_held_messages.py::test_a_message_id_on_some_chunks_does_not_reveal_a_secret",
+            "tests/rules/test_held_messages.py::test_held_text_stays_in_its_message",
+            "tests/rules/test_held_messages.py::test_equal_chunks_that_may_begin_a_secret_prove_nothing",
+            "tests/rules/test_held_messages.py::test_equal_deltas_within_a_secret_do_not_reveal_it",
+        ),
+    ),
+    R(
+        "ENT12",
+        "A wrapped session is named after the agent, also if a shell starts it.",
+        (
+            "tests/wrap/test_wrap_options.py::test_a_command_of_a_shell_is_named_after_its_program",
+            "tests/wrap/test_wrap_options.py::test_sessions_are_named_after_the_agent_and_not_after_bash",
+            "tests/wrap/test_wrap_options.py::test_a_session_that_was_named_after_bash_continues",
+        ),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
-    *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS),
+    *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS, *ACP_ENTRIES),
 )

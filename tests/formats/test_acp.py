@@ -539,7 +539,7 @@ def test_thoughts_plans_modes_commands_and_session_info_are_read() -> None:
         update("notice", severity="warning", title="careful"),
     )
     info = harness.ledger.state.info
-    assert [type(entry).__name__ for entry in harness.entries()] == ["Meta", "Thought", "Plan", "ModeChange"]
+    assert [type(entry).__name__ for entry in harness.entries()] == ["Meta", "Thought", "Plan", "ModeChange", "Notice"]
     assert harness.entries(Plan)[0].entries[0]["content"] == "one"
     assert (info.title, info.usage, info.current_mode_id) == ("Title", {"used": 1, "size": 2}, "code")
     assert (info.notice, info.available_commands) == ({"severity": "warning", "title": "careful"}, [{"name": "web"}])

@@ -49,7 +49,7 @@ async def check_blobs(log: EventLog, session: str, drafts: list[Draft]) -> list[
             if info is None:
                 problem = f"session {session!r} has no blob {blob.hash[:64]!r}. Post the full value instead."
                 raise InvalidInputError("blob", problem)
-            draft = structs.replace(draft, event=structs.replace(draft.event, blob=Blob(blob.hash, *info)))
+            draft = structs.replace(draft, event=structs.replace(draft.event, blob=Blob(blob.hash, *info, blob.fields)))
         checked.append(draft)
     return checked
 

@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 
+from callslip.model.events import Blob, read_blob
+from callslip.rules.call_content import content_text
+
 Json = dict[str, Any]
 
 
@@ -15,8 +18,10 @@ def entries_json(entries: Iterable[Any], load_blob: Callable[[str], bytes] | Non
     values: list[Json] = msgspec.json.decode(msgspec.json.encode(list(entries)))
     for value in values:
         if load_blob is not None and value.get("blob"):
-            data = load_blob(value["blob"]["hash"])
-            is_json = value["blob"].get("media") == "application/json"
-            value["output"] = msgspec.json.decode(data) if is_json else data.decode("utf-8", "replace")
+            blob = msgspec.convert(value["blob"], Blob)
+            loaded = read_blob(blob, load_blob(blob.hash))
+            if "content" in loaded and value.get("output") == content_text(value.get("content")):
+                loaded.setdefault("output", content_text(loaded["content"]))
+            value.update(loaded)
             value.pop("truncated", None)
     return values

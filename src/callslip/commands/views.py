@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from callslip.ledger.event_log import EventLog
 from callslip.model import codec
-from callslip.model.events import Event
+from callslip.model.events import Event, blob_of, read_blob
 from callslip.model.records import CallRecord
 from callslip.model.state_names import command_state_name
 from callslip.rules.lifecycle import TERMINAL_STATES
@@ -84,12 +84,10 @@ async def command_view(log: EventLog, record: CallRecord, end: Event | None = No
 
 async def _load_output(log: EventLog, end: Event) -> Any:
     """Return the full output, also if it is stored as a blob."""
-    blob = getattr(end, "blob", None)
-    if blob is None:
-        output = getattr(end, "output", UNSET)
-        return None if output is UNSET else output
-    data = await log.blob(blob.hash)
-    return msgspec.json.decode(data) if blob.media == "application/json" else data.decode("utf-8", "replace")
+    blob, output = blob_of(end), getattr(end, "output", UNSET)
+    if blob is not None:
+        output = read_blob(blob, await log.blob(blob.hash)).get("output", output)
+    return None if output is UNSET else output
 
 
 def _error_text(error: Any) -> str:

@@ -23,7 +23,7 @@ from callslip.cli.terminal.background import (
     run_in_background,
 )
 from callslip.cli.terminal.patched_session import Json, PatchedSession
-from callslip.cli.terminal.timeline import INDENT
+from callslip.cli.terminal.timeline import INDENT, approval_id
 from callslip.demo.project import write_files
 from callslip.demo.screen import Screen
 from callslip.demo.story import PROMPT, TITLE, Story
@@ -100,7 +100,7 @@ async def _answer_by_key(ledger: LocalLedger, view: PatchedSession, screen: Scre
         async with keys.read_keys() as pressed, _asking(screen):
             key = await first_result(read_answer(pressed), view.wait_until(_is_answered(request)))
         if key in ("y", "n"):
-            await answer_request(ledger, request["requestId"], yes=key == "y", by=os.environ.get("USER") or "you")
+            await answer_request(ledger, approval_id(request), yes=key == "y", by=os.environ.get("USER") or "you")
         await view.wait_until(_is_answered(request))
 
 
@@ -125,5 +125,5 @@ async def _answer_alone(ledger: LocalLedger, view: PatchedSession, console: Cons
         request = await view.wait_until(PatchedSession.pending_request)
         console.print(f"{' ' * INDENT}({reason}: answered by the demo)", style="dim")
         await asyncio.sleep(1.2 * pace)
-        await answer_request(ledger, request["requestId"], yes=answer != "no", by="the demo")
+        await answer_request(ledger, approval_id(request), yes=answer != "no", by="the demo")
         await view.wait_until(_is_answered(request))

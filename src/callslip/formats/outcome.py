@@ -6,6 +6,7 @@ from typing import Any
 
 from callslip.formats.json_fields import as_dict, as_list, parse_json_or
 from callslip.model.entries import ToolCall
+from callslip.rules.call_content import block_text, content_text
 from callslip.rules.lifecycle import TERMINAL_STATES
 
 
@@ -26,14 +27,24 @@ def parsed_input(entry: ToolCall) -> Any:
 
 
 def output_of(entry: ToolCall) -> Any:
-    """Return the output, or else the content, or else the printed text; None if there is nothing."""
-    if entry.output is not None:
-        return entry.output
+    """Return the output, or else the content, or else the printed text; None if there is nothing.
+
+    An output that only has the texts of the content is replaced by the content, which may have more than texts.
+    """
     blocks = content_blocks(entry.content)
+    if entry.output is not None and not (blocks and entry.output == content_text(blocks)):
+        return entry.output
     if not blocks:
         return entry.output_text or None
-    texts = [_block_text(block) for block in blocks]
+    texts = [block_text(block) for block in blocks]
     return blocks if None in texts else "\n".join(text for text in texts if text)
+
+
+def is_output_cut(entry: ToolCall) -> bool:
+    """Return whether the output is a preview. If only the content is one, an output of its own is complete."""
+    has_own_output = entry.output is not None and entry.output != content_text(entry.content)
+    is_of_content = entry.blob is not None and entry.blob.fields == ("content",)
+    return entry.truncated and not (is_of_content and has_own_output)
 
 
 def end_facts(entry: ToolCall) -> dict[str, Any]:
@@ -52,12 +63,3 @@ def content_blocks(content: Any) -> list[Any]:
     """Return one or several blocks as a list, without references to a terminal: its text is the printed output."""
     blocks = as_list(content) if isinstance(content, list) or content is None else [content]
     return [block for block in blocks if as_dict(block).get("type") != "terminal"]
-
-
-def _block_text(block: Any) -> str | None:
-    """Return the text of a text block, wrapped as content or not; None for any other block."""
-    kind = as_dict(block).get("type")
-    if kind == "content":
-        return _block_text(block.get("content"))
-    text = block.get("text") if kind == "text" else None
-    return text if isinstance(text, str) else None

@@ -100,7 +100,7 @@ class TurnStream:
         """Return the turn so far, from its start."""
         self._reset()
         entries = self.turn.entries()
-        self.requests = {entry.request_id: entry for entry in entries if isinstance(entry, PermissionRequest)}
+        self.requests = {entry.approval_id: entry for entry in entries if isinstance(entry, PermissionRequest)}
         self.is_replay = True
         chunks = self._renderer.replay(entries)
         self.is_replay = False

@@ -23,7 +23,7 @@ from callslip.ledger.release_timer import ReleaseTimer
 from callslip.ledger.validation import DraftValidator, has_many_values
 from callslip.ledger.write import AnswerCheck, WriteContext, write_events
 from callslip.model.entries import Patch, Snapshot
-from callslip.model.events import MAY_BE_LARGE, Blob, Draft, Event, TurnEnded, decode_event
+from callslip.model.events import Draft, Event, TurnEnded, decode_event, may_be_large
 from callslip.model.names import check_id, check_session_name
 from callslip.model.records import CallRecord, OwnerRecord, SessionRecord
 from callslip.rules.fold import SessionFold
@@ -139,7 +139,7 @@ class EventLog:
         if has_many_values(drafts):
             return self._transact_many_values(drafts, work, context)
         valid = self._validate_all(drafts)
-        if owner or [draft for draft in valid if type(draft.event) in MAY_BE_LARGE]:
+        if owner or [draft for draft in valid if may_be_large(draft.event)]:
             return self._transact_prepared(valid, work, context)
         return self.store.transact(lambda unit: work(unit, valid, context))
 
@@ -169,7 +169,7 @@ class EventLog:
         """Store large values as blobs and give the owner a lease before the transaction."""
         blobs: Blobs = {}
         for number, draft in enumerate(valid):
-            if type(draft.event) in MAY_BE_LARGE:
+            if may_be_large(draft.event):
                 try:
                     valid[number] = await self._store_large_value(draft, blobs)
                 except InvalidInputError as error:
@@ -198,10 +198,9 @@ class EventLog:
         large = self._validator.large_value(draft.event)
         if large is None:
             return draft
-        field, data, media_type = large
-        blob = Blob(await self.store.put_blob(data, media_type), len(data), media_type)
-        blobs[blob.hash] = (data, media_type)
-        event = self._validator.with_blob(draft.event, field, data, blob)
+        hash = await self.store.put_blob(large.data, large.media_type)
+        blobs[hash] = (large.data, large.media_type)
+        event = self._validator.with_blob(draft.event, large, hash)
         return structs.replace(draft, event=event)
 
     async def close_owner(self, owner: str, reason: str) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Any, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import msgspec
 from msgspec import UNSET, structs
@@ -18,6 +18,7 @@ from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Alias, Blob, Draft, Event, encode_event, locate_error, parse_event
 from callslip.model.names import check_id
+from callslip.rules.call_content import content_text, preview_content
 from callslip.rules.redaction import Redactor
 from callslip.settings import Settings
 
@@ -26,7 +27,7 @@ MAX_LABELS_BYTES = 16 * 2**10
 NUMBER_LIMIT = 2**53 - 1
 """The largest integer that SQLite, PostgreSQL and JavaScript all hold exactly."""
 
-_BLOB_FIELDS = ("output", "body")
+_BLOB_FIELDS = ("output", "content", "body")
 _ID_FIELDS = ("call", "approval", "turn", "message_id", "source", "key", "owner")
 _EVENT_CLASSES = frozenset(ev.EVENT_TYPES.values())
 _CHUNK_POLICIES = get_args(ev.Chunks)
@@ -59,13 +60,20 @@ def has_many_values(drafts: Iterable[Event | Draft]) -> bool:
     return codec.is_large([value for value in values if isinstance(value, dict | list)])
 
 
+class LargeValue(NamedTuple):
+    """The values of one or several fields of an event, to be stored as a blob."""
+
+    fields: tuple[str, ...]
+    data: bytes
+    media_type: str
+
+
 class DraftValidator:
     """Validate drafts by the settings of one ledger."""
 
     def __init__(self, settings: Settings, redactor: Redactor) -> None:
         self._settings = settings
         self._redactor = redactor
-        self._max_bytes = {"labels": MAX_LABELS_BYTES, **dict.fromkeys(_BLOB_FIELDS, settings.max_blob)}
 
     def validate(self, value: Event | Draft) -> Draft:
         """Return a draft as it may be stored, or raise InvalidInputError."""
@@ -102,7 +110,7 @@ class DraftValidator:
         if cls not in _EVENT_CLASSES:
             raise InvalidInputError("event", f"{cls.__name__} is not an event")
         changes: dict[str, Any] = {}
-        is_streamed = isinstance(event, ev.STREAMED)
+        is_streamed, is_large = isinstance(event, ev.STREAMED), ev.may_be_large(event)
         for field, is_number in _fields(cls):
             value = getattr(event, field)
             if field in _LEDGER_FIELDS:
@@ -114,20 +122,23 @@ class DraftValidator:
             if is_number:
                 _check_number(value, field)
                 continue
-            new = self._validate_field(field, value, redact=not (is_streamed and field == "text"))
+            max_bytes = self._settings.max_blob if is_large and field in _BLOB_FIELDS else self._max_event_bytes(field)
+            new = self._validate_field(field, value, max_bytes, redact=not (is_streamed and field == "text"))
             if new is not value:
                 changes[field] = new
         event = structs.replace(event, **changes) if changes else event
         return self._check_types(event)
 
-    def _validate_field(self, field: str, value: Any, *, redact: bool) -> Any:
+    def _max_event_bytes(self, field: str) -> int:
+        return MAX_LABELS_BYTES if field == "labels" else self._settings.max_event
+
+    def _validate_field(self, field: str, value: Any, max_bytes: int, *, redact: bool) -> Any:
         if field == "aliases":
             return self._check_aliases(value)
         if field == "blob":
             return value
         if field in _ID_FIELDS and value:
             return check_id(value, field)
-        max_bytes = self._max_bytes.get(field, self._settings.max_event)
         checked = codec.validate_json(value, field, max_bytes=max_bytes)
         return self._redactor.value(checked) if redact else checked
 
@@ -149,7 +160,7 @@ class DraftValidator:
             raise InvalidInputError(*locate_error(error)) from error
         except (TypeError, UnicodeEncodeError, OverflowError) as error:
             raise InvalidInputError("event", str(error)) from error
-        if type(event) not in ev.MAY_BE_LARGE:
+        if not ev.may_be_large(event):
             self._check_size(event, len(body))
         return parsed
 
@@ -161,26 +172,46 @@ class DraftValidator:
 
     # Large values
 
-    def large_value(self, event: Event) -> tuple[str, bytes, str] | None:
-        """Return the field to store as a blob, its bytes and media type; None if the event is small enough."""
+    def large_value(self, event: Event) -> LargeValue | None:
+        """Return what to store as a blob; None if the event is small enough."""
         size = len(encode_event(event))
         if size <= self._settings.inline_limit:  # No field is larger than the event.
             self._check_size(event, size)
             return None
+        values: dict[str, Any] = {}
         for field in _BLOB_FIELDS:
             value = getattr(event, field, UNSET)
             if value is UNSET or value is None or isinstance(value, int | float):
                 continue
-            is_text = isinstance(value, str)
-            data = value.encode() if is_text else codec.encode(value)
+            data = value.encode() if isinstance(value, str) else codec.encode(value)
             if len(data) > self._settings.inline_limit:
-                return field, data, "text/plain" if is_text else "application/json"
-        self._check_size(event, size)
-        return None
+                values[field] = value
+        if not values:
+            self._check_size(event, size)
+            return None
+        if values.get("output") and values["output"] == content_text(values.get("content")):
+            del values["output"]  # It is stored once, with the content.
+        if len(values) > 1:
+            return LargeValue(tuple(values), codec.encode(values), "application/json")
+        ((field, value),) = values.items()
+        if isinstance(value, str):
+            return LargeValue((field,), value.encode(), "text/plain")
+        return LargeValue((field,), codec.encode(value), "application/json")
 
-    def with_blob(self, event: Event, field: str, data: bytes, blob: Blob) -> Event:
-        """Replace a value that is stored as a blob by its preview."""
-        preview = data[: self._settings.preview].decode("utf-8", "ignore")
-        event = structs.replace(event, **{field: preview, "blob": blob})
+    def with_blob(self, event: Event, large: LargeValue, hash: str) -> Event:
+        """Replace values that are stored as a blob by their previews."""
+        fields = () if large.fields in (("output",), ("body",)) else large.fields
+        blob = Blob(hash, len(large.data), large.media_type, fields)
+        previews = {field: self._preview(field, getattr(event, field)) for field in large.fields}
+        if isinstance(event, ev.CallEnd) and "content" in previews and event.output == content_text(event.content):
+            previews["output"] = content_text(previews["content"])
+        event = structs.replace(event, **previews, blob=blob)
         self._check_size(event)
         return event
+
+    def _preview(self, field: str, value: Any) -> Any:
+        max_bytes = self._settings.preview
+        if field == "content":
+            return preview_content(value, max_bytes)
+        data = value.encode() if isinstance(value, str) else codec.encode(value)
+        return data[:max_bytes].decode("utf-8", "ignore")

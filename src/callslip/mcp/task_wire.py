@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
 
-import msgspec
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
@@ -17,7 +16,7 @@ from starlette.requests import HTTPConnection
 
 from callslip.api.ledger import LocalLedger
 from callslip.ledger.call_entry import load_call_entry
-from callslip.model.events import CallEnd
+from callslip.model.events import CallEnd, read_blob
 from callslip.model.records import CallRecord
 from callslip.model.state_names import STATE_NAMES
 from callslip.rules.lifecycle import TERMINAL_STATES
@@ -117,7 +116,7 @@ async def _load_result(ledger: LocalLedger, record: CallRecord) -> Json:
     assert isinstance(event, CallEnd)
     result = event.output if event.output is not UNSET else event.error
     if event.blob is not None:
-        result = msgspec.json.decode(await ledger.blob(event.blob.hash))
+        result = read_blob(event.blob, await ledger.blob(event.blob.hash)).get("output", result)
     if isinstance(result, dict) and ("content" in result or "code" in result):
         return cast(Json, result)
     return failed_result(event.reason or f"the task is {record.state}")

@@ -1,4 +1,4 @@
-"""The seven types of entry, the info of a session, and the three patches that change them.
+"""The seven types of entry, notices, the info of a session, and the three patches that change them.
 
 Only the fold changes entries. In JSON a field with its default value is left out, and a patch that sets a field to null
 removes it.
@@ -106,14 +106,18 @@ class ToolCall(Entry, tag="tool_call", kw_only=True):
 
 
 class PermissionRequest(Entry, tag="permission_request", kw_only=True):
-    """A request for approval and its answer. `schema` is the JSON Schema for edited arguments. RULES 5, 6.
+    """A request for approval and its answer. `approvalId` is its id in the ledger. RULES 5, 6.
+
+    `requestId` is its id in the protocol of the agent, which may be used again, or else the `approvalId`. `schema` is
+    the JSON Schema for edited arguments.
 
     `responseInput` is set if the approved arguments differ from the requested ones. `answerAt` is the program in which
     a person must answer while the request is pending, if that is not possible here.
     """
 
-    request_id: str
+    request_id: str | int
     call_id: str
+    approval_id: str = ""
     tool_call_id: str = ""
     state: str = "pending"
     tool_name: str | None = None
@@ -143,6 +147,14 @@ class ModeChange(Entry, tag="mode_change", kw_only=True):
     new_mode_id: str
 
 
+class Notice(Entry, tag="notice", kw_only=True):
+    """A notice of the agent to its user, for example a warning. `details` are its other fields."""
+
+    content: str
+    severity: str = ""
+    details: Any = None
+
+
 class Info(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """Info about the session: the open turn, how the last one ended, title, usage. Patches address it as entry 0."""
 
@@ -160,7 +172,7 @@ class Info(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     owner: str = ""
 
 
-AnyEntry = Meta | Message | Thought | ToolCall | PermissionRequest | Plan | ModeChange
+AnyEntry = Meta | Message | Thought | ToolCall | PermissionRequest | Plan | ModeChange | Notice
 
 
 class Put(msgspec.Struct, frozen=True, tag="put", tag_field="op", gc=False):

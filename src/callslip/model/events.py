@@ -29,11 +29,16 @@ class Alias(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Blob(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
-    """A reference to the full value of a field that is too large for the event."""
+    """A reference to the full value of a field that is too large for the event.
+
+    `fields` are the fields it belongs to: none for `output`, or `body` of a raw message. If there are several, it is a
+    JSON object with the value of each.
+    """
 
     hash: str
     size: int
     media: str = "text/plain"
+    fields: tuple[str, ...] = ()
 
 
 class Event(
@@ -179,7 +184,10 @@ class CallEvent(Event, frozen=True, kw_only=True):
 
 
 class CallUpdate(CallEvent, frozen=True, kw_only=True):
-    """Fields of a call that an event can set. Absent fields keep their values; null clears a field."""
+    """Fields of a call that an event can set. Absent fields keep their values; null clears a field.
+
+    `blob` has the full value of a field that is too large, of which the event has only a preview.
+    """
 
     tool_name: Maybe = UNSET
     raw_tool_name: Maybe = UNSET
@@ -188,6 +196,7 @@ class CallUpdate(CallEvent, frozen=True, kw_only=True):
     input: MaybeJson = UNSET
     content: MaybeJson = UNSET
     locations: MaybeJson = UNSET
+    blob: Blob | None = None
 
 
 class CallProposed(CallUpdate, frozen=True, tag="call.proposed"):
@@ -247,7 +256,6 @@ class CallEnd(CallUpdate, frozen=True):
     exit_status: MaybeJson = UNSET
     output: MaybeJson = UNSET
     error: MaybeJson = UNSET
-    blob: Blob | None = None
     cut_bytes: int = 0
     attempt: int = 0
 
@@ -282,12 +290,14 @@ class CallLost(CallEnd, frozen=True, tag="call.lost"):
 class ApprovalRequested(CallUpdate, frozen=True, tag="approval.requested"):
     """The agent or a tool requested approval for the call. RULE 5.
 
-    `schema` is the JSON Schema of the arguments, which edited arguments must match. `requested_by` is the id of the
+    `request_id` is the id of the request in the protocol of the agent. `schema` is the JSON Schema of the arguments,
+    which edited arguments must match. `requested_by` is the id of the
     caller that posted the request to a server; the ledger sets it. `answer_at` is the program in which a person must
     answer, for example "the ACP client", if an answer given here would not reach the agent.
     """
 
     approval: str = ""
+    request_id: str | int | UnsetType = UNSET
     description: str = ""
     options: list[Any] = []
     expires_at: int = 0
@@ -368,19 +378,30 @@ CHUNKS = (MessageDelta, ThoughtDelta)
 STREAMED = (*CHUNKS, CallInputDelta, CallProgress)
 Streamed: TypeAlias = MessageDelta | ThoughtDelta | CallInputDelta | CallProgress
 
-MAY_BE_LARGE = frozenset[type[Event]]((*TERMINAL, Raw))
-"""Events with a field that may be stored as a blob."""
+_ALWAYS_LARGE = frozenset[type[Event]]((*TERMINAL, Raw))
 
 parse_event = msgspec.json.Decoder(AnyEvent).decode
 encode_event = msgspec.json.Encoder().encode
 
 
+def may_be_large(event: Event) -> bool:
+    """Return whether an event has a field that is stored as a blob if it is large."""
+    return type(event) in _ALWAYS_LARGE or (isinstance(event, CallUpdate) and bool(event.content))
+
+
 def blob_of(event: Event) -> Blob | None:
     """Return the blob with the full value of a field of this event, if there is one."""
-    if type(event) not in MAY_BE_LARGE:
-        return None
-    assert isinstance(event, CallEnd | Raw)
-    return event.blob
+    return event.blob if isinstance(event, CallUpdate | Raw) else None
+
+
+def read_blob(blob: Blob, data: bytes) -> dict[str, Any]:
+    """Return the values in a blob by their fields. A single value without a field is the `output`."""
+    value = msgspec.json.decode(data) if blob.media == "application/json" else data.decode("utf-8", "replace")
+    names = [name for name in blob.fields if name in ("output", "content")]
+    if len(names) < 2:
+        return {names[0] if names else "output": value}
+    values = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return {name: values[name] for name in names if name in values}
 
 
 _decode_json = codec.stored_decoder(Any, "an event")

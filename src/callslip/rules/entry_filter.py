@@ -180,7 +180,7 @@ def _ids(entry: Entry) -> Iterable[Any]:
     if isinstance(entry, ToolCall | PermissionRequest):
         ids += [entry.call_id, entry.call_id.removeprefix("exec_"), entry.tool_call_id]
     if isinstance(entry, PermissionRequest):
-        ids.append(entry.request_id)
+        ids += [entry.request_id, entry.approval_id]
     if isinstance(entry, Message | Thought):
         ids.append(entry.message_id)
     return [value for value in ids if value]

@@ -8,20 +8,21 @@ and agents' own reports of refused calls, are noted on their call. The rules for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from msgspec import UNSET
 
 from callslip.model import events as ev
-from callslip.model.entries import Append, Message, Meta, ModeChange, Patch, Plan, Thought
+from callslip.model.entries import Append, Message, Meta, ModeChange, Notice, Patch, Plan, Thought
 from callslip.model.events import Event
 from callslip.rules import fold_calls
 from callslip.rules.fold_state import FoldState, Out, Stream, add_entry, end_text, put_entry, set_fields, set_info
-from callslip.rules.streamed_text import MAX_PIECES, Change, StreamedText, merge_chunk, utf16_length
+from callslip.rules.streamed_text import MAX_PIECES, Change, StreamedText, is_same_message, merge_chunk, utf16_length
 
 VERSION = 5
 """Increased whenever the same events give other entries. Checkpoints of another version are rebuilt."""
 
+NOTICE_TEXTS = ("title", "message", "description", "text", "content")
 Chunk = ev.MessageDelta | ev.ThoughtDelta
 
 
@@ -127,8 +128,7 @@ def _chunk(state: SessionFold, event: Chunk, out: Out) -> None:
 
 
 def _continues(stream: Stream, event: Chunk) -> bool:
-    is_same_message = not event.message_id or not stream.message_id or event.message_id == stream.message_id
-    return is_same_message and stream.cls is type(event)
+    return is_same_message(stream.message_id, event.message_id) and stream.cls is type(event)
 
 
 def _start_stream(state: SessionFold, event: Chunk, out: Out) -> Stream:
@@ -199,8 +199,25 @@ def _info(state: SessionFold, event: ev.SessionInfo, out: Out) -> None:
     if event.owner is not UNSET and event.owner and not state.info.owner:
         state.info.owner = event.owner
         changed.append("owner")
+    if event.notice is not UNSET and event.notice:
+        add_entry(state, _notice(event), out)
     if changed:
         set_info(state, out, *changed)
+
+
+def _notice(event: ev.SessionInfo) -> Notice:
+    """Return the entry of a notice: its texts, and what else it has."""
+    fields = cast("dict[str, Any]", event.notice) if isinstance(event.notice, dict) else {"title": event.notice}
+    texts = [fields[name] for name in NOTICE_TEXTS if isinstance(fields.get(name), str) and fields[name]]
+    details = {name: value for name, value in fields.items() if name != "severity" and value not in texts}
+    severity = fields.get("severity")
+    return Notice(
+        id=event.seq,
+        at=event.at,
+        content="\n".join(texts),
+        severity=severity if isinstance(severity, str) else "",
+        details=details or None,
+    )
 
 
 def _plan(state: SessionFold, event: ev.PlanUpdated, out: Out) -> None:

@@ -21,6 +21,7 @@ from callslip.model.events import Event, decode_event, encode_event
 from callslip.model.records import HeldText
 from callslip.rules.lifecycle import is_terminal
 from callslip.rules.redaction import Redactor
+from callslip.rules.streamed_text import is_same_message
 
 TEXT_STREAM = ""
 """The stream of messages and thoughts, which follow each other. Each call has two streams of its own."""
@@ -67,7 +68,7 @@ def hold_back(redactor: Redactor, held: HeldText | None, event: ev.Streamed, due
     policy = event.chunks if isinstance(event, ev.CHUNKS) else "delta"
     if carry and policy == "dedupe":
         out, text = "", out
-    held_now = _hold(redactor, event, carry, shown, text, due) if carry else None
+    held_now = _hold(redactor, _with_message_id(event, held), carry, shown, text, due) if carry else None
     changed = event if out is event.text else structs.replace(event, text=out)
     if held_now is not None and held_now.due and policy in _SPLIT_POLICIES:
         changed = structs.replace(changed, partial=True)
@@ -94,7 +95,7 @@ def continues_text(held: HeldText, event: Event) -> bool:
     """Return whether an event belongs to the text whose end is held."""
     before = decode_event(held.event)
     if isinstance(event, ev.CHUNKS):
-        return isinstance(before, type(event)) and before.message_id == event.message_id
+        return isinstance(before, type(event)) and is_same_message(before.message_id, event.message_id)
     return isinstance(event, ev.CallEvent) and isinstance(before, type(event)) and before.call == event.call
 
 
@@ -109,15 +110,30 @@ def _before(redactor: Redactor, held: HeldText, event: ev.Streamed) -> HeldText 
     if not _is_compared(event):
         return held
     start = event.text[: held.length]
-    repeats = len(event.text) > held.length and codec.digest(start.encode()) == held.digest
+    repeats = len(event.text) >= held.length and codec.digest(start.encode()) == held.digest
     if isinstance(event, ev.CHUNKS) and event.chunks == "cumulative":
         return _NO_TEXT if repeats else None  # The chunk contains the held text.
+    if _is_declared_delta(held):  # It continued a secret, so this chunk does too, even if it repeats it.
+        return held
     return held if not repeats and _may_join_secret(redactor, held, event.text) else None
 
 
 def _is_compared(event: ev.Streamed) -> bool:
     """Return whether the meaning of a chunk depends on the chunks before it."""
     return isinstance(event, ev.CHUNKS) and event.chunks != "delta" and not event.rest
+
+
+def _is_declared_delta(held: HeldText) -> bool:
+    before = decode_event(held.event)
+    return isinstance(before, ev.CHUNKS) and before.chunks == "delta"
+
+
+def _with_message_id(event: ev.Streamed, held: HeldText | None) -> ev.Streamed:
+    """Return a chunk with the id of the message that it continues, if it has none."""
+    if held is None or not isinstance(event, ev.CHUNKS) or event.message_id or not continues_text(held, event):
+        return event
+    before = decode_event(held.event)
+    return structs.replace(event, message_id=before.message_id) if isinstance(before, ev.CHUNKS) else event
 
 
 def _may_join_secret(redactor: Redactor, held: HeldText, text: str) -> bool:

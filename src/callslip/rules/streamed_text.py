@@ -9,18 +9,21 @@ from __future__ import annotations
 from itertools import chain
 from typing import Literal, NamedTuple
 
+from msgspec import UNSET
+
 from callslip.model import events as ev
 
 Proof = Literal["", "delta", "cumulative"]
 
 MAX_PIECES = 256
+MIN_WHOLE_TEXT_CHARS = 10
 MIN_GROWTHS = 3
 MIN_PROOF_CHARS = 24
 MIN_GROWTHS_AT_END = 2
 
 
 # Events that neither add an entry nor end a text.
-_NEUTRAL = (ev.SessionInfo, ev.SessionCommands, ev.Raw)
+_NEUTRAL = (ev.SessionCommands, ev.Raw)
 
 
 def ends_text(event: ev.Event, *, known: bool) -> bool:
@@ -30,7 +33,14 @@ def ends_text(event: ev.Event, *, known: bool) -> bool:
     """
     if isinstance(event, ev.CallEvent):
         return not known or isinstance(event, ev.ApprovalRequested)
+    if isinstance(event, ev.SessionInfo):
+        return event.notice is not UNSET and bool(event.notice)
     return not isinstance(event, (*ev.CHUNKS, *_NEUTRAL))
+
+
+def is_same_message(first_id: str, second_id: str) -> bool:
+    """Return whether two chunks may belong to one message. A chunk without an id belongs to any message."""
+    return not first_id or not second_id or first_id == second_id
 
 
 def utf16_length(text: str) -> int:
@@ -192,9 +202,9 @@ def _dedupe(text: StreamedText, chunk: str) -> Change:
 
 
 def _undeclared(text: StreamedText, chunk: str, added: str | None = None) -> Change:
-    """Take chunks as deltas until several in a row repeat the one before, which proves cumulative chunks.
+    """Take chunks as deltas until one repeats the whole text, or several in a row repeat the one before.
 
-    `added` is the part of the chunk that is not in the text yet, if that is not all of it.
+    Both prove cumulative chunks. `added` is the part of the chunk that is not in the text yet, if not all of it.
     """
     added = chunk if added is None else added
     before, text.previous = text.previous, chunk
@@ -207,11 +217,33 @@ def _undeclared(text: StreamedText, chunk: str, added: str | None = None) -> Cha
         text.growths, text.only_growths = 0, False
         return _delta(text, added)
     text.growths += 1
-    if text.growths >= MIN_GROWTHS and len(chunk) >= MIN_PROOF_CHARS:
+    has_grown_often = text.growths >= MIN_GROWTHS and len(chunk) >= MIN_PROOF_CHARS
+    if has_grown_often or _repeats_whole_text(text, chunk, len(chunk) - len(added)):
         text.replace(chunk)
         text.only_growths = False
         return Change(replaced=True, proof="cumulative")
     return _delta(text, added)
+
+
+def _repeats_whole_text(text: StreamedText, chunk: str, part_chars: int) -> bool:
+    """Return whether a chunk begins with the whole text so far and is longer, and the text proves something.
+
+    `part_chars` characters of the chunk are in the text already. A text that repeats itself proves nothing: the next
+    delta may repeat it too.
+    """
+    # A character has at most two UTF-16 code units: a shorter chunk cannot contain the full text.
+    if text.length() > 2 * (len(chunk) + part_chars):
+        return False
+    full_text = text.full_text()
+    whole = full_text[: len(full_text) - part_chars]
+    return len(chunk) > len(whole) >= MIN_WHOLE_TEXT_CHARS and chunk.startswith(whole) and not _repeats_itself(whole)
+
+
+def _repeats_itself(text: str) -> bool:
+    """Return whether a text is a shorter piece, repeated at least twice; the last one may be cut off."""
+    half = len(text) - len(text) // 2
+    period = text.find(text[:half], 1)  # The first place decides: no other can be a period if it is not.
+    return period != -1 and text.startswith(text[period:])
 
 
 _POLICIES = {"delta": _delta, "cumulative": _cumulative, "dedupe": _dedupe, "auto": _undeclared}

@@ -48,7 +48,8 @@ export interface ToolCall extends Common {
   reason?: string;
   exitStatus?: unknown;
   truncated?: boolean;
-  blob?: { hash: string; size: number; media?: string };
+  /** The full value of fields that are shortened: of the output, unless it names other fields. */
+  blob?: { hash: string; size: number; media?: string; fields?: string[] };
   scope?: "turn" | "detached" | string;
   approval?: string;
   startedAt?: number;
@@ -58,7 +59,10 @@ export interface ToolCall extends Common {
 }
 export interface PermissionRequest extends Common {
   type: "permission_request";
-  requestId: string;
+  /** The id of the request in the protocol of the agent, which may be used again, or else the approvalId. */
+  requestId: string | number;
+  /** The id by which the request is answered. */
+  approvalId: string;
   callId: string;
   toolCallId?: string;
   state?: string;
@@ -90,7 +94,14 @@ export interface Meta extends Common {
   type: "meta";
   [name: string]: unknown;
 }
-export type Entry = Message | Thought | ToolCall | PermissionRequest | Plan | ModeChange | Meta;
+/** A notice of the agent to its user, for example a warning. */
+export interface Notice extends Common {
+  type: "notice";
+  content: string;
+  severity?: string;
+  details?: unknown;
+}
+export type Entry = Message | Thought | ToolCall | PermissionRequest | Plan | ModeChange | Meta | Notice;
 
 export type Patch =
   | { op: "put"; entry: Entry }

@@ -112,7 +112,7 @@ function Facts({ entry }) {
 
 /** Return the loaded request of an approval. @param {string} approval */
 function findRequest(approval) {
-  const isRequest = (/** @type {any} */ entry) => entry?.type === "permission_request" && entry.requestId === approval;
+  const isRequest = (/** @type {any} */ entry) => entry?.type === "permission_request" && entry.approvalId === approval;
   return sampledEntries.value.find(isRequest) ?? (result.value?.ids ?? []).map(peekEntry).find(isRequest);
 }
 

@@ -37,8 +37,8 @@ const FIELDS = {
   kind: (entry) => (entry.type === "tool_call" ? [entry.kind ?? ""] : []),
   type: (entry) => [entry.type, entry.role],
   turn: (entry) => [entry.turn ?? "", entry.turn?.replace(/^t(?=\d+$)/, "")],
-  id: ({ id, callId, toolCallId, requestId, messageId }) =>
-    [id, callId, callId?.replace(/^exec_/, ""), toolCallId, requestId, messageId],
+  id: ({ id, callId, toolCallId, requestId, approvalId, messageId }) =>
+    [id, callId, callId?.replace(/^exec_/, ""), toolCallId, requestId, approvalId, messageId],
 };
 
 /** @type {Record<string, (value: string) => string[]>} Expands short forms, such as `open` for all open states. */

@@ -5,6 +5,7 @@
  * @typedef {object} Loaded What the page has loaded of a large output.
  * @property {unknown} [output] All of it.
  * @property {string} [tail] Its last lines.
+ * @property {Record<string, unknown>} [values] The fields of the entry that are stored outside of it, if one is `content`.
  */
 /**
  * @typedef {object} KnownOutput
@@ -23,6 +24,9 @@ export const countBytes = (text) => new TextEncoder().encode(text).length;
 /** Return the field whose value is stored outside of the entry. @param {any} entry @returns {"output" | "error"} */
 const blobField = (entry) => (typeof entry.output !== "string" && typeof entry.error === "string" ? "error" : "output");
 
+/** Return whether the content of a call is stored outside of its entry. @param {any} entry */
+export const hasStoredContent = (entry) => !!entry.blob?.fields?.includes("content");
+
 /** Return what a program wrote to both streams, if that is the output. @param {any} output */
 export function streamsText(output) {
   if (typeof output !== "object" || output === null || Array.isArray(output)) return undefined;
@@ -37,7 +41,10 @@ export function knownOutput(entry, loaded = {}) {
   const printed = (entry.outputText ?? "").replace(MORE_NOTE, "");
   const known = (/** @type {unknown} */ value, /** @type {KnownOutput["extent"]} */ extent) =>
     ({ output: entry.output, error: entry.error, [blobField(entry)]: value, extent });
-  if (!entry.blob) return withPrinted({ output: entry.output, error: entry.error, extent: "all" }, entry, printed);
+  if (!entry.blob || hasStoredContent(entry)) {
+    const isPart = !!entry.blob && !loaded.values && entry.blob.fields.includes("output");
+    return withPrinted({ output: entry.output, error: entry.error, extent: isPart ? "beginning" : "all" }, entry, printed);
+  }
   if (loaded.output !== undefined) return withPrinted(known(loaded.output, "all"), entry, printed);
   const preview = String(entry[blobField(entry)] ?? "");
   const isText = entry.blob.media !== "application/json";

@@ -74,7 +74,7 @@ function RequestItem({ row, opened }) {
     const query = `?format=entries&limit=1&cursor=${row.entry + 1}`;
     get(`/v1/sessions/${encodeURIComponent(row.session)}${query}`).then(
       (page) => {
-        const match = page.entries.find((/** @type {any} */ one) => one.requestId === row.approval);
+        const match = page.entries.find((/** @type {any} */ one) => one.approvalId === row.approval);
         if (match) setEntry(match);
         else setFailed("request not found in its session");
       },

@@ -129,6 +129,10 @@ const STEP_STATES = /** @type {Record<string, {glyph: string, label: string, loo
   cancelled: { glyph: "–", label: "Cancelled", look: "cancelled" },
 });
 
+/** Draw the priority of a step, if it has one. @param {any} step */
+const priorityOf = (step) => typeof step?.priority === "string" && step.priority
+  && html` <small class="priority">${inert(step.priority)} priority</small>`;
+
 /** @param {{steps: any[]}} props */
 export const Steps = ({ steps }) => html`<ol class="steps">${steps.map((step) => {
   const status = typeof step?.status === "string" ? step.status : "pending";
@@ -136,7 +140,7 @@ export const Steps = ({ steps }) => html`<ol class="steps">${steps.map((step) =>
   const text = typeof step === "string" ? step : (step?.content ?? step?.step ?? step?.title ?? JSON.stringify(step));
   return html`<li class=${`is-${state.look}`}>
     <span class="state"><span aria-hidden="true">${state.glyph}</span> ${state.label}</span>${" "}
-    <span class="untrusted" dir="auto">${inert(String(text))}</span></li>`;
+    <span class="untrusted" dir="auto">${inert(String(text))}${priorityOf(step)}</span></li>`;
 })}</ol>`;
 
 /** @param {any[]} steps */
@@ -163,6 +167,14 @@ export const Mode = ({ entry: { previousModeId: before, newModeId: after } }) =>
   <span class="label">Mode</span>${" "}
   ${before && html`<span dir="auto">${inert(before)}</span> <span aria-label="to">→</span>`}${" "}
   <b dir="auto">${inert(after ?? "")}</b></p>`;
+
+/** A notice of the agent: its severity and its text. @param {{entry: any}} props */
+export const Notice = ({ entry: { severity, content, details } }) => html`<p class="note-row agent-notice"
+  data-severity=${severity ?? ""}><span class="label">${inert(severity ? sentence(severity) : "Notice")}</span>${" "}
+  <span class="untrusted" dir="auto">${inert(content || JSON.stringify(details ?? ""))}</span></p>`;
+
+/** @param {string} word */
+const sentence = (word) => word.charAt(0).toUpperCase() + word.slice(1);
 
 /** @param {unknown} list @param {string} noun */
 const countOf = (list, noun) =>

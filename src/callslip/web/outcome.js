@@ -2,7 +2,7 @@
 
 import { isTerminal } from "./ansi.js";
 import { compare, isDiff } from "./diff.js";
-import { isBinary, knownOutput } from "./full_output.js";
+import { hasStoredContent, isBinary, knownOutput } from "./full_output.js";
 import { parseJson } from "./jsontree.js";
 import { isMarkdown } from "./markdown.js";
 import { imageSource } from "./message.js";
@@ -23,6 +23,10 @@ function blockText(block) {
   const content = block?.content?.type ? block.content : block;
   return typeof content?.text === "string" && (content.type ?? "text") === "text" ? content.text : undefined;
 }
+
+/** Return the texts of content, one below the other. @param {any} content */
+export const contentText = (content) =>
+  typedBlocks(content).map(blockText).filter((text) => text).join("\n");
 
 /** Remove the Markdown fence in which agents wrap the output of a program. @param {string} text */
 export function stripFence(text) {
@@ -64,6 +68,7 @@ const asTree = (value) => (typeof value === "object" ? value : undefined);
  * @param {any} entry @param {import("./full_output.js").Loaded} [loaded] @returns {Part[]}
  */
 export function outputParts(entry, loaded) {
+  if (loaded?.values) entry = { ...entry, ...loaded.values };
   const { output, error, printed, extent } = knownOutput(entry, loaded);
   const blocks = typedBlocks(entry.content);
   const inner = blocks.length ? [] : resultBlocks(output);
@@ -72,6 +77,8 @@ export function outputParts(entry, loaded) {
   const result = inner.length && (displayed || all.some(blockPart)) ? displayed : asText(output);
   const value = typeof output === "string" || result === displayed ? undefined : output;
   const stored = entry.blob ? { extent } : {};
+  /** @type {Pick<Part, "extent">} */
+  const storedContent = hasStoredContent(entry) ? { extent: loaded?.values ? "all" : "beginning" } : {};
   /** @type {Part[]} */
   const parts = all.map(blockPart).filter((part) => part !== null);
   const isDuplicate = (/** @type {string} */ text) =>
@@ -80,7 +87,7 @@ export function outputParts(entry, loaded) {
     const hasResult = !!(displayed || result);
     parts.push({ label: printedLabel(entry, hasResult), text: printed, folded: hasResult });
   }
-  if (displayed) parts.push({ label: "Output", text: displayed });
+  if (displayed) parts.push({ label: "Output", text: displayed, ...storedContent });
   else if (result) parts.push({ label: "Output", text: result, value, ...stored });
   if (error !== undefined && asText(error) !== result && !isErrorPrinted(entry)) {
     parts.push({ label: "Error", text: errorText(error), value: asTree(error), ...(result ? {} : stored) });

@@ -3,11 +3,11 @@
 
 import { inert, styleProperties, parseTerminal } from "./ansi.js";
 import { Diff, parseDiff, countChanges } from "./diff.js";
-import { countBytes, decodeTail, formatBytes, knownOutput } from "./full_output.js";
+import { countBytes, decodeTail, formatBytes, hasStoredContent, knownOutput } from "./full_output.js";
 import { JsonTree, oneLine, parseJson } from "./jsontree.js";
 import { Markdown } from "./markdown.js";
 import { Attachment, Image } from "./message.js";
-import { displayKinds, firstLines, lastLines, outputParts } from "./outcome.js";
+import { contentText, displayKinds, firstLines, lastLines, outputParts } from "./outcome.js";
 import { html, useEffect } from "./ui.js";
 import { rowState } from "./row_state.js";
 import { Copy } from "./copy.js";
@@ -140,6 +140,18 @@ const TAIL_BYTES = 64 * 1024;
 /** Return the URL of the full output. @param {any} entry */
 const blobUrl = (entry) => pageUrl(`/v1/blobs/${encodeURIComponent(entry.blob.hash)}`);
 
+/**
+ * Return the fields of an entry that a blob contains.
+ * @param {any} entry @param {any} value @returns {Record<string, unknown>}
+ */
+function blobValues(entry, value) {
+  const { fields } = entry.blob;
+  const values = fields.length > 1 ? value : { [fields[0]]: value };
+  // The output of a call without another one is the text of its content, and was shortened with it.
+  const isText = values.content && entry.output === contentText(entry.content);
+  return isText ? { ...values, output: contentText(values.content) } : values;
+}
+
 /** @param {any} entry */
 const canLoad = (entry) => hasServer.value && !!entry.blob && entry.blob.size <= MAX_LOAD_BYTES;
 
@@ -185,7 +197,8 @@ function loadPart(entry, part, load) {
 /** @param {any} entry */
 async function readFullOutput(entry) {
   const text = await (await fetchBlob(entry)).text();
-  return { output: entry.blob.media === "application/json" ? (parseJson(text) ?? text) : text };
+  const output = entry.blob.media === "application/json" ? (parseJson(text) ?? text) : text;
+  return hasStoredContent(entry) ? { output, values: blobValues(entry, output) } : { output };
 }
 
 /** @param {any} entry */
@@ -201,14 +214,15 @@ const loadTail = (entry) =>
 
 /**
  * Return what is loaded of a large output, and load its end.
- * @param {any} entry @returns {{output?: unknown, tail?: string, isLoading?: boolean, problem?: string}}
+ * @param {any} entry @returns {import("./full_output.js").Loaded & {isLoading?: boolean, problem?: string}}
  */
 function useLoadedOutput(entry) {
   const saved = rowState(entry.id, "full output").value;
   // A past moment may have had another output, and an exported file has no more than its entries.
   const loaded = hasServer.value && saved?.hash === entry.blob?.hash ? saved : undefined;
   const isJson = entry.blob?.media === "application/json";
-  const isWanted = hasServer.value && !!entry.blob && !loaded && knownOutput(entry).extent !== "all";
+  const isPart = hasStoredContent(entry) || knownOutput(entry).extent !== "all";
+  const isWanted = hasServer.value && !!entry.blob && !loaded && isPart;
   useEffect(() => {
     if (!isWanted) return;
     const loading = !isJson ? loadTail(entry) : entry.blob.size <= MAX_JSON_BYTES ? loadFullOutput(entry) : null;
@@ -219,7 +233,7 @@ function useLoadedOutput(entry) {
 
 /** Say what is not shown of an output, and what was not kept. @param {{entry: any, loaded: any, parts: Part[]}} props */
 function OutputNotes({ entry, loaded, parts }) {
-  const part = parts.find(({ extent }) => extent);
+  const part = parts.find(({ extent }) => extent && extent !== "all") ?? parts.find(({ extent }) => extent);
   const size = part && formatSize(part, entry);
   if (!part || part.extent === "all") {
     return html`${part && html`<p class="note">Full output, ${size}.</p>`}<${CutNote} entry=${entry} />`;

@@ -9,7 +9,7 @@ import { APPROVAL_STATES, describeState } from "./states.js";
 import { formatAge, formatRemaining, formatTime, isoTime } from "./time.js";
 
 /** @typedef {{optionId?: string, name?: string, kind?: string}} Option */
-/** @typedef {{id: number, at?: number, requestId: string, callId: string, state?: string, toolName?: string | null,
+/** @typedef {{id: number, at?: number, approvalId: string, callId: string, state?: string, toolName?: string | null,
  *   description?: string, options?: Option[], rawInput?: unknown, schema?: any, expiresAt?: number, answerAt?: string,
  *   responseOption?: string | null, responseInput?: unknown, responseTime?: number, by?: string,
  *   reason?: string}} Request */
@@ -29,7 +29,7 @@ export const isPending = (entry) => (entry.state ?? "pending") === "pending";
 export const requestFromRow = (row) => ({
   id: row.entry,
   at: row.createdAt,
-  requestId: row.approval,
+  approvalId: row.approval,
   callId: row.call,
   description: row.description,
   options: row.options,
@@ -212,13 +212,13 @@ export default function PermissionCard(props) {
   const [isEditing, setIsEditing] = useState(false);
   const card = /** @type {{current: HTMLElement | null}} */ (useRef(null));
   const hadAnswer = useRef(false);
-  const row = answeredRequests.value.get(requested.requestId);
+  const row = answeredRequests.value.get(requested.approvalId);
   const answer = live && (answerHere ?? (row && answerFields(row)));
   const editedInput = live ? answerHere?.responseInput : undefined; // Rows do not contain the changed parameters.
   const inputField = editedInput === undefined ? {} : { responseInput: editedInput };
   const entry = { ...requested, ...(answer && isPending(requested) ? answer : {}), ...inputField };
   const isWaiting = isPending(entry);
-  const id = `request-${entry.requestId}`;
+  const id = `request-${entry.approvalId}`;
   useEffect(() => {
     const isFocusLost = document.activeElement === document.body; // The button that had the focus is gone.
     if (!isWaiting && hadAnswer.current && isFocusLost) card.current?.focus();
@@ -229,7 +229,7 @@ export default function PermissionCard(props) {
     setError("");
     hadAnswer.current = true;
     try {
-      const row = await decide(entry.requestId, decision);
+      const row = await decide(entry.approvalId, decision);
       setAnswerHere({ ...answerFields(row), responseInput: decision.input });
     } catch (cause) {
       const current = /** @type {any} */ (cause).body?.current;

@@ -3,7 +3,7 @@
 import { html, lazy, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./ui.js";
 import ToolCard from "./card.js";
 import { filterStatus, filterText, loadOlderMatches, olderMatchesStatus, result } from "./matches.js";
-import { Message, Meta, Mode, Plan, Thought, Unknown } from "./message.js";
+import { Message, Meta, Mode, Notice, Plan, Thought, Unknown } from "./message.js";
 import { ScrollAnchor } from "./scroll_anchor.js";
 import { entryIds, loadOlder, olderStatus, promptsSent, readEntry, rowState } from "./row_state.js";
 import { hasOlder, info, loaded, past, pendingHere, selectedId } from "./state.js";
@@ -13,7 +13,7 @@ const Request = lazy(() => import("./request.js"));
 /** @type {Record<string, any>} */
 const COMPONENTS = {
   message: Message, thought: Thought, tool_call: ToolCard, permission_request: Request, plan: Plan, mode_change: Mode,
-  meta: Meta,
+  meta: Meta, notice: Notice,
 };
 
 const TYPE_LABELS = /** @type {Record<string, string>} */ ({

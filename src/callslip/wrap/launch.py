@@ -16,6 +16,7 @@ from callslip.wrap.proxy import FORWARDED_SIGNALS, Agent, Proxy, shell_status
 from callslip.wrap.recorder_pipe import BACKPRESSURE_TIMEOUT_S, RecorderPipe
 
 if TYPE_CHECKING:
+    from callslip.model.events import Chunks
     from callslip.wrap.permission_filter import PermissionFilter
 
 FINISH_TIMEOUT_S = 15.0
@@ -27,7 +28,8 @@ CLIENT_DECIDES = "; permission requests go to the client"
 class Recording(NamedTuple):
     """Where a run is recorded. `prepare` creates the folder; `session` is the name that the user chose, or "".
 
-    `format` is the protocol between client and agent. MCP has no sessions, so an MCP run is one session.
+    `format` is the protocol between client and agent. MCP has no sessions, so an MCP run is one session. `chunks` is
+    how the agent splits texts; None if that is detected.
     """
 
     url: str
@@ -35,6 +37,7 @@ class Recording(NamedTuple):
     session: str = ""
     fail_closed: bool = False
     format: str = "acp"
+    chunks: Chunks | None = None
 
 
 def run(
@@ -140,6 +143,7 @@ def _record(frames: int, reply: Callable[[Kind, bytes], None], command: list[str
             names,
             reply,
             format=recording.format,
+            chunks=recording.chunks,
             max_unnamed_bytes=MAX_UNNAMED_BYTES if waits_for_session else 0,
         )
         asyncio.run(recorder.run(frames))

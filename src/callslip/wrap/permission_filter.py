@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from callslip.formats.acp.permission import read_question
-from callslip.formats.acp.update import ENDING, call_fields, status_of
+from callslip.formats.acp.update import ENDING, declared_fields, status_of
 from callslip.formats.acp.wire import Message
 from callslip.formats.json_fields import as_dict, identifier
 from callslip.model import codec
@@ -105,7 +105,7 @@ class PermissionFilter:
         if update.get("sessionUpdate") == "tool_call" or status_of(update) in ENDING:
             self._calls.pop(call, None)
         if call[1] and status_of(update) not in ENDING:
-            self._calls[call] = {**self._calls.pop(call, {}), **call_fields(update)}
+            self._calls[call] = {**self._calls.pop(call, {}), **declared_fields(update)}
         if len(self._calls) > MAX_TRACKED_CALLS:
             del self._calls[next(iter(self._calls))]
 
@@ -114,7 +114,7 @@ class PermissionFilter:
         if type(request_id) not in (int, str) or request is None:
             return None
         call = (identifier(params.get("sessionId")), identifier(request.update.get("toolCallId")))
-        fields = {**call_fields(request.new_call), **self._calls.get(call, {}), **call_fields(request.update)}
+        fields = {**declared_fields(request.new_call), **self._calls.get(call, {}), **declared_fields(request.update)}
         rule = self._policy.decide(permission_query(fields))
         option = ""
         if rule is not None and rule.action != "ask":

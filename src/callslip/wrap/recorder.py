@@ -17,6 +17,7 @@ from msgspec import UNSET
 from callslip.api.ledger import Ledger, open_ledger
 from callslip.errors import InvalidInputError, ReadOnlyStoreError, StoreError
 from callslip.formats.acp.wire import CLIENT, Message
+from callslip.formats.json_fields import as_dict, as_str
 from callslip.ingest.conversations import Connection, Conversation, Conversations
 from callslip.ingest.stream_parser import MAX_LINE_BYTES
 from callslip.ledger.aio import wait_for_event
@@ -109,13 +110,14 @@ class RecorderProcess:
         reply: Callable[[Kind, bytes], None],
         *,
         format: str = ACP,
+        chunks: ev.Chunks | None = None,
         max_unnamed_bytes: int = MAX_UNNAMED_BYTES,
         settings: Settings | None = None,
     ) -> None:
         self._url, self._prepare, self._names, self._reply = url, prepare, names, reply
         self._max_unnamed_bytes, self._settings = max_unnamed_bytes, settings
         self._format, self._directions = format, DIRECTIONS[format]
-        self._conversations = Conversations(format, self._initial_session)
+        self._conversations = Conversations(format, self._initial_session, chunks=chunks)
         self._agent_sessions: dict[str, tuple[str, bool]] = {}  # By conversation: its session id, and if it is new.
         self._partial_lines: dict[Kind, PartialLine] = {}
         self._line_count = self._refused_count = self._recorded_count = self._unnamed_count = self._unnamed_bytes = 0
@@ -209,8 +211,15 @@ class RecorderProcess:
         return self._names.secondary(conversation) if conversation else self._names.chosen
 
     def _note_session(self, conversation: Conversation, part: Any) -> None:
-        """Note the first session id in a conversation, which names it. An id that the agent sends first is new."""
-        if self._names.chosen or not isinstance(part, Message) or not part.session:
+        """Note the first session id in a conversation, which names it. An id that the agent sends first is new.
+
+        The name of the agent may be a part of that name.
+        """
+        if not isinstance(part, Message):
+            return
+        if part.kind == "answer" and part.method == "initialize":
+            self._names.set_agent_name(as_str(as_dict(as_dict(part.result).get("agentInfo")).get("name")))
+        if self._names.chosen or not part.session:
             return
         if part.conversation not in self._agent_sessions:
             self._agent_sessions[part.conversation] = part.session, part.direction != CLIENT

@@ -55,9 +55,7 @@ SUFFIXES = (".json", ".jsonl", ".ndjson", ".log", ".txt")
 )
 @db_option
 @json_option
-def import_(
-    file: str, format_: str | None, session: str | None, chunks: Chunks | None, tools: tuple[str, ...]
-) -> int:
+def import_(file: str, format_: str | None, session: str | None, chunks: Chunks | None, tools: tuple[str, ...]) -> int:
     """Import messages from a file.
 
     FILE has one JSON value per line, or is a document that `callslip export` wrote; - is stdin. What was imported

@@ -14,6 +14,7 @@ from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_block
 
 if TYPE_CHECKING:
+    from callslip.model.events import Chunks
     from callslip.wrap.permission_filter import PermissionFilter
 
 NO_COMMAND, NOT_RUNNABLE = 127, 126
@@ -58,10 +59,21 @@ Then see its tool calls:
     show_default=True,
     help="Who answers requests that no rule matches: the agent's client, or you with approve and deny.",
 )
+@click.option(
+    "--chunks",
+    type=click.Choice(["auto", "delta", "cumulative", "dedupe"]),
+    help="How the agent splits streamed texts. [default: detected]",
+)
 @click.option("--fail-closed", is_flag=True, help="Pass only recorded messages; stop the agent if recording fails.")
 @db_option
 def wrap(
-    agent: tuple[str, ...], mcp: bool, session: str | None, policy: str | None, approvals: str, fail_closed: bool
+    agent: tuple[str, ...],
+    mcp: bool,
+    session: str | None,
+    policy: str | None,
+    approvals: str,
+    chunks: Chunks | None,
+    fail_closed: bool,
 ) -> int:
     """Run an ACP agent and record its tool calls.
 
@@ -73,6 +85,9 @@ def wrap(
     A session of the agent is recorded as AGENT-ID: the name of its program and its own session id. A session that is
     loaded again continues there; a new session with an old id is recorded as AGENT-ID.2. With --session the first
     session is recorded as NAME, and another session x as NAME:x.
+
+    Streamed texts are joined as --chunks says: each chunk is new (delta), is the full text so far (cumulative), or may
+    repeat the end of the text (dedupe). Without it that is detected.
 
     If recording fails, the agent keeps running, callslip retries, and stderr reports how many messages are missing. Up
     to 64 MB are buffered; when the buffer is full, the agent is blocked for up to 2 seconds before messages are
@@ -111,10 +126,13 @@ def wrap(
     command = list(agent)
     if mcp and (policy is not None or approvals != "client"):
         raise click.UsageError("--policy and --approvals are for agents: an MCP server sends no permission requests")
+    if mcp and chunks is not None:
+        raise click.UsageError("--chunks is for agents: an MCP server sends no streamed texts")
     if sys.stdin.isatty():
         click.echo(escape_block(_terminal_hint(command, mcp=mcp)), err=True)
         return exit_status.USAGE
-    return _run(command, session or "", _create_filter(policy, approvals == "callslip"), fail_closed, mcp)
+    permissions = _create_filter(policy, approvals == "callslip")
+    return _run(command, session or "", permissions, chunks, fail_closed=fail_closed, mcp=mcp)
 
 
 def _terminal_hint(command: list[str], *, mcp: bool) -> str:
@@ -129,7 +147,15 @@ def _terminal_hint(command: list[str], *, mcp: bool) -> str:
     return TERMINAL_HINT_MCP.format(servers="\n".join("    " + line for line in servers.splitlines()))
 
 
-def _run(command: list[str], session: str, permissions: PermissionFilter | None, fail_closed: bool, mcp: bool) -> int:
+def _run(
+    command: list[str],
+    session: str,
+    permissions: PermissionFilter | None,
+    chunks: Chunks | None,
+    *,
+    fail_closed: bool,
+    mcp: bool,
+) -> int:
     from urllib.parse import quote
 
     from callslip.client.server_file import running_server
@@ -139,7 +165,7 @@ def _run(command: list[str], session: str, permissions: PermissionFilter | None,
     if session:
         check_session_name(session)
     location = selected_location()
-    recording = Recording(location.url, location.prepare, session, fail_closed, "mcp" if mcp else "acp")
+    recording = Recording(location.url, location.prepare, session, fail_closed, "mcp" if mcp else "acp", chunks)
     try:
         started = Agent(command, "server" if mcp else "agent")
     except OSError as error:

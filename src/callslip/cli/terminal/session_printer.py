@@ -108,7 +108,10 @@ class SessionPrinter:
             self._print_line(Text(" " * INDENT + escape_controls(timeline.to_text(entry["rawInput"]))))
         for verb in () if entry.get("answerAt") else ("approve", "deny"):
             self._print_line(
-                Text(escape_controls(f"{' ' * INDENT}callslip {verb} {entry['requestId']}{self._flags}"), "yellow")
+                Text(
+                    escape_controls(f"{' ' * INDENT}callslip {verb} {timeline.approval_id(entry)}{self._flags}"),
+                    "yellow",
+                )
             )
 
     def _print_line(self, text: Text) -> None:

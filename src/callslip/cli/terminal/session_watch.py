@@ -112,7 +112,7 @@ class SessionWatcher:
             if keys.can_prompt():
                 await self._prompt(request)
             else:
-                identity = request["requestId"]
+                identity = timeline.approval_id(request)
                 tables.print_status(
                     f"   waiting for approval: callslip approve {identity}, or callslip deny {identity}"
                 )
@@ -124,7 +124,7 @@ class SessionWatcher:
             tables.print_status(f"   Run? [y/n] {self._arguments(request)}")
             key = await first_result(read_answer(pressed_keys), self._wait_answered(request))
         if key in ("y", "n"):
-            await answer_request(self._ledger, request["requestId"], yes=key == "y", by=user_name())
+            await answer_request(self._ledger, timeline.approval_id(request), yes=key == "y", by=user_name())
 
     async def _wait_answered(self, request: Json) -> None:
         await self._view.wait_until(lambda view: self._request(view) is not request)

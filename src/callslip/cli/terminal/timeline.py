@@ -17,6 +17,7 @@ from callslip.cli.terminal import formatting, tables
 from callslip.cli.terminal.escape import escape_block, escape_controls
 from callslip.model.codec import encode
 from callslip.model.display import CALL_STATES, approval_state_name, call_state_name, format_duration, pluralize
+from callslip.rules.call_content import printed_text
 
 Json = dict[str, Any]
 
@@ -30,12 +31,15 @@ STATE_STYLES = {
     **dict.fromkeys(("cancelled", "expired", "lost"), "magenta"),
 }
 APPROVAL_STYLES = {"pending": "yellow", "granted": "green", "refused": "red"}
+SEVERITY_STYLES = {"error": "red", "warning": "yellow", "info": "cyan"}
 PLAN = {
     "completed": ("✓", "green"),
     "in_progress": ("●", "cyan"),
     "pending": ("○", "dim"),
     "cancelled": ("■", "magenta"),
 }
+
+PRIORITY_STYLES = {"high": "yellow"}
 
 MAX_TITLE_CHARS = 120
 MAX_LINE_CHARS = 600
@@ -113,12 +117,18 @@ def request_heading(request: Json, state: str) -> Text:
     return heading.append(escape_controls(f" by {request['by']}") if request.get("by") else "", style)
 
 
+def approval_id(request: Json) -> str:
+    """Return the id by which a request for approval is answered. Older servers send only one id."""
+    return str(request.get("approvalId") or request.get("requestId", ""))
+
+
 def outcome_text(call: Json) -> str:
     """Return the outcome of a call so far: the error, the output, or what was streamed."""
     for field in ("error", "output", "outputText", "content"):
         value = call.get(field)
         if value not in (None, "", [], {}):
-            return to_text(value)
+            printed = printed_text(value) if field == "output" else None
+            return to_text(value) if printed is None else printed
     return ""
 
 
@@ -184,7 +194,7 @@ def _details(entry: Json) -> Text:
 
 def _request(entry: Json, lines: int, tail: bool) -> Rendered:
     body = request_heading(entry, str(entry.get("state", "pending")))
-    body.append(escape_controls(f"  {entry.get('requestId', '')}"), "dim")
+    body.append(escape_controls(f"  {approval_id(entry)}"), "dim")
     if entry.get("reason"):
         body.append(f"\n{escape_controls(str(entry['reason']))}")
     return "approval", "bold", body
@@ -198,7 +208,15 @@ def _plan(entry: Json, lines: int, tail: bool) -> Rendered:
         body.append("\n" if body else "").append(f"{sign} ", style).append(
             escape_controls(to_text(step.get("content", "")))
         )
+        if isinstance(step.get("priority"), str) and step["priority"]:
+            body.append(escape_controls(f"  {step['priority']}"), PRIORITY_STYLES.get(step["priority"], "dim"))
     return "plan", "", body if body else Text("(empty)", "dim")
+
+
+def _notice(entry: Json, lines: int, tail: bool) -> Rendered:
+    severity, content = str(entry.get("severity", "")), str(entry.get("content", ""))
+    text = escape_block(content or to_text(entry.get("details") or "")).strip("\n")
+    return severity or "notice", SEVERITY_STYLES.get(severity, "dim"), Text(text)
 
 
 def _meta(entry: Json, lines: int, tail: bool) -> Rendered:
@@ -228,6 +246,7 @@ TYPES: dict[str, Callable[[Json, int, bool], Rendered]] = {
     "tool_call": _call,
     "permission_request": _request,
     "plan": _plan,
+    "notice": _notice,
     "meta": _meta,
     "mode_change": _mode,
 }

@@ -31,15 +31,18 @@ Json = dict[str, Any]
 
 
 class AcpCall(TrackedCall, kw_only=True):
-    """A call. `opening` is the digest of the message that opened it.
+    """A call. `opening` is the digest of the message that opened it, `name` the name of its tool.
 
     `content` excludes `streamed`, the text that arrived in pieces; `sent_items` counts the items that were passed on.
+    `has_shown` is true if it is content of the call itself, and not only of a permission request.
     """
 
     opening: str = ""
+    name: str = ""
     response: Any = UNSET
     content: list[Any] = msgspec.field(default_factory=list[Any])
     sent_items: int = 0
+    has_shown: bool = False
     streamed: GrowingText | None = None
 
 
@@ -78,7 +81,7 @@ class Calls:
         is_repeated = is_current and call is not None and bool(call.end) and call.opening == opening
         if call is None or not is_current or (call.end and not is_repeated):
             call = self._begin(call_id, opening)
-        proposed: list[Event] = [ev.CallProposed(aliases=aliases_of(call_id), **call_fields(update))]
+        proposed: list[Event] = [ev.CallProposed(aliases=aliases_of(call_id), **_read_fields(call, update))]
         if status in ENDING or (status == "in_progress" and not is_repeated):
             return proposed + self._status_events(call_id, call, status, {}, update)
         progress = self._progress(call_id, call, update)
@@ -103,7 +106,7 @@ class Calls:
         call = self._calls.find(call_id) or self._begin(call_id)
         if status == "in_progress" and (call.end or not self._calls.is_of_turn(call)):
             status = ""  # A start would open a new call, but this one is only late.
-        return self._status_events(call_id, call, status, call_fields(update), update)
+        return self._status_events(call_id, call, status, _read_fields(call, update), update)
 
     def is_unstarted(self, update: Json) -> bool:
         """Return whether an update sets a started call back to pending, which no event can express."""
@@ -173,6 +176,7 @@ class Calls:
         if "content" in update:
             call.content = as_list(update["content"])[:]
             call.sent_items = len(call.content)
+            call.has_shown = "sessionUpdate" in update
             content_text = "".join(messages.item_text(item) or "" for item in call.content)
             text += (call.streamed.extend_to(content_text) or "") if call.streamed is not None else ""
         return {**terminal, **progress, **({"text": text} if text else {})}
@@ -185,6 +189,8 @@ class Calls:
 
     def _result(self, call_id: str, call: AcpCall, update: Json) -> Json:
         result = result_fields(update, call.response)
+        if "output" not in result and call.has_shown and call.streamed is None:
+            result = result_fields({**update, "content": call.content})
         text = call.streamed.replacement if call.streamed is not None else None
         output = self.terminals.screen(call_id) if text is None else text
         return result if "output" in result or output is UNSET else {**result, "output": output}
@@ -195,7 +201,7 @@ class Calls:
 
     def _end(self, call_id: str, call: AcpCall) -> None:
         call.end, call.pending_request, call.response = ENDED, "", UNSET
-        call.content, call.sent_items, call.streamed, call.input = [], 0, None, UNSET
+        call.content, call.sent_items, call.has_shown, call.streamed, call.input = [], 0, False, None, UNSET
         self.terminals.end_call(call_id)
 
     # Permission
@@ -206,17 +212,22 @@ class Calls:
         call_id = identifier(question.update.get("toolCallId")) or "".join(shown_by) or f"request:{message.key}"
         call, update = self._calls.find(call_id), question.update
         if call is None or call.end:
-            call, fields = self._begin(call_id), call_fields({**question.new_call, **update})
+            call = self._begin(call_id)
+            fields = _read_fields(call, {**question.new_call, **update})
         else:
             if _is_part_of(update.get("rawInput"), call.input):  # Else a refused call would lose the other arguments.
                 update = {name: value for name, value in update.items() if name != "rawInput"}
-            fields = call_fields(update)
+            fields = _read_fields(call, update)
         call.pending_request, call.is_started = message.key, False
         self._permissions[message.key] = PendingPermission(call_id, question.options, question.is_standalone)
         progress = self._progress(call_id, call, update)
         aliases = aliases_of(call_id)
         requested = ev.ApprovalRequested(
-            aliases=aliases, options=question.options, description=question.description, **fields
+            aliases=aliases,
+            request_id=permission.request_id(message.id),
+            options=question.options,
+            description=question.description,
+            **fields,
         )
         return [requested, ev.CallProgress(aliases=aliases, **progress)] if progress else [requested]
 
@@ -245,6 +256,13 @@ def _is_part_of(part: Any, whole: Any) -> bool:
         and len(fields) < len(known)
         and all(name in known and codec.json_equal(value, known[name]) for name, value in fields.items())
     )
+
+
+def _read_fields(call: AcpCall, update: Json) -> Json:
+    """Return the fields that an update sets, and note the name of the tool."""
+    fields = call_fields(update, call.name)
+    call.name = fields.get("tool_name", call.name)
+    return fields
 
 
 def aliases_of(call_id: str) -> tuple[Alias, ...]:

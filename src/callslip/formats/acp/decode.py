@@ -72,6 +72,7 @@ class AcpDecoder:
         facts, plans = self._facts, self._plans
         return {
             **dict.fromkeys((*messages.CHUNKS, *messages.FULL_MESSAGES), self._message),
+            "message_end": messages.end,
             "tool_call": self._call,
             "tool_call_update": self._call_update,
             "tool_call_content_chunk": self._call_content,

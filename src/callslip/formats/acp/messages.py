@@ -94,6 +94,11 @@ def item_needs_raw(item: Any) -> bool:
     return item_text(item) is not None and has_more
 
 
+def end(update: dict[str, Any], message: Message) -> list[Event]:
+    """Read the end of a message, which some agents send."""
+    return [ev.MessageEnded(message_id=identifier(update.get("messageId")))]
+
+
 def chunk_policy(declared: ev.Chunks | None, version: int) -> ev.Chunks:
     """Return how chunks are joined."""
     return declared or ("delta" if version >= DRAFT else "auto")

@@ -14,10 +14,13 @@ from msgspec import UNSET
 from callslip.formats.acp import update as updates
 from callslip.formats.acp.wire import Message
 from callslip.formats.json_fields import as_dict, as_list, as_str, has_other_fields
+from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Alias, Event
 from callslip.rules.approval_options import option_allows, option_ids
 
+MAX_ID = 2**53 - 1
+"""The largest number that every reader of JSON holds exactly."""
 KNOWN_FIELDS = {"sessionId", "toolCall", "options", "title", "description", "subject"}
 
 
@@ -52,11 +55,24 @@ def read_question(message: Message) -> Question | None:
     needs_raw = has_other_fields(params, KNOWN_FIELDS)
     if isinstance(params.get("toolCall"), dict):
         update = as_dict(params["toolCall"])
-        needs_raw = needs_raw or any(params.get(name) is not None for name in ("title", "description", "subject"))
-        return Question(update=update, options=as_list(options), needs_raw=needs_raw or _needs_raw(update))
+        needs_raw = needs_raw or any(params.get(name) is not None for name in ("title", "subject"))
+        description = as_str(params.get("description"))
+        return Question(
+            update=update,
+            options=as_list(options),
+            description=description,
+            needs_raw=needs_raw or _needs_raw(update) or (not description and params.get("description") is not None),
+        )
     if not isinstance(params.get("title"), str):
         return None
     return _read_draft_question(params, needs_raw)
+
+
+def request_id(value: Any) -> str | int:
+    """Return the id of a request as it was sent; JSON for an id that is not a text or a usual number."""
+    if isinstance(value, str) or (type(value) is int and abs(value) <= MAX_ID):
+        return value
+    return codec.encode(value).decode()
 
 
 def _read_draft_question(params: dict[str, Any], needs_raw: bool) -> Question:

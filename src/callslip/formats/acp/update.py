@@ -1,7 +1,7 @@
 """Read what one update states about its call: an absent field changes nothing, null clears.
 
-The tool name is what the agent calls the tool; a kind or a title is not a name. Agents put output into `rawOutput`,
-the content or the metadata.
+The tool name is what the agent calls the tool: in `name`, `toolName` or the metadata. A kind or a title is not a name,
+except a title that is the full name of an MCP tool. Agents put output into `rawOutput`, the content or the metadata.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from msgspec import UNSET
 from callslip.formats.json_fields import as_dict, as_list, has_other_fields
 from callslip.model import events as ev
 from callslip.model.events import CallEnd
+from callslip.rules.call_content import content_text
+from callslip.rules.lifecycle import strip_mcp_prefix
 
 ENDING: dict[str, type[CallEnd]] = {
     "completed": ev.CallCompleted,
@@ -29,32 +31,66 @@ PRINTED_FIELDS = ("terminal_output_delta", "terminal_output")
 
 TEXTS = {"title": "title", "kind": "kind"}
 VALUES = {"rawInput": "input", "content": "content", "locations": "locations"}
-KNOWN_FIELDS = {"sessionUpdate", "toolCallId", "name", "status", "rawOutput", "_meta", *TEXTS, *VALUES}
+NAMES = ("name", "toolName")
+KNOWN_FIELDS = {"sessionUpdate", "toolCallId", "status", "rawOutput", "_meta", *NAMES, *TEXTS, *VALUES}
 
 
-def call_fields(update: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a call event that an update contains."""
+def call_fields(update: dict[str, Any], known_name: str = "") -> dict[str, Any]:
+    """Return the fields of a call event that an update contains. `known_name` is the tool name of the call so far.
+
+    A title that is the full name of an MCP tool gives an unnamed call its name, and is shown without the prefix.
+    """
+    fields = declared_fields(update)
+    title = fields.get("title")
+    if not isinstance(title, str) or len(title.split()) != 1 or (plain := strip_mcp_prefix(title)) == title:
+        return fields
+    name = fields.get("tool_name") or known_name or fields.setdefault("tool_name", title)
+    if strip_mcp_prefix(name) == plain:
+        fields["title"] = plain
+        if fields.get("tool_name") == plain:
+            fields["raw_tool_name"] = title
+    return fields
+
+
+def declared_fields(update: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a call event that an update contains, with a tool name only if it is declared as one."""
     fields = {field: update[name] for name, field in VALUES.items() if name in update}
     for name, field in TEXTS.items():
         if name in update and isinstance(update[name], str | None):
             fields[field] = update[name]
-    tool = update.get("name") or _claude_meta(update).get("toolName")
-    if tool and isinstance(tool, str):
-        fields["tool_name"] = tool
-    return fields
+    tool = _tool_name(update)
+    return {**fields, "tool_name": tool} if tool else fields
+
+
+def _tool_name(update: dict[str, Any]) -> str:
+    """Return the first name of the tool: a field of the update, of its metadata or of an agent's part of these."""
+    meta = _meta(update)
+    values = [*(update.get(name) for name in NAMES), _claude_meta(update).get("toolName"), meta.get("toolName")]
+    values += [as_dict(part).get("toolName") for part in meta.values() if isinstance(part, dict)]
+    return next((value for value in values if isinstance(value, str) and value), "")
 
 
 def result_fields(update: dict[str, Any], default: Any = UNSET) -> dict[str, Any]:
-    """Return the output and exit status of a call that ended; `default` is the output if there is no other."""
+    """Return the output and exit status of a call that ended; `default` is the output if there is no other.
+
+    Without `rawOutput` the text of the content is the output, except in updates of this package, which have both.
+    """
     if "rawOutput" in update:
         return {"output": update["rawOutput"], **_exit_status_field(update)}
-    output = {} if default is UNSET or _has_content(update) else {"output": default}
-    return {**output, **_exit_status_field(update)}
+    if not _has_content(update):
+        return {**({} if default is UNSET else {"output": default}), **_exit_status_field(update)}
+    has_result = status_of(update) in ("completed", "failed") and "callslip" not in _meta(update)
+    text = content_text(update["content"]) if has_result and not _has_terminal(update) else ""
+    return {**({"output": text} if text else {}), **_exit_status_field(update)}
 
 
 def _has_content(update: dict[str, Any]) -> bool:
     """Return whether there is content besides terminals, which only show output."""
     return any(as_dict(block).get("type") != "terminal" for block in as_list(update.get("content")))
+
+
+def _has_terminal(update: dict[str, Any]) -> bool:
+    return any(as_dict(block).get("type") == "terminal" for block in as_list(update.get("content")))
 
 
 def progress_fields(update: dict[str, Any]) -> dict[str, Any]:
@@ -88,7 +124,7 @@ def tool_response(update: dict[str, Any]) -> Any:
 
 def needs_raw(update: dict[str, Any], version: int = 0) -> bool:
     """Return whether an update has content that its events do not carry."""
-    has_odd_type = any(not isinstance(update.get(name), str | None) for name in (*TEXTS, "name"))
+    has_odd_type = any(not isinstance(update.get(name), str | None) for name in (*TEXTS, *NAMES))
     # In draft 2 null clears these, which neither a state nor a name can express.
     is_reset = version >= DRAFT and any(update.get(name, "") is None for name in ("status", "name"))
     return (

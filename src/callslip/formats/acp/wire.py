@@ -3,6 +3,8 @@
 A line is a bare message, or a row `{"t": seconds, "dir": "c2a" | "a2c" | "mark", "msg": message}`. Ids count in each
 direction separately and may be of any type, so a request is identified by its direction and its id as JSON.
 
+An event may also be without JSON-RPC (`bare_events.py`).
+
 Several conversations may share a connection. The first session id is the first conversation, "", which also gets all
 messages without a session id; every other session id is its own conversation.
 """
@@ -13,6 +15,7 @@ from typing import Any, cast
 
 from msgspec import UNSET, structs
 
+from callslip.formats.acp.bare_events import read_bare_event
 from callslip.formats.base import raw_if
 from callslip.formats.json_fields import as_dict, as_str, identifier, parse_message, recording_time_ms
 from callslip.formats.json_rpc import RpcMessage, is_response
@@ -50,8 +53,12 @@ _MUST_HAVE = {
 
 
 class Message(RpcMessage, frozen=True, kw_only=True):
-    """One message. `version` is the protocol version that the peers agreed on, 0 if that was not seen."""
+    """One message. `version` is the protocol version that the peers agreed on, 0 if that was not seen.
 
+    `id` is the id of a request as it was sent.
+    """
+
+    id: Any = None
     session: str = ""
     conversation: str = ""
     version: int = 0
@@ -87,6 +94,10 @@ class Wire:
         if fields.get("_eof") is True:
             self._pending.clear()
             return structs.replace(message, kind="eof")
+        bare = read_bare_event(fields)
+        if bare is not None and "method" not in bare and "id" not in bare:
+            return self._capabilities(as_dict(bare["result"]), message)
+        fields = bare or fields
         if method := as_str(fields.get("method")):
             return self._request(method, fields, message)
         return self._answer(fields, message) if is_response(fields) else message
@@ -103,6 +114,7 @@ class Wire:
             method=method,
             params=params,
             key=f"{direction} {key}" if key else "",
+            id=fields.get("id"),
             session=session,
             conversation=self._conversation(session),
             version=self._version,
@@ -136,6 +148,18 @@ class Wire:
             conversation=self._conversation(session),
             version=self._version,
         )
+
+    def _capabilities(self, result: dict[str, Any], message: Message) -> Message:
+        """Return the capabilities of a session as if a new session had them."""
+        session = identifier(result.get("sessionId"))
+        conversation = self._conversation(session)
+        known: dict[str, Any] = {
+            "kind": "answer",
+            "direction": AGENT,
+            "method": "session/new",
+            "version": self._version,
+        }
+        return structs.replace(message, result=result, session=session, conversation=conversation, **known)
 
     def _pop_request(self, direction: str, key: str, result: Any) -> Message | None:
         """Return the request that is answered. Without a direction, choose by the shape of the answer."""

@@ -31,6 +31,7 @@ from callslip.model.entries import (
     Message,
     Meta,
     ModeChange,
+    Notice,
     PermissionRequest,
     Plan,
     Snapshot,
@@ -173,6 +174,12 @@ def _meta(entry: Meta) -> Html:
     return element("article", fold(label, lines(text(indented_json(entry))), css="offer"), id=f"e{entry.id}")
 
 
+def _notice(entry: Notice) -> Html:
+    label = text(f"{(entry.severity or 'notice').capitalize()}:")
+    content = name(entry.content or as_text(entry.details))
+    return element("article", joined([label, content, time_of_day(entry.at)], " "), css="mode", id=f"e{entry.id}")
+
+
 def _other(entry: Any) -> Html:
     """Render an entry of an unknown type as JSON."""
     return element("article", lines(text(codec.encode(entry).decode())))
@@ -186,4 +193,5 @@ _RENDERERS: dict[type[Entry], Callable[[Any], Html]] = {
     Plan: _plan,
     ModeChange: _mode,
     Meta: _meta,
+    Notice: _notice,
 }
