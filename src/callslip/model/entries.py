@@ -53,11 +53,13 @@ class Thought(Entry, tag="thought", kw_only=True):
 class ToolCall(Entry, tag="tool_call", kw_only=True):
     """A call. `toolCallId` is its id for foreign clients, `callId` its id in the ledger. RULES 3, 4.
 
-    `end` is the seq of the event that ended it, `late` that of the newest event after the end.
+    `foreignIds` has the producer's ids by namespace, for formats that return them. `durationMs` is the producer's own
+    measurement. `end` is the seq of the event that ended it, `late` that of the newest event after the end.
     """
 
     call_id: str
     tool_call_id: str
+    foreign_ids: dict[str, str] | None = None
     status: str = "none"
     tool_name: str | None = None
     raw_tool_name: str | None = None
@@ -83,6 +85,7 @@ class ToolCall(Entry, tag="tool_call", kw_only=True):
     approval: str = ""
     started_at: int = 0
     ended_at: int = 0
+    duration_ms: int | float | None = None
     end: int = 0
     source: str = ""
     late: int = 0

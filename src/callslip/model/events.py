@@ -234,7 +234,10 @@ class CallProgress(CallUpdate, frozen=True, tag="call.progress"):
 
 
 class CallEnd(CallUpdate, frozen=True):
-    """The call ended, and no later event changes it. `attempt` identifies the claim of the worker on a command."""
+    """The call ended, and no later event changes it. `attempt` identifies the claim of the worker on a command.
+
+    `duration_ms` is how long the call took, as its producer reports it.
+    """
 
     reason: str = ""
     exit_status: MaybeJson = UNSET
@@ -242,6 +245,7 @@ class CallEnd(CallUpdate, frozen=True):
     error: MaybeJson = UNSET
     blob: Blob | None = None
     attempt: int = 0
+    duration_ms: int | float | UnsetType = UNSET
 
 
 class CallCompleted(CallEnd, frozen=True, tag="call.completed"):

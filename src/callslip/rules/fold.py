@@ -19,7 +19,7 @@ from callslip.rules import fold_calls
 from callslip.rules.fold_state import FoldState, Out, Stream, add_entry, end_text, put_entry, set_fields, set_info
 from callslip.rules.streamed_text import MAX_PIECES, Change, StreamedText, merge_chunk, utf16_length
 
-VERSION = 4
+VERSION = 5
 """Increased whenever the same events give other entries. Checkpoints of another version are rebuilt."""
 
 Chunk = ev.MessageDelta | ev.ThoughtDelta
