@@ -227,7 +227,7 @@ def test_output_before_a_failure_is_in_the_observe() -> None:
     """In addition to the error."""
     failed = call_event(ev.CallFailed, error={"code": 7})
     stream = stream_of(call_event(ev.CallStarted), call_event(ev.CallProgress, text="half of it"), failed)
-    assert stream[-1]["result"] == {"error": '{"code":7}', "output": "half of it"}
+    assert stream[-1]["result"] == {"error": {"code": 7}, "output": "half of it"}
 
 
 def test_content_is_the_result_if_there_is_no_output() -> None:

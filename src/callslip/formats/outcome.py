@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from callslip.formats.json_fields import as_dict, as_list, parse_json_or
+from callslip.model import codec
 from callslip.model.entries import ToolCall
 from callslip.rules.lifecycle import TERMINAL_STATES
 
@@ -34,6 +35,40 @@ def output_of(entry: ToolCall) -> Any:
         return entry.output_text or None
     texts = [_block_text(block) for block in blocks]
     return blocks if None in texts else "\n".join(text for text in texts if text)
+
+
+# Errors
+
+ERROR_FIELDS = ("message", "error")
+
+
+def error_of(entry: ToolCall) -> Any:
+    """Return the error of a call, which is a text if it has one: the message of an error object. None for no error."""
+    return error_value(entry.error)
+
+
+def error_value(error: Any) -> Any:
+    """Return the message of an error object or of its JSON text, any other error as it is, None for an empty one."""
+    fields = error_fields(error)
+    message = next((fields[name] for name in ERROR_FIELDS if fields.get(name) and isinstance(fields[name], str)), None)
+    if message is None and any(name in fields for name in ERROR_FIELDS):
+        message = fields.get("type")  # An exception without a message.
+    return message if message and isinstance(message, str) else error or None
+
+
+def error_output(entry: ToolCall) -> dict[str, Any]:
+    """Return the output of a failed call if it is an object that has the error, or is its JSON text; else {}."""
+    fields = error_fields(output_of(entry))
+    if entry.status != "failed" or not fields.get("error"):
+        return {}
+    is_same = entry.error in (None, "") or codec.json_equal(error_value(fields["error"]), error_of(entry))
+    return fields if is_same or codec.json_equal(fields, entry.error) else {}
+
+
+def error_fields(value: Any) -> dict[str, Any]:
+    """Return an object, or the object in a JSON text; {} for anything else."""
+    is_text = isinstance(value, str) and value.lstrip().startswith("{")
+    return as_dict(parse_json_or(value, None) if is_text else value)
 
 
 def end_facts(entry: ToolCall) -> dict[str, Any]:

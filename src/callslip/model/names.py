@@ -23,7 +23,10 @@ EXECUTION_NAMESPACE = "act-observe"
 MODEL_CALL_NAMESPACE = "act-observe.call"
 """The alias namespace of the ids that a model gave its calls in an agent runtime: an id may return in every turn."""
 RETURNED_NAMESPACES = frozenset({SHELL_NAMESPACE, EXECUTION_NAMESPACE, MODEL_CALL_NAMESPACE})
-"""The alias namespaces whose ids readers of the same format get back as the producer gave them."""
+"""The alias namespaces whose ids readers of the same format get back as the producer gave them.
+
+Producers start them again in every turn, so they name a call only within its session.
+"""
 
 _CONTROL_CHARS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 

@@ -12,10 +12,8 @@ from typing import Any
 import msgspec
 
 from callslip.formats.act_observe.wire import CALLSLIP, UNKNOWN
-from callslip.formats.json_fields import as_dict
 from callslip.formats.message_ids import MessageIds, foreign_id
-from callslip.formats.outcome import is_open, output_of, parsed_input, queued
-from callslip.model import codec
+from callslip.formats.outcome import error_of, error_output, is_open, output_of, parsed_input, queued
 from callslip.model.entries import Message, Thought, ToolCall
 from callslip.model.names import EXECUTION_NAMESPACE, MODEL_CALL_NAMESPACE
 from callslip.model.state_names import STATE_NAMES
@@ -131,18 +129,12 @@ def observe_of(entry: ToolCall) -> Observe | None:
 
 
 def _failure(entry: ToolCall) -> Any:
-    """Return the error with the output so far; the output alone if it has the error already."""
-    error, output = _error_text(entry), _output(entry)
-    if as_dict(output).get("error") == error:
-        return output
-    return {"error": error, **({} if output in (None, "") else {"output": output})}
-
-
-def _error_text(entry: ToolCall) -> str:
-    """Return the error as text, or else the reason, or else the state."""
-    if entry.error is None or entry.error == "":
-        return entry.reason or entry.status
-    return entry.error if isinstance(entry.error, str) else codec.encode(entry.error).decode()
+    """Return the error, the reason or the state, with the output so far; the output alone if it has the error."""
+    if fields := error_output(entry):
+        return fields
+    output = _output(entry)
+    error = error_of(entry) or entry.reason or entry.status
+    return {"error": error, **({} if output == "" else {"output": output})}
 
 
 def _output(entry: ToolCall) -> Any:
