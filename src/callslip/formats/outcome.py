@@ -43,29 +43,35 @@ ERROR_FIELDS = ("message", "error")
 
 
 def error_of(entry: ToolCall) -> Any:
-    """Return the error of a call, which is a text if it has one: the message of an error object. None for no error."""
-    return error_value(entry.error)
+    """Return the error of a call, as text if it has one: the message of an error object. None for no error."""
+    return _message_of(entry.error) or _message_of(error_output(entry).get("error"))
 
 
-def error_value(error: Any) -> Any:
+def error_output(entry: ToolCall) -> dict[str, Any]:
+    """Return the output of a failed call if it is an object with the same error, or the JSON text of one; else {}."""
+    fields = _object_of(output_of(entry)) if entry.status == "failed" else {}
+    if not fields.get("error"):
+        return {}
+    error = _message_of(entry.error)
+    is_same = error is None or codec.json_equal(error, _message_of(fields["error"]))
+    return fields if is_same else {}
+
+
+def output_besides_error(entry: ToolCall) -> Any:
+    """Return the output of a call; None if it has only the error."""
+    return None if error_output(entry).keys() == {"error"} else output_of(entry)
+
+
+def _message_of(error: Any) -> Any:
     """Return the message of an error object or of its JSON text, any other error as it is, None for an empty one."""
-    fields = error_fields(error)
+    fields = _object_of(error)
     message = next((fields[name] for name in ERROR_FIELDS if fields.get(name) and isinstance(fields[name], str)), None)
     if message is None and any(name in fields for name in ERROR_FIELDS):
         message = fields.get("type")  # An exception without a message.
     return message if message and isinstance(message, str) else error or None
 
 
-def error_output(entry: ToolCall) -> dict[str, Any]:
-    """Return the output of a failed call if it is an object that has the error, or is its JSON text; else {}."""
-    fields = error_fields(output_of(entry))
-    if entry.status != "failed" or not fields.get("error"):
-        return {}
-    is_same = entry.error in (None, "") or codec.json_equal(error_value(fields["error"]), error_of(entry))
-    return fields if is_same or codec.json_equal(fields, entry.error) else {}
-
-
-def error_fields(value: Any) -> dict[str, Any]:
+def _object_of(value: Any) -> dict[str, Any]:
     """Return an object, or the object in a JSON text; {} for anything else."""
     is_text = isinstance(value, str) and value.lstrip().startswith("{")
     return as_dict(parse_json_or(value, None) if is_text else value)

@@ -34,6 +34,8 @@ ENDING: dict[str, type[CallEnd]] = {
     **dict.fromkeys(("timeout", "timed_out", "expired"), ev.CallExpired),
 }
 MAX_DURATION_MS = 10**12
+SHARED = "\0"
+"""Instead of an execution: several executions had the id of the model. No id has this character."""
 OPENING_ENDS = (ev.CallCompleted, ev.CallFailed)
 """The ends that the ledger accepts as the first event of a call."""
 
@@ -92,7 +94,7 @@ class Calls:
         act = Act(names, event_type, fields, message.at)
         call = self._calls.find(*names)
         if call is None:
-            return [self._open(act, event_type)]
+            return self._open_shared(act, message) or [self._open(act, event_type)]
         if self._calls.is_of_turn(call) and call.act == act.digest():
             return [act.event(call.opening)]  # An exact repetition: the ledger detects it.
         return [act.event(self._repeated_type(act, call))] if names[0].ns == NS else self._reuse(act, call)
@@ -101,6 +103,18 @@ class Calls:
         is_started = act.event_type is ev.CallStarted
         self._calls.open(*act.names, opening=opening, act=act.digest(), at=act.at, is_started=is_started)
         return act.event(opening)
+
+    def _open_shared(self, act: Act, message: Message) -> list[Event]:
+        """Open a call whose model id another execution had; [] for any other call.
+
+        The model's id follows when the call exists: in its first event it would name the other call.
+        """
+        call_id, execution = _first_id(message, wire.CALL), act.names[0]
+        if not call_id or execution.ns != NS or Alias(CALL_NS, call_id) in act.names:
+            return []
+        self._first_executions[call_id] = SHARED
+        next_type = ev.CallStarted if act.event_type is ev.CallStarted else ev.CallProgress
+        return [self._open(act, ev.CallProposed), next_type(aliases=(execution, Alias(CALL_NS, call_id)))]
 
     def _repeated_type(self, act: Act, call: ActCall) -> type[ev.CallUpdate]:
         """Return the event type of another act with the same execution id and different content."""

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from callslip.formats.json_fields import as_dict, parse_json_or
-from callslip.formats.outcome import error_of, error_output, error_value, output_of, queued
+from callslip.formats.outcome import error_of, output_besides_error, queued
 from callslip.model import codec
 from callslip.model.entries import ToolCall
 from callslip.model.state_names import STATE_NAMES
@@ -47,7 +47,7 @@ def result_of(entry: ToolCall) -> Result:
     """Return the only result of a call. A detached call has an immediate result: that it is queued."""
     if entry.scope == "detached":
         return Result(codec.encode(queued(entry)).decode(), False)
-    output = "" if error_output(entry).keys() == {"error"} else _plain(output_of(entry))
+    output = _plain(output_besides_error(entry))
     if entry.status == "completed":
         return Result(_lines([output if output.strip() else NO_OUTPUT, *_notes(entry)]), False)
     error = STATE_NAMES[entry.status].error or entry.status not in TERMINAL_STATES
@@ -59,7 +59,7 @@ def result_of(entry: ToolCall) -> Result:
 
 def _reason(entry: ToolCall) -> str:
     """Return the error as text, or the reason if there is no error or if the reason is the error with its type."""
-    error = _plain(error_of(entry) or error_value(error_output(entry).get("error")))
+    error = _plain(error_of(entry))
     return error if error and not entry.reason.endswith(f": {error}") else entry.reason
 
 
