@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl, quote, urlsplit
 
 import pytest
@@ -131,18 +131,20 @@ def check_same(format: str, old: str, new: str) -> None:
     lines = list(zip(old.splitlines(), new.splitlines(), strict=True)) if old.startswith("data:") else [(old, new)]
     for old_line, new_line in lines:
         if old_line != new_line:
-            values = (json.loads(line.removeprefix("data:")) for line in (old_line, new_line))
-            check_superset(*values, ADDED_FIELDS[format])
+            old_value, new_value = (json.loads(line.removeprefix("data:")) for line in (old_line, new_line))
+            check_superset(old_value, new_value, ADDED_FIELDS[format])
 
 
 def check_superset(old: Any, new: Any, added: set[str]) -> None:
     """Check that a value is the same, or has more fields, which must be the added ones."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        assert set(new) - set(old) <= added
-        for name in old:
-            check_superset(old[name], new[name], added)
-    elif isinstance(old, list) and isinstance(new, list):
-        for old_item, new_item in zip(old, new, strict=True):
+    assert type(old) is type(new)
+    if isinstance(old, dict):
+        old_fields, new_fields = cast(dict[str, Any], old), cast(dict[str, Any], new)
+        assert new_fields.keys() - old_fields.keys() <= added
+        for name, value in old_fields.items():
+            check_superset(value, new_fields[name], added)
+    elif isinstance(old, list):
+        for old_item, new_item in zip(cast(list[Any], old), cast(list[Any], new), strict=True):
             check_superset(old_item, new_item, added)
     else:
         assert old == new
@@ -156,7 +158,8 @@ def check_answers(server: Server) -> None:
         answer = server.request(row["path"], token=row["token"])
         body = answer.body.decode() if answer.status == 200 else None
         assert (answer.status, body is None) == (row["status"], row["body"] is None), row["path"]
-        check_same(dict(parse_qsl(urlsplit(row["path"]).query)).get("format", ""), row["body"] or "", body or "")
+        path: str = row["path"]
+        check_same(dict(parse_qsl(urlsplit(path).query)).get("format", ""), row["body"] or "", body or "")
 
 
 def test_the_fixture_is_complete() -> None:
