@@ -224,7 +224,7 @@ async def test_an_execution_id_that_arrives_before_the_start_counts(ledger: Loca
 async def test_an_id_of_a_producer_names_a_call_only_within_its_session(
     ledger: LocalLedger, format: str, id_field: str, message: Item
 ) -> None:
-    """Two sessions have the same id; the call of one is cancelled. Outside of a session only `callslip_id` counts."""
+    """IDS1: two sessions have the same id, and one call is cancelled. Without a session only `callslip_id` counts."""
     async with serving_ledger(ledger) as url:
         await post(url, format, message, session="only")
         name = message[id_field]
