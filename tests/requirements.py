@@ -221,8 +221,10 @@ SHELL = (
     ),
     R(
         "S0.3",
-        "A command's id is its round and its index in the round, both from zero, and is unique within its turn.",
+        "A command's id is its round and its index, both from zero; it is unique in its turn and shown in every turn.",
         (
+            "tests/http/test_producer_ids.py::test_commands_have_their_ids_in_every_turn",
+            "tests/http/test_producer_ids.py::test_commands_of_an_old_ledger_have_their_ids_in_every_turn",
             "tests/formats/test_shell.py::test_ids_have_round_and_position",
             "tests/formats/test_shell.py::test_command_numbers_restart_after_a_mark_or_a_start",
             "tests/formats/test_shell.py::test_an_id_reused_in_the_next_turn_is_another_call",
@@ -281,8 +283,9 @@ SHELL = (
     ),
     R(
         "S0.9",
-        "Finding commands, formatting results and truncating output are public functions.",
+        "Finding commands, formatting results and truncating output are public functions of the package.",
         (
+            "tests/http/test_producer_ids.py::test_the_functions_of_the_shell_format_are_importable",
             "tests/formats/test_shell.py::test_the_text_between_the_tags_is_the_command",
             "tests/formats/test_shell.py::test_ids_have_round_and_position",
             "tests/formats/test_shell.py::test_a_result_is_formatted_as_one_terminal_block",
@@ -296,6 +299,7 @@ ACT_OBSERVE = (
         "S1.1",
         "An act and its observe have the same execution id, read in either spelling and written in both.",
         (
+            "tests/http/test_producer_ids.py::test_a_call_without_an_id_of_its_producer_has_its_own",
             "tests/formats/test_act_observe.py::test_old_and_new_field_names_are_read",
             "tests/agent/test_agent.py::test_every_end_of_a_call_is_observed",
             "tests/laws/test_stream_laws.py::test_stream_and_history_agree_after_every_event",
@@ -303,8 +307,10 @@ ACT_OBSERVE = (
     ),
     R(
         "S1.2",
-        "Every end of an execution gives one observe with its id, its duration and whether it failed.",
+        "Every end of an execution gives one observe with its id, its duration and its error, which is encoded once.",
         (
+            "tests/http/test_producer_ids.py::test_an_error_is_encoded_once",
+            "tests/http/test_producer_ids.py::test_the_error_of_a_python_function_is_encoded_once",
             "tests/agent/test_agent.py::test_every_end_of_a_call_is_observed",
             "tests/formats/test_act_observe.py::test_every_kind_of_observe_ends_the_call",
             "tests/formats/test_act_observe_out.py::test_every_end_state_gives_an_observe",
@@ -368,6 +374,16 @@ ACT_OBSERVE = (
     ),
     R(
         "S1.9",
+        "Execution ids, model ids and durations return as the producer gave them; its events need no type.",
+        (
+            "tests/http/test_producer_ids.py::test_the_ids_of_a_runtime_return_unchanged_when_the_model_repeats_its_ids",
+            "tests/http/test_producer_ids.py::test_an_execution_id_that_arrives_before_the_start_counts",
+            "tests/http/test_producer_ids.py::test_dataclass_events_without_a_type_are_understood",
+            "tests/http/test_producer_ids.py::test_other_messages_without_a_type_are_kept_as_raw",
+        ),
+    ),
+    R(
+        "OLD1",
         "A ledger written by 0.1 opens, verifies and exports the same, and can be continued.",
         (
             "tests/ledger/test_ledger_fixture.py::test_an_old_ledger_exports_the_same",
@@ -1765,7 +1781,7 @@ VIEWS = (
 ACP_ENTRIES = (
     R(
         "ENT1",
-        "The entries of an ACP client are equal in a stream, after a reload and in a new process, with and without JSON-RPC.",
+        "The entries of an ACP client are equal live, after a reload and in a new process, with and without JSON-RPC.",
         ("tests/http/test_acp_entries.py::test_the_entries_of_an_acp_client_are_equal_live_and_after_a_reload",),
     ),
     R(
@@ -1864,8 +1880,41 @@ ACP_ENTRIES = (
     ),
 )
 
+PRODUCER_IDS = (
+    R(
+        "IDS1",
+        "Ids of commands in a text and of a runtime are accepted with their session only; a call's own id everywhere.",
+        (
+            "tests/http/test_producer_ids.py::test_an_id_of_a_producer_names_a_call_only_within_its_session",
+            "tests/http/test_producer_ids.py::test_an_id_of_a_producer_may_be_the_id_of_another_call",
+        ),
+    ),
+    R(
+        "IDS2",
+        "In one message every call has another id, and the ids of a call stay the same once it is shown.",
+        (
+            "tests/http/test_producer_ids.py::test_an_id_that_is_used_twice_in_a_message_is_shown_once",
+            "tests/http/test_producer_ids.py::test_an_execution_id_that_arrives_before_the_start_counts",
+        ),
+    ),
+    R(
+        "IDS3",
+        "The examples of the shell and act-observe formats are the same at the wire, live and after a reload.",
+        ("tests/http/test_producer_ids.py::test_the_examples_of_a_format_pass_live_and_after_a_reload",),
+    ),
+    R(
+        "IDS4",
+        "An error is encoded once in every format, and an error object of a producer returns as it is.",
+        (
+            "tests/http/test_producer_ids.py::test_an_error_is_encoded_once",
+            "tests/http/test_producer_ids.py::test_the_error_of_a_python_function_is_encoded_once",
+            "tests/http/test_producer_ids.py::test_an_error_object_of_a_producer_returns_as_it_is",
+        ),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
-    *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS, *ACP_ENTRIES),
+    *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS, *ACP_ENTRIES, *PRODUCER_IDS),
 )

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         UnsupportedVersionError,
         WaitTimeoutError,
     )
+    from callslip.formats.shell import extract_commands, format_tool_results, truncate_output
     from callslip.http.chat import chat
     from callslip.http.turn_runner import Chat
     from callslip.model.entries import Snapshot, ToolCall
@@ -110,9 +111,12 @@ __all__ = [
     "asgi",
     "chat",
     "connect",
+    "extract_commands",
+    "format_tool_results",
     "open",
     "sync",
     "tool",
+    "truncate_output",
 ]
 
 _MODULES = {
@@ -167,8 +171,11 @@ _MODULES = {
     "asgi": "callslip.serving",
     "chat": "callslip.http.chat",
     "connect": "callslip.client.open",
+    "extract_commands": "callslip.formats.shell",
+    "format_tool_results": "callslip.formats.shell",
     "open": "callslip.client.open",
     "tool": "callslip.api.tools",
+    "truncate_output": "callslip.formats.shell",
 }
 
 

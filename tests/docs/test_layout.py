@@ -68,6 +68,7 @@ SHARED_BY_FORMATS = {
     "text_digest",
     "json_fields",
     "json_rpc",
+    "message_ids",
     "js_json",
     "outcome",
     "providers",

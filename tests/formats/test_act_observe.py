@@ -182,9 +182,10 @@ def test_an_invalid_time_is_replaced_by_the_ledgers_clock(timestamp: Any) -> Non
     assert draft.event.at == 0
 
 
-def test_a_duration_without_times_is_stored_as_raw() -> None:
+@pytest.mark.parametrize("duration", [-1, "12", True, 10**12, [1]])
+def test_an_invalid_duration_is_stored_as_raw(duration: Any) -> None:
     """S1.2: the full message is stored in addition to its events."""
-    message = observe("x", execution_id=E1, duration_ms=12)
+    message = observe("x", execution_id=E1, duration_ms=duration)
     assert [event.body for event in ActObserveHarness().feed(act(execution_id=E1), message).log(ev.Raw)] == [message]
 
 

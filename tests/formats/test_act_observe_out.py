@@ -47,7 +47,7 @@ class TimelineReader:
         assert event["execution_id"] == event["tool_execution_id"] and event["status"] == "running"
         earlier_act = self._acts.get(event["execution_id"])
         execution = earlier_act["execution"] if earlier_act else {"status": "running", "endTime": None}
-        act = {"type": "act", "seq": event["seq"], "execution_id": event["execution_id"]}
+        act = {"type": "act", **_ids(event)}
         act |= {"toolName": event["tool_name"], "toolInput": event["tool_input"]}
         act["execution"] = {**execution, "startTime": event["timestamp"]}
         self._acts[event["execution_id"]] = self._items[event["seq"], 0] = act
@@ -59,7 +59,7 @@ class TimelineReader:
         assert (event["seq"], 1) not in self._items, "one observe for each act"
         assert event["tool_name"] == act["toolName"] and event["result"] == event["observation"]
         act["execution"] |= {"status": event["status"], "endTime": event["timestamp"]}
-        item = {"type": "observe", "seq": event["seq"], "execution_id": event["execution_id"]}
+        item = {"type": "observe", **_ids(event), "duration_ms": event["duration_ms"]}
         item |= {"toolName": event["tool_name"], "toolOutput": event["result"], "isError": event["is_error"]}
         item |= {name: event[name] for name in ("truncated", "size") if name in event}
         self._items[event["seq"], 1] = item
@@ -94,6 +94,10 @@ class TimelineReader:
         "cancelled": _end,
         "error": _end,
     }
+
+
+def _ids(event: Item) -> Item:
+    return {name: event[name] for name in ("seq", "execution_id", "callslip_id", "call_id")}
 
 
 class ReaderClient(stream_checks.Client):
@@ -223,7 +227,7 @@ def test_output_before_a_failure_is_in_the_observe() -> None:
     """In addition to the error."""
     failed = call_event(ev.CallFailed, error={"code": 7})
     stream = stream_of(call_event(ev.CallStarted), call_event(ev.CallProgress, text="half of it"), failed)
-    assert stream[-1]["result"] == {"error": '{"code":7}', "output": "half of it"}
+    assert stream[-1]["result"] == {"error": {"code": 7}, "output": "half of it"}
 
 
 def test_content_is_the_result_if_there_is_no_output() -> None:

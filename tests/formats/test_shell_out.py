@@ -53,7 +53,8 @@ class CardPage:
 
     def _call(self, event: dict[str, Any]) -> None:
         assert event["commandId"] not in self._cards, "one card for each id"
-        card = {"type": "tool", "command": event["command"], "commandId": event["commandId"], "toolStatus": "queued"}
+        names = ("command", "commandId", "callslip_id")
+        card = {"type": "tool", **{name: event[name] for name in names}, "toolStatus": "queued"}
         self._cards[event["commandId"]] = card
         self.parts.append(card)
 
@@ -180,7 +181,7 @@ def test_a_command_goes_from_queued_to_completed() -> None:
     """S0.4: each event has the command and its id; the result is the text for the model."""
     ended = call_event(ev.CallFailed, output={"stdout": "a\n", "stderr": "no b"}, exit_status=2)
     stream = stream_of(ev.MessageDelta(text="See: "), LS, call_event(ev.CallStarted), ended, ev.TurnEnded())
-    ids = {"command": "ls", "commandId": "cmd-0-0"}
+    ids = {"command": "ls", "commandId": "cmd-0-0", "callslip_id": stream[1]["callslip_id"]}
     assert stream == [
         {"type": "text", "content": "See: "},
         {"type": "tool-call", **ids},
@@ -295,8 +296,9 @@ def test_decoding_stored_messages_gives_the_same_session() -> None:
     decoder = ShellDecoder()
     drafts = [draft.event for message in json.loads(codec.encode(first)) for draft in decoder.feed(message)]
     decoded = history(write_script([ev.TurnStarted(), *drafts]).state)
-    expected = [[{**part, "content": "..."} for part in message["parts"]] for message in first]
-    assert [[{**part, "content": "..."} for part in message["parts"]] for message in decoded] == expected
+    ignored = {"content": "...", "callslip_id": "..."}
+    expected = [[{**part, **ignored} for part in message["parts"]] for message in first]
+    assert [[{**part, **ignored} for part in message["parts"]] for message in decoded] == expected
     assert not [event for event in drafts if isinstance(event, ev.Raw)]
 
 

@@ -9,8 +9,7 @@ from callslip.formats.shell import Command, Piece, ShellParser, command_id
 from callslip.formats.shell.history import round_name
 from callslip.model import events as ev
 from callslip.model.events import Alias, Draft, Event
-
-NS = "shell"
+from callslip.model.names import SHELL_NAMESPACE
 
 
 class ShellTagDecoder:
@@ -56,7 +55,7 @@ class ShellTagDecoder:
         if not isinstance(piece, Command):
             return structs.replace(self._last, text=piece.text)
         return ev.CallProposed(
-            aliases=(Alias(NS, command_id(self._iteration, piece.index)),),
+            aliases=(Alias(SHELL_NAMESPACE, command_id(self._iteration, piece.index)),),
             tool_name=self._tool,
             title=piece.command,
             kind="execute",

@@ -1,6 +1,7 @@
 """Find sessions, calls and approvals by the ids that people and programs write, and list them.
 
-An id is the whole id, a prefix that matches only one, an id that the producer of a call gave it, or `@last`. Records
+An id is the whole id, a prefix that matches only one, an id that the producer of a call gave it, or `@last`. Ids that
+producers start again in every turn, such as those of commands in a text, are only accepted with their session. Records
 that the caller may not read are reported as not found.
 """
 
@@ -19,6 +20,7 @@ from callslip.errors import (
     NotFoundError,
 )
 from callslip.ledger.event_log import EventLog
+from callslip.model.names import RETURNED_NAMESPACES
 from callslip.model.records import ApprovalRecord, CallRecord, Page, SessionRecord
 from callslip.rules.lifecycle import ANSWER_STATES, OPEN_STATES, TERMINAL_STATES
 
@@ -61,6 +63,8 @@ async def find_call(
     elif not matches and id_or_prefix.startswith(APPROVAL_PREFIX):
         approvals = await _approvals_named(log, id_or_prefix, session, access, verb)
         matches = [call for approval in approvals if (call := await log.store.call(approval.call)) is not None]
+    if not matches and not session:
+        await _check_no_alias(log, id_or_prefix, access, verb)
     return await _exactly_one(matches, "call", id_or_prefix, access)
 
 
@@ -120,6 +124,8 @@ async def find(
     matches: list[Record] = [*calls, *await _approvals_named(log, id_or_prefix, session, access, "read")]
     if not session:
         matches += (await list_sessions(log, limit=MAX_MATCHES, prefix=id_or_prefix, access=access)).items
+    if not matches and not session:
+        await _check_no_alias(log, id_or_prefix, access, "read")
     return await _exactly_one(matches, "session, call or approval", id_or_prefix, access)
 
 
@@ -224,8 +230,17 @@ async def first_visible(
 
 
 async def _calls_named(log: EventLog, name: str, session: str) -> list[CallRecord]:
+    """Return the call with this id, or else those to which a producer gave it."""
     exact = await log.store.call(name)
-    return [exact] if exact else await log.store.alias(name, session)
+    if exact is not None and session in ("", exact.session):
+        return [exact]
+    return await log.store.alias(name, session, () if session else RETURNED_NAMESPACES)
+
+
+async def _check_no_alias(log: EventLog, name: str, access: Access, verb: Verb) -> None:
+    """Raise NotFoundError that asks for the session if the id is accepted in a session that the caller may see."""
+    if await _visible(await log.store.alias(name), "", access, verb):
+        raise NotFoundError(f"no call {name!r}. It is an id of its producer: pass the session too.")
 
 
 async def _approvals_named(

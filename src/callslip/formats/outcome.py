@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from callslip.formats.json_fields import as_dict, as_list, parse_json_or
+from callslip.model import codec
 from callslip.model.entries import ToolCall
 from callslip.rules.call_content import block_text, content_text
 from callslip.rules.lifecycle import TERMINAL_STATES
@@ -45,6 +46,46 @@ def is_output_cut(entry: ToolCall) -> bool:
     has_own_output = entry.output is not None and entry.output != content_text(entry.content)
     is_of_content = entry.blob is not None and entry.blob.fields == ("content",)
     return entry.truncated and not (is_of_content and has_own_output)
+
+
+# Errors
+
+ERROR_FIELDS = ("message", "error")
+
+
+def error_of(entry: ToolCall) -> Any:
+    """Return the error of a call, as text if it has one: the message of an error object. None for no error."""
+    return _message_of(entry.error) or _message_of(error_output(entry).get("error"))
+
+
+def error_output(entry: ToolCall) -> dict[str, Any]:
+    """Return the output of a failed call if it is an object with the same error, or the JSON text of one; else {}."""
+    fields = _object_of(output_of(entry)) if entry.status == "failed" else {}
+    if not fields.get("error"):
+        return {}
+    error = _message_of(entry.error)
+    is_same = error is None or codec.json_equal(error, _message_of(fields["error"]))
+    return fields if is_same else {}
+
+
+def output_besides_error(entry: ToolCall) -> Any:
+    """Return the output of a call; None if it has only the error."""
+    return None if error_output(entry).keys() == {"error"} else output_of(entry)
+
+
+def _message_of(error: Any) -> Any:
+    """Return the message of an error object or of its JSON text, any other error as it is, None for an empty one."""
+    fields = _object_of(error)
+    message = next((fields[name] for name in ERROR_FIELDS if fields.get(name) and isinstance(fields[name], str)), None)
+    if message is None and any(name in fields for name in ERROR_FIELDS):
+        message = fields.get("type")  # An exception without a message.
+    return message if message and isinstance(message, str) else error or None
+
+
+def _object_of(value: Any) -> dict[str, Any]:
+    """Return an object, or the object in a JSON text; {} for anything else."""
+    is_text = isinstance(value, str) and value.lstrip().startswith("{")
+    return as_dict(parse_json_or(value, None) if is_text else value)
 
 
 def end_facts(entry: ToolCall) -> dict[str, Any]:

@@ -66,13 +66,15 @@ class AgentReport(msgspec.Struct, frozen=True, gc=False):
 class ToolCall(Entry, tag="tool_call", kw_only=True):
     """A call. `toolCallId` is its id for foreign clients, `callId` its id in the ledger. RULES 3, 4.
 
-    `end` is the seq of the event that ended it, `late` that of the newest event after the end. `report` is what the
-    agent wrote about the call after it was denied or cancelled, and the seq of that event. `cutBytes` is how much of
-    the output was left out when the tool ran; it is not stored.
+    `foreignIds` has the producer's ids by namespace, for formats that return them. `durationMs` is the producer's own
+    measurement. `end` is the seq of the event that ended it, `late` that of the newest event after the end. `report` is
+    what the agent wrote about the call after it was denied or cancelled, and the seq of that event. `cutBytes` is how
+    much of the output was left out when the tool ran; it is not stored.
     """
 
     call_id: str
     tool_call_id: str
+    foreign_ids: dict[str, str] | None = None
     status: str = "none"
     tool_name: str | None = None
     raw_tool_name: str | None = None
@@ -99,6 +101,7 @@ class ToolCall(Entry, tag="tool_call", kw_only=True):
     approval: str = ""
     started_at: int = 0
     ended_at: int = 0
+    duration_ms: int | float | None = None
     end: int = 0
     source: str = ""
     report: AgentReport | None = None

@@ -249,7 +249,8 @@ class CallProgress(CallUpdate, frozen=True, tag="call.progress"):
 class CallEnd(CallUpdate, frozen=True):
     """The call ended, and no later event changes it. `attempt` identifies the claim of the worker on a command.
 
-    `cut_bytes` is how much of the output its producer left out: it is not stored anywhere.
+    `cut_bytes` is how much of the output its producer left out: it is not stored anywhere. `duration_ms` is how long
+    the call took, as its producer reports it.
     """
 
     reason: str = ""
@@ -258,6 +259,7 @@ class CallEnd(CallUpdate, frozen=True):
     error: MaybeJson = UNSET
     cut_bytes: int = 0
     attempt: int = 0
+    duration_ms: int | float | UnsetType = UNSET
 
 
 class CallCompleted(CallEnd, frozen=True, tag="call.completed"):

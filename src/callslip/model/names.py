@@ -16,6 +16,18 @@ SOURCE_PYTHON = "python"
 SOURCE_LEDGER = "callslip"
 """The alias namespace of call ids from another log, by which a copied call is found."""
 
+SHELL_NAMESPACE = "shell"
+"""The alias namespace of commands in a text; a producer starts its ids again in every turn."""
+EXECUTION_NAMESPACE = "act-observe"
+"""The alias namespace of the execution ids of an agent runtime."""
+MODEL_CALL_NAMESPACE = "act-observe.call"
+"""The alias namespace of the ids that a model gave its calls in an agent runtime: an id may return in every turn."""
+RETURNED_NAMESPACES = frozenset({SHELL_NAMESPACE, EXECUTION_NAMESPACE, MODEL_CALL_NAMESPACE})
+"""The alias namespaces whose ids readers of the same format get back as the producer gave them.
+
+Producers start them again in every turn, so they name a call only within its session.
+"""
+
 _CONTROL_CHARS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 

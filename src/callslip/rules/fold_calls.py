@@ -21,6 +21,7 @@ from callslip.rules.lifecycle import (
     TRANSITIONS,
     client_call_id,
     next_state,
+    returned_ids,
     scope_of,
     strip_mcp_prefix,
 )
@@ -28,7 +29,10 @@ from callslip.rules.streamed_text import StreamedText
 
 # Fields of events that update a call, and those that have another name in the entry.
 _ENTRY_NAMES = {"input": "raw_input"}
-_UPDATE_FIELDS = ("title", "kind", "input", "content", "locations", "progress", "exit_status", "output", "error")
+_UPDATE_FIELDS = (
+    *("title", "kind", "input", "content", "locations", "progress", "exit_status", "output", "error"),
+    "duration_ms",
+)
 
 _UPDATES = {
     cls: tuple((field, _ENTRY_NAMES.get(field, field)) for field in cls.__struct_fields__ if field in _UPDATE_FIELDS)
@@ -39,6 +43,9 @@ _UPDATES = {
 def _update(entry: ToolCall, event: ev.CallEvent) -> list[str]:
     """RULE 4: copy the fields that the event has into the entry; return the fields that changed."""
     changed: list[str] = []
+    if event.aliases and (foreign_ids := returned_ids(entry, event.aliases)) != entry.foreign_ids:
+        entry.foreign_ids = foreign_ids
+        changed.append("foreign_ids")
     for field, name in _UPDATES[event.__class__]:
         value = getattr(event, field)
         if value is not UNSET:

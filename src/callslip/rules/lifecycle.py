@@ -6,13 +6,16 @@ call is open, and late or a duplicate if it has ended. No event leaves a termina
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
 from callslip.model import codec
+from callslip.model.entries import ToolCall
 from callslip.model.events import (
     TERMINAL,
+    Alias,
     ApprovalAnswer,
     ApprovalGranted,
     ApprovalRefused,
@@ -38,6 +41,7 @@ from callslip.model.events import (
     encode_event,
     type_of,
 )
+from callslip.model.names import RETURNED_NAMESPACES
 from callslip.model.records import ApprovalRecord, CallRecord
 
 CallState = Literal[
@@ -277,6 +281,17 @@ def resolve_call(newest: CallRecord | None, event: CallEvent, turn: str) -> Call
 def client_call_id(event: CallEvent, call: str) -> str:
     """Return the id for foreign clients: their own id, unless an earlier call of the session has it."""
     return event.aliases[0].id if event.aliases and not event.reused else call
+
+
+def returned_ids(entry: ToolCall, aliases: Iterable[Alias]) -> dict[str, str] | None:
+    """Return the ids that readers of the producer's format get back: the first of each namespace.
+
+    They are final when the call has started, because readers have them from then on.
+    """
+    if entry.started_at or entry.status not in ("none", *PENDING_STATES):
+        return entry.foreign_ids
+    named = {alias.ns: alias.id for alias in reversed([*aliases]) if alias.ns in RETURNED_NAMESPACES}
+    return {**named, **(entry.foreign_ids or {})} or None
 
 
 def scope_of(state: str, scope: str, event: CallProposed) -> str:

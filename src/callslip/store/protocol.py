@@ -7,7 +7,7 @@ no other effects.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar, cast
 
@@ -143,7 +143,7 @@ class Store(Protocol):
         limit: int = 100,
         cursor: str = "",
     ) -> Page[CallRecord]: ...
-    async def alias(self, identity: str, session: str = "") -> list[CallRecord]: ...
+    async def alias(self, identity: str, session: str = "", without: Collection[str] = ()) -> list[CallRecord]: ...
     async def approval(self, approval: str) -> ApprovalRecord | None: ...
     async def approvals(
         self, *, session: str = "", state: str = "", prefix: str = "", limit: int = 100

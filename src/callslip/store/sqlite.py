@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from copy import copy
 from typing import Any, TypeVar
@@ -305,8 +305,10 @@ class SqliteStore:
 
         await self._alone(put, durable=False)
 
-    async def alias(self, identity: str, session: str = "") -> list[CallRecord]:
-        calls = [await self.call(row[0]) for row in self._all("alias_everywhere", identity, session)]
+    async def alias(self, identity: str, session: str = "", without: Collection[str] = ()) -> list[CallRecord]:
+        """Return the calls with a foreign id, except for ids in the namespaces `without`."""
+        rows = self._all("alias_everywhere", identity, session, codec.encode(sorted(without)).decode())
+        calls = [await self.call(row[0]) for row in rows]
         return [call for call in calls if call is not None]
 
     async def approval(self, approval: str) -> ApprovalRecord | None:

@@ -254,7 +254,7 @@ SELECT 1 FROM aliases WHERE session = (SELECT id FROM sessions WHERE name = ?) A
 
 -- name: alias_everywhere
 SELECT DISTINCT a.call FROM sessions s JOIN aliases a ON a.session = s.id
-WHERE a.id = ?1 AND a.call <> '' AND (?2 = '' OR s.name = ?2);
+WHERE a.id = ?1 AND a.call <> '' AND (?2 = '' OR s.name = ?2) AND a.ns NOT IN (SELECT value FROM json_each(?3));
 
 -- name: put_alias
 INSERT OR REPLACE INTO aliases (session, id, ns, call) VALUES (?, ?, ?, ?);

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from callslip.formats.acp import blocks
-from callslip.formats.json_fields import as_dict, as_str
-from callslip.formats.outcome import parsed_input
+from callslip.formats.json_fields import as_dict
+from callslip.formats.outcome import error_of, parsed_input
 from callslip.formats.providers.results import MISSING_RESULT_TEXTS
 from callslip.model.entries import ToolCall
 from callslip.model.state_names import STATE_NAMES
@@ -84,8 +84,8 @@ def _notes(entry: ToolCall) -> list[str]:
 
 def _error_text(entry: ToolCall) -> str:
     """Return the error or reason of a failed call; any other end also has a sentence of its own."""
-    message = as_str(as_dict(entry.error).get("message"))
-    error = message or (blocks.plain(entry.error) if entry.error is not None else "") or entry.reason
+    message = error_of(entry)
+    error = entry.reason if message is None else blocks.plain(message)
     error = error or (entry.report.text if entry.report is not None else "")
     if entry.status == "failed":
         return error

@@ -20,10 +20,8 @@ from callslip.formats.json_fields import as_dict, identifier
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Alias, CallEnd, Event
-
-NS = wire.FORMAT
-CALL_NS = "act-observe.call"
-"""The namespace of the model's call ids: an id may name another call in every turn."""
+from callslip.model.names import EXECUTION_NAMESPACE as NS
+from callslip.model.names import MODEL_CALL_NAMESPACE as CALL_NS
 
 WAITING = ("pending", "queued", "preparing")
 ACT_STATUSES = ("running", *WAITING)
@@ -36,6 +34,8 @@ ENDING: dict[str, type[CallEnd]] = {
     **dict.fromkeys(("timeout", "timed_out", "expired"), ev.CallExpired),
 }
 MAX_DURATION_MS = 10**12
+SHARED = "\0"
+"""Instead of an execution: several executions had the id of the model. No id has this character."""
 OPENING_ENDS = (ev.CallCompleted, ev.CallFailed)
 """The ends that the ledger accepts as the first event of a call."""
 
@@ -94,7 +94,7 @@ class Calls:
         act = Act(names, event_type, fields, message.at)
         call = self._calls.find(*names)
         if call is None:
-            return [self._open(act, event_type)]
+            return self._open_shared(act, message) or [self._open(act, event_type)]
         if self._calls.is_of_turn(call) and call.act == act.digest():
             return [act.event(call.opening)]  # An exact repetition: the ledger detects it.
         return [act.event(self._repeated_type(act, call))] if names[0].ns == NS else self._reuse(act, call)
@@ -103,6 +103,18 @@ class Calls:
         is_started = act.event_type is ev.CallStarted
         self._calls.open(*act.names, opening=opening, act=act.digest(), at=act.at, is_started=is_started)
         return act.event(opening)
+
+    def _open_shared(self, act: Act, message: Message) -> list[Event]:
+        """Open a call whose model id another execution had; [] for any other call.
+
+        The model's id follows when the call exists: in its first event it would name the other call.
+        """
+        call_id, execution = _first_id(message, wire.CALL), act.names[0]
+        if not call_id or execution.ns != NS or Alias(CALL_NS, call_id) in act.names:
+            return []
+        self._first_executions[call_id] = SHARED
+        next_type = ev.CallStarted if act.event_type is ev.CallStarted else ev.CallProgress
+        return [self._open(act, ev.CallProposed), next_type(aliases=(execution, Alias(CALL_NS, call_id)))]
 
     def _repeated_type(self, act: Act, call: ActCall) -> type[ev.CallUpdate]:
         """Return the event type of another act with the same execution id and different content."""
@@ -186,6 +198,7 @@ def has_odd_fields(message: Message) -> bool:
         any(value not in (None, "") and not identifier(value) for value in ids)
         or any(not isinstance(value, str | None) for value in texts)
         or not isinstance(message.first(wire.FAILED), bool | None | UnsetType)
+        or (message.first(wire.DURATION) not in (None, UNSET) and _duration_ms(message) is UNSET)
     )
 
 
@@ -210,17 +223,24 @@ def _end_type(message: Message) -> type[CallEnd]:
 
 def _end_time(message: Message, call: ActCall) -> int:
     """Return the time of the end: its own, or that of the act plus the duration; 0 if unknown."""
-    duration = message.first(wire.DURATION)
     if not call.at or message.at:
         return message.at if call.at else 0
-    return int(call.at + duration) if isinstance(duration, int | float) and 0 <= duration < MAX_DURATION_MS else 0
+    duration = _duration_ms(message)
+    return 0 if duration is UNSET else int(call.at + duration)
+
+
+def _duration_ms(message: Message) -> int | float | UnsetType:
+    """Return how long the call took; UNSET if the message has no valid duration."""
+    duration = message.first(wire.DURATION)
+    is_number = isinstance(duration, int | float) and not isinstance(duration, bool)
+    return duration if is_number and 0 <= duration < MAX_DURATION_MS else UNSET
 
 
 def _result_fields(message: Message, end_type: type[CallEnd]) -> dict[str, Any]:
-    """Return the output and, after a failure, the reason."""
-    output = message.first(wire.OUTPUT)
+    """Return the output, the duration and, after a failure, the reason."""
+    output, duration = message.first(wire.OUTPUT), _duration_ms(message)
     if end_type is ev.CallCompleted:
-        return {"output": output}
+        return {"output": output, "duration_ms": duration}
     error = message.fields.get("error") or as_dict(output).get("error") or UNSET
     reason = message.text("reason") or (error if isinstance(error, str) and end_type is not ev.CallFailed else "")
-    return {"output": output, "error": error, "reason": reason}
+    return {"output": output, "error": error, "reason": reason, "duration_ms": duration}

@@ -26,7 +26,7 @@ DELTA_TYPES: dict[str, DeltaType] = {
     **dict.fromkeys(("text_delta", "assistant_message"), ev.MessageDelta),
     **dict.fromkeys(("thought_delta", "thought"), ev.ThoughtDelta),
 }
-NAME_FIELDS = (*wire.EXECUTION, *wire.CALL, *wire.TOOL)
+NAME_FIELDS = (*wire.EXECUTION, *wire.CALL, *wire.TOOL, wire.CALLSLIP)
 
 
 class ActObserveDecoder:
@@ -67,9 +67,7 @@ class ActObserveDecoder:
             return None
         is_known_status = message.text("status").lower() in ("", *ENDING, *OPEN_STATUSES)
         status = ("status",) if is_known_status else ()
-        # The times of the call imply the duration, if it has any.
-        duration = wire.DURATION if not message.first(wire.DURATION) or events[-1].at else ()
-        known = (NAME_FIELDS, wire.OUTPUT, wire.FAILED, status, duration, ("error", "reason"))
+        known = (NAME_FIELDS, wire.OUTPUT, wire.FAILED, status, wire.DURATION, ("error", "reason"))
         return events + _raw_if_needed(message, *known)
 
     # Turns

@@ -17,6 +17,7 @@ from callslip.formats.act_observe.items import (
     Item,
     Spoken,
     act_of,
+    execution_id,
     observe_of,
     text_delta,
     text_end,
@@ -24,9 +25,11 @@ from callslip.formats.act_observe.items import (
     text_start,
 )
 from callslip.formats.base import SSE_HEADERS, Source, Streaming, snapshot_of, sse_frame
+from callslip.formats.message_ids import MessageIds
 from callslip.formats.turn_stream import TurnStream
 from callslip.model import codec
 from callslip.model.entries import Append, Entry, Message, Set, Thought, ToolCall
+from callslip.rules.entry_blocks import split_blocks
 
 RESTART: Item = {"type": "restart"}
 # The last event by the reason that the turn ended; `complete` for any other reason.
@@ -41,13 +44,14 @@ ENDINGS = {
 
 def timeline(source: Source) -> list[Item]:
     """Return the items of a session, oldest first."""
-    return [item for entry in snapshot_of(source).entries for item in _items(entry)]
+    blocks = [(block, MessageIds(execution_id)) for block in split_blocks(snapshot_of(source).entries)]
+    return [item for block, ids in blocks for entry in block for item in _items(entry, ids)]
 
 
-def _items(entry: Any) -> list[Item]:
+def _items(entry: Any, ids: MessageIds) -> list[Item]:
     if isinstance(entry, Message | Thought):
         return [text_item(entry)]
-    act = act_of(entry) if isinstance(entry, ToolCall) else None
+    act = act_of(entry, ids) if isinstance(entry, ToolCall) else None
     if act is None:
         return []
     end = observe_of(entry)
@@ -72,6 +76,7 @@ class ActObserveRenderer:
 
     def __init__(self, stream: TurnStream) -> None:
         self._stream = stream
+        self._ids = MessageIds(execution_id)
 
     def replay(self, entries: list[Entry]) -> list[Item]:
         return self._stream.begin_all(entries)
@@ -93,7 +98,7 @@ class ActObserveRenderer:
     def render_call(
         self, entry: ToolCall, sent: _SentCall | None, changed: Collection[str]
     ) -> tuple[_SentCall, list[Item]]:
-        act, end = act_of(entry), observe_of(entry)
+        act, end = act_of(entry, self._ids), observe_of(entry)
         before = sent.act if sent else None
         events: list[Item] = []
         is_sent = before is not None and act is not None and before == act and codec.json_equal(before.input, act.input)

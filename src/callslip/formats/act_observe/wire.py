@@ -26,6 +26,8 @@ INPUT = ("tool_input", "toolInput")
 OUTPUT = ("result", "observation", "toolOutput")
 FAILED = ("is_error", "isError")
 DURATION = ("duration_ms", "durationMs")
+CALLSLIP = "callslip_id"
+"""Written for readers. It is the id of another call when the message is read into another session."""
 KIND = ("type", "event_type", "event")
 INSIDE = ("data", "payload")
 TIME = ("timestamp",)
@@ -62,7 +64,18 @@ def read(body: Any, kinds: Collection[str]) -> Message:
     inner = inside[0] or inside[1]
     names = [fields[name] for fields in (outer, inner) for name in KIND if isinstance(fields.get(name), str)]
     fields = {**outer, **inner}
-    return Message(next((name for name in names if name in kinds), ""), fields, _time_ms(fields.get("timestamp")))
+    has_kind = any(fields.get(name) not in (None, "") for name in KIND)
+    kind = next((name for name in names if name in kinds), "") if has_kind else _kind_by_fields(fields)
+    return Message(kind, fields, _time_ms(fields.get("timestamp")))
+
+
+def _kind_by_fields(fields: dict[str, Any]) -> str:
+    """Return the kind of an event that has only its fields, such as a dataclass; "" if they belong to no kind."""
+    if not any(fields.get(name) for name in (*EXECUTION, *CALL, *TOOL)):
+        return ""
+    if any(name in fields for name in OUTPUT):
+        return "observe"
+    return "act" if any(name in fields for name in INPUT) else ""
 
 
 def _parse_inside(inside: Any) -> Any:

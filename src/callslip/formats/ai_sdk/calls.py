@@ -13,7 +13,7 @@ from callslip.formats.ai_sdk.dialects import Dialect
 from callslip.formats.ai_sdk.wire import Part
 from callslip.formats.js_json import readable
 from callslip.formats.json_fields import as_dict, parse_json_or
-from callslip.formats.outcome import end_facts, is_open, output_of, queued
+from callslip.formats.outcome import end_facts, error_of, is_open, output_besides_error, output_of, queued
 from callslip.model import codec
 from callslip.model.entries import PermissionRequest, ToolCall
 
@@ -152,7 +152,7 @@ def _extras(entry: ToolCall, answered: PermissionRequest | None, answer_at: str)
 
 def _error_text(entry: ToolCall) -> str:
     """Return a sentence for models about why there is no output, and the output so far."""
-    error, output = _as_text(entry.error) or entry.reason, _as_text(output_of(entry))
+    error, output = _as_text(error_of(entry)) or entry.reason, _as_text(output_besides_error(entry))
     if entry.status != "failed" or not (error or output):
         error = _END_SENTENCES[entry.status] + (f": {error}" if error else ".")
     return "\n".join(dict.fromkeys(text for text in (error, output) if text))

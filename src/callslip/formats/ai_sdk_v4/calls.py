@@ -14,7 +14,7 @@ from msgspec import UNSET
 from callslip.formats.ai_sdk_v4.messages import CallNote, Invocation
 from callslip.formats.ai_sdk_v4.wire import ACCEPTED, NOT_REQUIRED, PENDING, REJECTED
 from callslip.formats.js_json import readable
-from callslip.formats.outcome import queued
+from callslip.formats.outcome import error_of, error_output, output_of, queued
 from callslip.formats.providers.results import input_of, result_of
 from callslip.model.entries import PermissionRequest, ToolCall
 from callslip.model.state_names import STATE_NAMES
@@ -58,8 +58,15 @@ def _result(entry: ToolCall) -> Any:
     if entry.scope == "detached":
         return queued(entry)
     if STATE_NAMES[entry.status].error:
-        return {"error": result_of(entry).text}
+        return _failure(entry)
     return result_of(entry).text if entry.output is None else readable(entry.output)
+
+
+def _failure(entry: ToolCall) -> Any:
+    if fields := error_output(entry):
+        return readable(fields)
+    error = error_of(entry) if entry.status == "failed" and output_of(entry) is None else None
+    return {"error": error if isinstance(error, str) else result_of(entry).text}
 
 
 # Annotations

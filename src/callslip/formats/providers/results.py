@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from callslip.formats.json_fields import as_dict, as_str, parse_json_or
-from callslip.formats.outcome import is_output_cut, output_of, queued
+from callslip.formats.json_fields import as_dict, parse_json_or
+from callslip.formats.outcome import error_of, is_output_cut, output_besides_error, queued
 from callslip.model import codec
 from callslip.model.entries import ToolCall
 from callslip.model.state_names import STATE_NAMES
@@ -47,15 +47,20 @@ def result_of(entry: ToolCall) -> Result:
     """Return the only result of a call. A detached call has an immediate result: that it is queued."""
     if entry.scope == "detached":
         return Result(codec.encode(queued(entry)).decode(), False)
-    output = _plain(output_of(entry))
+    output = _plain(output_besides_error(entry))
     if entry.status == "completed":
         return Result(_lines([output if output.strip() else NO_OUTPUT, *_notes(entry)]), False)
     error = STATE_NAMES[entry.status].error or entry.status not in TERMINAL_STATES
-    error_fields = as_dict(entry.error)
-    reason = as_str(error_fields.get("message")) or _plain(error_fields or entry.error) or entry.reason
+    reason = _reason(entry)
     if entry.status != "failed" or not (reason or output).strip():  # The message of a failed tool is enough.
         reason = MISSING_RESULT_TEXTS[entry.status] + (f": {reason}" if reason.strip() else ".")
     return Result(_lines([reason, output, *_notes(entry)]), error)
+
+
+def _reason(entry: ToolCall) -> str:
+    """Return the error as text, or the reason if there is no error or if the reason is the error with its type."""
+    error = _plain(error_of(entry))
+    return error if error and not entry.reason.endswith(f": {error}") else entry.reason
 
 
 def _lines(parts: list[str]) -> str:

@@ -16,8 +16,8 @@ from callslip.formats.call_tracker import ENDED, CallTracker, TrackedCall
 from callslip.formats.shell.parse import Command, command_id
 from callslip.model import events as ev
 from callslip.model.events import Alias
+from callslip.model.names import SHELL_NAMESPACE
 
-NS = "shell"
 TOOL = "shell"
 MAX_ROUNDS = 10**6
 
@@ -183,4 +183,4 @@ def _command_fields(command: str) -> dict[str, Any]:
 
 
 def _aliases(*names: str) -> tuple[Alias, ...]:
-    return tuple(Alias(NS, name) for name in dict.fromkeys(names) if name)
+    return tuple(Alias(SHELL_NAMESPACE, name) for name in dict.fromkeys(names) if name)

@@ -33,7 +33,7 @@ ENDED: dict[str, type[ev.CallEnd]] = {"completed": ev.CallCompleted, "failed": e
 STATUSES = ("queued", "running", *ENDED)
 
 # The fields that events carry, by kind of message; a message with other fields is stored raw too.
-_NAMED = {"command", "commandId"}
+_NAMED = {"command", "commandId", "callslip_id"}
 _ENDING = {*results.OUTPUTS, *results.STREAMS, *results.EXITS, *results.FAILED, "error"}
 _OTHER = {"toolCallId", "toolName", "toolArgs"}
 KNOWN_FIELDS: dict[str, set[str]] = {

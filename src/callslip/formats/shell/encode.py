@@ -13,12 +13,14 @@ from typing import Any
 
 from callslip.formats.assistant_message import agent_message_id, is_text_or_call
 from callslip.formats.base import SSE_HEADERS, Source, Streaming, snapshot_of, sse_frame
+from callslip.formats.message_ids import MessageIds
 from callslip.formats.shell.parts import (
     BETWEEN,
     RENDERED_FIELDS,
     Part,
     Spoken,
     has_run,
+    own_id,
     text_kind,
     text_part,
     tool_part,
@@ -45,6 +47,7 @@ def _messages(block: list[Entry]) -> list[Stored]:
     """Return the messages of a block in the order in which they began: user messages and one of the agent."""
     messages: list[Stored] = []
     answer: Stored = {}
+    ids = MessageIds(own_id)
     for entry in block:
         if isinstance(entry, Message) and entry.role == "user":
             messages.append(_user_message(entry))
@@ -52,7 +55,7 @@ def _messages(block: list[Entry]) -> list[Stored]:
             if not answer:
                 answer = {"id": agent_message_id(entry), "role": "assistant", "parts": []}
                 messages.append(answer)
-            _add(answer["parts"], entry)
+            _add(answer["parts"], entry, ids)
     for part in answer.get("parts", ()):
         if isinstance(part.get("content"), list):
             part["content"] = BETWEEN.join(part["content"])
@@ -65,10 +68,10 @@ def _user_message(entry: Message) -> Stored:
     return {"id": f"msg-{entry.id}", "role": "user", "content": entry.content, "parts": parts}
 
 
-def _add(parts: list[Part], entry: Entry) -> None:
+def _add(parts: list[Part], entry: Entry, ids: MessageIds) -> None:
     """Add an entry. Consecutive texts of a kind are collected in a list in one part, to be joined at the end."""
     if isinstance(entry, ToolCall):
-        parts.append(tool_part(entry))
+        parts.append(tool_part(entry, ids.of(entry)))
     elif isinstance(entry, Message | Thought):
         kind = text_kind(entry)
         if not parts or parts[-1]["type"] != kind:
@@ -88,6 +91,7 @@ class ShellRenderer:
     def __init__(self, stream: TurnStream) -> None:
         self._stream = stream
         self._last = ""
+        self._ids = MessageIds(own_id)
 
     def replay(self, entries: list[Entry]) -> list[Chunk]:
         return self._stream.begin_all(entries)
@@ -110,12 +114,12 @@ class ShellRenderer:
         return []
 
     def render_call(self, entry: ToolCall, sent: Part | None, changed: Collection[str]) -> tuple[Part, list[Chunk]]:
-        part = tool_part(entry)
+        part = tool_part(entry, self._ids.of(entry))
         if sent is None:
             return part, [_event("tool-call", part), *_progress(part, started=has_run(entry))]
         if sent == part:
             return part, []
-        if sent["command"] != part["command"]:
+        if (sent["command"], sent["commandId"]) != (part["command"], part["commandId"]):
             raise RestartNeededError("a command was changed")
         if sent["toolStatus"] == "running" and part["toolStatus"] == "queued":
             raise RestartNeededError("a command went back to the queue")
@@ -146,7 +150,7 @@ def _progress(part: Part, *, started: bool) -> list[Chunk]:
 
 
 def _event(kind: str, part: Part) -> Chunk:
-    return {"type": kind, "command": part["command"], "commandId": part["commandId"]}
+    return {"type": kind, **{name: part[name] for name in ("command", "commandId", "callslip_id")}}
 
 
 open_stream = partial(TurnStream, ShellRenderer)

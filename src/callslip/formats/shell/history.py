@@ -13,7 +13,7 @@ import msgspec
 
 from callslip.formats.base import Source, snapshot_of
 from callslip.formats.json_fields import as_dict
-from callslip.formats.outcome import output_of
+from callslip.formats.outcome import error_of, output_besides_error
 from callslip.formats.shell.parse import CLOSE, OPEN
 from callslip.formats.shell.results import format_tool_results
 from callslip.model.entries import Message, ToolCall
@@ -109,7 +109,7 @@ def result_of(call: ToolCall) -> dict[str, Any]:
     """Return the result of a call for `format_tool_results`."""
     if call.status not in TERMINAL_STATES:
         return {"result": call.output_text, "error": UNKNOWN}
-    output = output_of(call)
+    output = output_besides_error(call)
     result: dict[str, Any] = {"result": output}
     if call.blob is not None and isinstance(output, str):
         result["result"] = f"{output}\n[... cut here; the whole has {call.blob.size} bytes ...]"
@@ -125,4 +125,4 @@ def _error_of(call: ToolCall) -> Any:
     status = f"exit status {call.exit_status}" if call.exit_status not in (None, 0) else ""
     if call.status == "failed" and status and not call.error and call.reason in ("", status):
         return None
-    return call.error or call.reason or call.status
+    return error_of(call) or call.reason or call.status

@@ -15,7 +15,7 @@ Every character is inspected once for any split into pieces: "<" occurs in a tag
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -106,7 +106,14 @@ def command_id(iteration: int, index: int) -> str:
     return f"cmd-{iteration}-{index}"
 
 
-def extract_commands(text: str, iteration: int = 0) -> list[tuple[str, str]]:
+class ExtractedCommand(NamedTuple):
+    """A command of a text and its id within its turn."""
+
+    id: str
+    command: str
+
+
+def extract_commands(text: str, iteration: int = 0) -> list[ExtractedCommand]:
     """Return the commands of a full text, each with its id."""
-    pieces = ShellParser().feed(text)
-    return [(command_id(iteration, piece.index), piece.command) for piece in pieces if isinstance(piece, Command)]
+    commands = [piece for piece in ShellParser().feed(text) if isinstance(piece, Command)]
+    return [ExtractedCommand(command_id(iteration, piece.index), piece.command) for piece in commands]
