@@ -552,13 +552,14 @@ def test_page_answers_prompts(tmp_path: Path) -> None:
 
 
 def test_stopped_page_leaves_no_files_and_no_processes(tmp_path: Path, home: Path) -> None:
-    """Ctrl-C during an approval: both folders and all processes are gone, and the user's ledger is not touched."""
+    """Ctrl-C during an approval: both folders and all processes are gone; only the token of the demo is left."""
     page = PageServer(tmp_path)
     page.wait_for_approval()
     assert page.request("/demo/workers", {"session": page.session})["call"].startswith("exec_")
     page.stop()
     assert page.process.returncode == exit_status.INTERRUPTED
-    assert not list(tmp_path.iterdir()) and not find_processes(tmp_path) and not list(home.iterdir())
+    assert not list(tmp_path.iterdir()) and not find_processes(tmp_path)
+    assert [path.name for path in home.rglob("*") if path.is_file()] == ["demo-token"]
 
 
 def test_keep_option_stores_the_session_of_the_page(tmp_path: Path) -> None:
