@@ -2,7 +2,7 @@
 
 A part can be sent again at any time; an annotation cannot be changed once it was sent. So a call gets its annotation
 when it has ended, and while it waits for approval. A queued or running call of a turn has none: pages take it for not
-complete. Outside of turns nothing is streamed, and every call has one.
+complete. Outside of turns every call has one in the history, and the stream sends the same annotations as in a turn.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _VALIDATED_BY_REQUEST = {"granted": ACCEPTED, "pending": PENDING}
 
 
 class Annotation(msgspec.Struct, frozen=True):
-    """The annotation of an entry, and the seq of the event by which pages received it."""
+    """The annotation of an entry, and the seq of the event with which the stream sent it; 0 if it did not yet."""
 
     entry: int
-    at: int
+    sent_at: int
     note: CallNote
 
 
@@ -71,11 +71,11 @@ def note_of(entry: ToolCall, request: PermissionRequest | None) -> Annotation | 
     if entry.scope == "detached":
         note = CallNote(entry.tool_call_id, NOT_REQUIRED, STATE_NAMES["completed"].complete)
         return Annotation(entry.id, entry.id, note)
-    is_ended, at = entry.status in TERMINAL_STATES, entry.id
+    is_ended, sent_at = entry.status in TERMINAL_STATES, 0
     if is_ended:
-        at = entry.end
+        sent_at = entry.end
     elif entry.status == "awaiting_approval" and request is not None:
-        at = request.id
+        sent_at = request.id
     elif entry.turn:
         return None
     note = CallNote(entry.tool_call_id, _validated(entry, request), STATE_NAMES[entry.status].complete)
@@ -85,7 +85,7 @@ def note_of(entry: ToolCall, request: PermissionRequest | None) -> Annotation | 
         note.exit_status = UNSET if entry.exit_status is None else readable(entry.exit_status)
         if entry.blob is not None:
             note.truncated, note.size, note.blob = True, entry.blob.size, entry.blob.hash
-    return Annotation(entry.id, at, note)
+    return Annotation(entry.id, sent_at, note)
 
 
 def _validated(entry: ToolCall, request: PermissionRequest | None) -> str:

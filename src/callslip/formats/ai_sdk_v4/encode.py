@@ -1,7 +1,8 @@
 """Encode a session as messages of the AI SDK 4, newest first. Everything the agent did in a turn is one message.
 
-Outside of turns a message ends at the next user message. The stream of a turn, reduced by the client after any event,
-equals its message here, except for `createdAt`, which the client takes from its own clock.
+Outside of turns a message ends at the next user message or turn. The stream of a turn, reduced by the client after any
+event, equals its message here, except for `createdAt`, which the client takes from its own clock, and outside of turns
+for the annotations of open calls and of a message that may continue: the client cannot change an annotation.
 
 `format_messages_to_vercel` converts stored rows. This encoder differs from it because pages see its messages grow:
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -130,10 +132,10 @@ def _part(entry: Shown, step: int) -> Part:
 
 
 def call_notes(entries: Iterable[Entry], requests: dict[str, PermissionRequest]) -> list[Annotation]:
-    """Return the annotations of calls, in the order in which pages received them."""
+    """Return the annotations of calls: in the order in which the stream sent them, then those that it did not send."""
     calls = [entry for entry in entries if isinstance(entry, ToolCall)]
     notes = [note_of(entry, requests.get(entry.approval)) for entry in calls]
-    return sorted((note for note in notes if note is not None), key=lambda note: note.at)
+    return sorted((note for note in notes if note is not None), key=lambda note: note.sent_at or sys.maxsize)
 
 
 # Messages of users

@@ -15,7 +15,7 @@ from callslip.formats.ai_sdk_v4.calls import PARTIAL, Annotation, invocation, no
 from callslip.formats.ai_sdk_v4.chunks import Chunk
 from callslip.formats.ai_sdk_v4.encode import Shown, Steps, call_notes
 from callslip.formats.ai_sdk_v4.messages import Invocation, MessageNote
-from callslip.formats.assistant_message import is_text_or_call, turn_message_id
+from callslip.formats.assistant_message import agent_message_id, is_text_or_call
 from callslip.formats.base import Streaming
 from callslip.formats.turn_stream import RestartNeededError, TurnStream
 from callslip.model import codec
@@ -35,11 +35,12 @@ class DataStreamRenderer:
     def __init__(self, stream: TurnStream) -> None:
         self._stream = stream
         self._steps = Steps()
+        self._message = ""
         self._notes: dict[int, Annotation] = {}
 
     def replay(self, entries: list[Entry]) -> list[Chunk]:
         lines = self._stream.begin_all(entries)
-        notes = call_notes(entries, self._stream.requests)
+        notes = [note for note in call_notes(entries, self._stream.requests) if note.sent_at]
         self._notes = {note.entry: note for note in notes}
         return lines + chunks.add_annotations(note.note for note in notes)
 
@@ -50,7 +51,8 @@ class DataStreamRenderer:
         lines: list[Chunk] = []
         if self._steps.begins_with(cast(Shown, entry)):
             lines = [chunks.step_end(had_calls)] if self._steps.number else []
-            lines.append(chunks.step_start(turn_message_id(self._stream.turn.name)))
+            self._message = self._message or agent_message_id(entry)
+            lines.append(chunks.step_start(self._message))
         if isinstance(entry, Spoken | Thought) and self._stream.is_replay and entry.content:
             lines.append(chunks.text(entry, entry.content))
         return lines
@@ -73,7 +75,7 @@ class DataStreamRenderer:
     def _note(self, entry: ToolCall) -> list[Chunk]:
         """Return the new annotation of a call. The client cannot replace one that it has."""
         before, now = self._notes.get(entry.id), note_of(entry, self._stream.request_of(entry))
-        if before == now:
+        if before == now or (before is None and now is not None and not now.sent_at):
             return []
         if before is not None or now is None:
             raise RestartNeededError("a request for approval was closed")
@@ -86,11 +88,10 @@ class DataStreamRenderer:
     def finish(self, is_over: bool) -> list[Chunk]:
         if not is_over:
             return []
-        turn = self._stream.turn
-        last = [chunks.finish(turn.reason)]
+        last = [chunks.finish(self._stream.turn.reason)]
         if self._steps.number < 0:
             return last
-        note = MessageNote(turn_message_id(turn.name), True)
+        note = MessageNote(self._message, True)
         return [*chunks.add_annotations([note]), chunks.step_end(self._steps.called), *last]
 
     def close(self, reason: str) -> list[Chunk]:
