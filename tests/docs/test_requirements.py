@@ -16,9 +16,10 @@ from tests.support.paths import ROOT
 
 CITED = re.compile(r"\b(C\d+|S\d\.\d+|(?:API|ANS|POL|RDR|BODY|EDGE|TEN|HELD|FILE|RED|EXP|PAGE|TAIL)\d+)\b")
 GROUPS = {
-    **{"C": 13, "S0.": 9, "S1.": 9, "S2.": 15, "S3.": 12, "S4.": 10, "API": 12},
+    **{"C": 13, "S0.": 10, "S1.": 9, "S2.": 15, "S3.": 12, "S4.": 10, "API": 12},
     **{"ANS": 11, "POL": 8, "HELD": 5, "TEN": 7, "RDR": 4, "BODY": 3, "EDGE": 4},
     **{"FILE": 3, "RED": 4, "EXP": 1, "PAGE": 1, "TAIL": 5},
+    **{"STR": 5},
 }
 IDS = [f"{group}{number}" for group, count in GROUPS.items() for number in range(1, count + 1)]
 
