@@ -292,6 +292,11 @@ SHELL = (
             "tests/formats/test_shell.py::test_truncated_output_has_the_number_of_cut_characters",
         ),
     ),
+    R(
+        "S0.10",
+        "A session whose producer sends no turns streams live in every format what its history shows.",
+        ("tests/http/test_turnless_streams.py::test_a_session_without_turns_is_streamed_live",),
+    ),
 )
 
 ACT_OBSERVE = (
@@ -1913,8 +1918,61 @@ PRODUCER_IDS = (
     ),
 )
 
+TURNLESS_STREAMS = (
+    R(
+        "STR1",
+        "Live, replayed and resumed streams show what the history has after every event, in turns and outside.",
+        (
+            "tests/laws/test_stream_laws.py::test_stream_and_history_agree_after_every_event",
+            "tests/laws/test_stream_laws.py::test_stream_and_history_agree_for_any_log",
+            "tests/http/test_stream_clients.py::test_a_stream_replayed_after_any_event_equals_the_history",
+            "tests/http/test_stream_clients.py::test_a_stream_followed_from_the_start_equals_the_history",
+            "tests/http/test_turnless_streams.py::test_a_session_without_turns_is_streamed_live",
+            "tests/http/test_turnless_streams.py::test_what_precedes_the_first_text_is_streamed_with_it",
+        ),
+    ),
+    R(
+        "STR2",
+        "The same entries are read for any checkpoint, after retention, and from the files of older versions.",
+        (
+            "tests/ledger/test_queries.py::test_a_loaded_turn_has_all_its_entries",
+            "tests/http/test_turnless_streams.py::test_a_pruned_block_is_streamed_as_the_history_has_it",
+            "tests/http/test_turnless_streams.py::test_a_session_of_an_old_ledger_is_streamed",
+        ),
+    ),
+    R(
+        "STR3",
+        "Outside of turns a stream ends once: when a user message or a turn follows and its calls have ended.",
+        (
+            "tests/laws/test_turnless_laws.py::test_a_block_has_no_done_while_it_is_open_and_one_after_it",
+            "tests/http/test_turnless_streams.py::test_a_session_without_turns_is_streamed_live",
+            "tests/http/test_turnless_streams.py::test_the_end_waits_for_the_calls_of_the_block",
+            "tests/http/test_turnless_streams.py::test_a_turn_ends_the_block_before_it",
+        ),
+    ),
+    R(
+        "STR4",
+        "A reader gets the open turn or the last messages outside of turns, or those that the id of a message names.",
+        (
+            "tests/laws/test_turnless_laws.py::test_a_reader_who_names_no_turn_gets_the_current_one",
+            "tests/http/test_turnless_streams.py::test_a_turn_ends_the_block_before_it",
+            "tests/http/test_turnless_streams.py::test_a_reader_gets_the_newest_block_while_another_reads_the_one_before",
+            "tests/http/test_turnless_streams.py::test_a_reader_that_reconnects_gets_the_block_from_its_start",
+            "tests/http/test_turnless_streams.py::test_a_block_is_named_by_the_id_of_any_of_its_messages",
+            "tests/http/test_turnless_streams.py::test_a_name_of_no_block_is_not_found",
+            "tests/http/test_turnless_streams.py::test_a_turn_that_is_named_like_a_message_is_found",
+            "tests/http/test_turnless_streams.py::test_the_command_line_takes_the_name_of_a_message",
+        ),
+    ),
+    R(
+        "STR5",
+        "A chat client that answers a request of a call outside of turns reads on from there.",
+        ("tests/http/test_turnless_streams.py::test_a_chat_client_continues_the_block_that_waited_for_its_answer",),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
-    *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS, *ACP_ENTRIES, *PRODUCER_IDS),
+    *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS, *ACP_ENTRIES, *PRODUCER_IDS, *TURNLESS_STREAMS),
 )

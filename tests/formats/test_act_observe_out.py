@@ -126,6 +126,8 @@ def law_of(log: Sequence[Event]) -> stream_checks.Law:
     turns = {entry.id: entry.turn for entry in stream_checks.fold_log(log).entries.values()}
 
     def items_of_turn(items: list[Item], turn: str) -> list[Item]:
+        if isinstance(turn, stream_checks.BlockName):
+            return [item for item in items if item["seq"] in turn.entries]
         return [item for item in items if turns[item["seq"]] == turn]
 
     return stream_checks.Law(ReaderClient(), "act-observe", items_of_turn)

@@ -60,16 +60,20 @@ def law(client: Client) -> Law:
 
 def find_message(messages: list[Message], turn: str) -> Message | None:
     """Return the message of a turn, if it has begun, without its time, for which the client uses its own clock."""
-    return find_id(messages, f"turn-{turn}")
+    message = next((candidate for candidate in messages if stream_checks.is_answer(candidate, turn)), None)
+    return message and {name: value for name, value in message.items() if name != "createdAt"}
 
 
 def is_as_streamed(shown: Message | None, expected: Message | None) -> bool:
-    """Return whether the client has a message of the history, in which only notes about open things may follow."""
+    """Return whether the client has a message of the history, in which only notes about open things may follow.
+
+    Outside of turns a message is open until the next one, although everything in it may have ended.
+    """
     if shown is None or expected is None:
         return shown is expected
     count = len(shown["annotations"])
     sent, unsent = expected["annotations"][:count], expected["annotations"][count:]
-    is_open = not any(note["isComplete"] for note in unsent)
+    is_open = not any(note["isComplete"] for note in unsent if not note.get("messageId", "").startswith("msg-"))
     return is_open and stream_checks.is_equal(shown, {**expected, "annotations": sent})
 
 

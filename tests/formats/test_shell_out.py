@@ -107,7 +107,7 @@ def reduce_parts(chunks: list[Any], counts: list[int]) -> list[Parts]:
 
 def parts_of(messages: list[Any], turn: str) -> Parts:
     """Return the parts of the assistant message of a turn, or none before it begins."""
-    return next((message["parts"] for message in messages if message["id"] == f"turn-{turn}"), [])
+    return next((message["parts"] for message in messages if stream_checks.is_answer(message, turn)), [])
 
 
 def new_law() -> stream_checks.Law:

@@ -1,7 +1,7 @@
 """Real clients over a real socket: after every prefix of a scenario each shows what GET returns in the same format.
 
 The encoders have their own tests of the same rule, chunk by chunk and on every scenario. Here the server sends the
-chunks, so four scenarios are enough; `make chaos` runs all of them.
+chunks, so five scenarios are enough; `make chaos` runs all of them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ import pytest
 
 from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.errors import CallslipError
+from callslip.formats.outcome import is_open
+from callslip.formats.turn_scope import Turn
 from callslip.model import events as ev
+from callslip.model.entries import ToolCall
 from callslip.model.events import Draft
-from callslip.rules.lifecycle import TERMINAL_STATES
+from callslip.rules.entry_blocks import current_block
+from callslip.rules.fold import SessionFold
 from tests.conftest import LONG
 from tests.formats.test_ag_ui_out import of_turn, parse_calls
 from tests.formats.test_ai_sdk_out import find_message as ui_message
@@ -39,8 +43,8 @@ pytestmark = pytest.mark.anyio
 
 S = scenarios.SESSION
 CLIENT_LOCK = threading.Lock()
-# These four have more kinds of events, verdicts and restarts than any other four.
-SCENARIOS = scenarios.NAMES if LONG else ("commands", "cumulative_text", "orphans", "streamed_arguments")
+# The first four have more kinds of events, verdicts and restarts than any other four.
+SCENARIOS = scenarios.NAMES if LONG else ("commands", "cumulative_text", "orphans", "streamed_arguments", "no_turns")
 MAX_PREFIXES = 24
 """How many prefixes of a long scenario are checked."""
 
@@ -114,9 +118,10 @@ def _ask_client(client: Client, job: dict[str, Any]) -> dict[str, Any]:
         return client.ask([job])[0]
 
 
-async def last_turn(ledger: LocalLedger) -> str:
-    info = (await ledger.snapshot(S)).info
-    return info.turn or info.last_turn
+async def current_turn(ledger: LocalLedger) -> str:
+    """Return the turn, or the block outside of turns, that a reader gets who names none."""
+    name = current_block(await ledger.log.state_at(S))
+    return next((turn for turn in list_turns([event async for event in ledger.events(S)]) if turn == name), name)
 
 
 @pytest.mark.chaos
@@ -124,7 +129,7 @@ async def last_turn(ledger: LocalLedger) -> str:
 async def test_a_stream_replayed_after_any_event_equals_the_history(
     client: Client, ledger: LocalLedger, case: ClientCase, name: str
 ) -> None:
-    """C13, S4.7: after every event the replayed turn equals the stored turn."""
+    """C13, S4.7, STR1: after every event the replayed turn, or block outside of turns, equals the stored one."""
     drafts = scenarios.load_drafts(name)
     step = 1 + len(drafts) // MAX_PREFIXES if len(drafts) > 4 * MAX_PREFIXES else 1
     async with serving_ledger(ledger) as url:
@@ -132,7 +137,7 @@ async def test_a_stream_replayed_after_any_event_equals_the_history(
             await append(ledger, draft)
             if number % step and number < len(drafts) - 3:
                 continue
-            turn = await last_turn(ledger)
+            turn = await current_turn(ledger)
             if not turn:
                 continue
             message = await read_stream(client, url, format=case.format, follow="false")
@@ -145,18 +150,19 @@ async def test_a_stream_replayed_after_any_event_equals_the_history(
 async def test_a_stream_followed_from_the_start_equals_the_history(
     client: Client, ledger: LocalLedger, case: ClientCase, name: str
 ) -> None:
-    """C13: a client that follows from the first event and reconnects after a restart sees the same."""
+    """C13, STR1: a client that follows from the first event and reconnects after a restart sees the same."""
     async with serving_ledger(ledger) as url:
         readers: dict[str, asyncio.Future[Any]] = {}
+        state = SessionFold(S)
         for draft in scenarios.load_drafts(name):
             await append(ledger, draft)
-            row = await ledger.log.store.session(S)
-            assert row is not None
-            if row.turn and row.turn not in readers:
-                readers[row.turn] = asyncio.ensure_future(read_stream(client, url, format=case.format, turn=row.turn))
+            state.fold([event async for event in ledger.events(S, after=state.seq)])
+            turn = current_block(state)
+            if turn and turn not in readers:
+                readers[turn] = asyncio.ensure_future(read_stream(client, url, format=case.format, turn=turn))
                 await asyncio.sleep(0)
         log = [event async for event in ledger.events(S)]
-        for turn in [turn for turn in list_turns(log) if await _has_ended(ledger, turn)]:
+        for turn in [turn for turn in list_turns(log) if turn in readers and _has_ended(state, turn)]:
             expected = case.find_turn(await read_history(url, case.format), turn)
             message = await readers[turn]
             if list_restarts(case.format, log):
@@ -189,11 +195,7 @@ async def test_a_client_receives_ten_thousand_chunks_live(
         )
 
 
-async def _has_ended(ledger: LocalLedger, turn: str) -> bool:
+def _has_ended(state: SessionFold, turn: str) -> bool:
     """Return whether a turn has ended, and so have the calls that its stream waits for."""
-    row = await ledger.log.store.session(S)
-    calls = (await ledger.calls(session=S, limit=1000)).items
-    has_open_calls = any(
-        call.turn == turn and call.scope != "detached" and call.state not in TERMINAL_STATES for call in calls
-    )
-    return row is not None and row.turn != turn and not has_open_calls
+    scope = Turn(state, turn)
+    return scope.ended and not any(isinstance(entry, ToolCall) and is_open(entry) for entry in scope.entries())

@@ -95,12 +95,14 @@ CLOCKS = st.none() | st.lists(st.sampled_from([0, 0, 1, 5]), min_size=1, max_siz
 
 
 @settings(max_examples=settings().max_examples // (1 if LONG else 2))  # It is the same check for all formats.
-@given(scripts(), st.booleans(), st.integers(0, 40), CLOCKS)
+@given(scripts(), st.sampled_from(["in a turn", "with some turns", "without turns"]), st.integers(0, 40), CLOCKS)
 def test_stream_and_history_agree_for_any_log(
-    check_log: LogCheck, script: list[Event], in_turn: bool, after: int, clock: list[int] | None
+    check_log: LogCheck, script: list[Event], turns: str, after: int, clock: list[int] | None
 ) -> None:
-    """The client shows what the history has for any events, in any order, with any clock, in turns and outside."""
-    drafts = [*([ev.TurnStarted()] if in_turn else []), *script]
+    """STR1: for any events, in any order, with any clock, in turns and outside."""
+    drafts = [*([ev.TurnStarted()] if turns == "in a turn" else []), *script]
+    if turns == "without turns":
+        drafts = [draft for draft in drafts if not isinstance(draft, ev.TurnStarted | ev.TurnEnded)]
     if clock:
         drafts = [structs.replace(draft, at=1000 + clock[n % len(clock)]) for n, draft in enumerate(drafts)]
     log = write_script(drafts).log

@@ -10,7 +10,7 @@ import asyncio
 import json
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from callslip.api.ledger import open_ledger
@@ -19,6 +19,7 @@ from callslip.formats.base import Restart
 from callslip.ingest.importer import import_lines
 from callslip.model import codec
 from callslip.model import events as ev
+from callslip.model.entries import Entry, Message
 from callslip.model.events import Event
 from callslip.rules.fold import SessionFold
 from tests.conftest import LONG
@@ -94,9 +95,38 @@ def fold_log(log: Sequence[Event]) -> SessionFold:
     return state
 
 
+class BlockName(str):
+    """The name of a block outside of turns, and the range of its entries."""
+
+    entries: range
+
+
 def list_turns(log: Sequence[Event]) -> list[str]:
-    """Return the turns of a log, in order."""
-    return list(dict.fromkeys(e.turn for e in log if isinstance(e, ev.TurnStarted) and e.verdict == "applied"))
+    """Return the turns of a log, in order, and then its blocks outside of turns."""
+    turns = dict.fromkeys(e.turn for e in log if isinstance(e, ev.TurnStarted) and e.verdict == "applied")
+    return [*turns, *list_blocks(log)]
+
+
+def list_blocks(log: Sequence[Event]) -> list[BlockName]:
+    """Return the blocks of a log outside of turns, in order: a user message, or a turn, ends a block."""
+    names: list[BlockName] = []
+    previous: Entry | None = None
+    for entry in fold_log(log).entries.values():
+        is_prompt = isinstance(entry, Message) and entry.role == "user"
+        if not entry.turn and (previous is None or previous.turn or is_prompt):
+            names.append(BlockName(f"msg-{entry.id}"))
+        if not entry.turn:
+            names[-1].entries = range(int(names[-1].removeprefix("msg-")), entry.id + 1)
+        previous = entry
+    return names
+
+
+def is_answer(message: Mapping[str, Any], turn: str) -> bool:
+    """Return whether a message is that of the agent in a turn, or in a block outside of turns."""
+    if not isinstance(turn, BlockName):
+        return message["id"] == f"turn-{turn}"
+    number = message["id"].removeprefix("msg-")
+    return message["role"] == "assistant" and number.isdigit() and int(number) in turn.entries
 
 
 def sample_items(items: Iterable[T]) -> list[T]:
@@ -194,7 +224,8 @@ class Law:
         for seq, event in enumerate(log, 1):
             state.apply(event)
             if seq in start_seqs:
-                segments += [Segment(turn, self.encoder(state, turn).opening(), seq) for turn in turns]
+                begun = [turn for turn in turns if not isinstance(turn, BlockName) or seq >= turn.entries.start]
+                segments += [Segment(turn, self.encoder(state, turn).opening(), seq) for turn in begun]
         return segments
 
     def late_connections(self, log: Sequence[Event], turn: str) -> list[Segment]:

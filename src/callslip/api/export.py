@@ -90,10 +90,10 @@ async def export_turn(
     record = await find_session(log, session)
     check_position(record, at)
     state = await log.state_at(record.name, at)
-    turns = {entry.turn for entry in state.entries.values()} | {state.info.turn}
-    if turn and turn not in turns:
+    streaming = registry.streaming(format)
+    encoder = streaming.encoder(state, turn)
+    if turn and not encoder.turn.has_begun:
+        turns = {entry.turn for entry in state.entries.values()} | {state.info.turn}
         known = ", ".join(sorted(turns - {""})) or "none"
         raise NotFoundError(f"no turn {turn!r} in session {record.name}; its turns: {known}")
-    streaming = registry.streaming(format)
-    chunks = streaming.encoder(state, turn).opening()
-    yield b"".join(streaming.frame(chunk) for chunk in chunks) + streaming.done
+    yield b"".join(streaming.frame(chunk) for chunk in encoder.opening()) + streaming.done

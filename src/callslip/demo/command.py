@@ -50,9 +50,9 @@ def demo(ctx: click.Context, terminal: bool, keep: str | None, fast: bool, answe
     """Run a scripted demo agent.
 
     It uses no model, but its commands are real. They run in a scratch folder that is removed at the end. The web UI
-    shows the agent live, answers a few prompts and has a lab that injects faults. Its token is stored in a file that only
-    you can read, so that an open page reconnects to the next demo. With --terminal the live view is compared with the
-    stored session at the end.
+    shows the agent live, answers a few prompts and has a lab that injects faults. Its token is stored in a file that
+    only you can read, so that an open page reconnects to the next demo. With --terminal the live view is compared with
+    the stored session at the end.
     """
     if keep:
         select_location(keep)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from callslip.model.entries import Entry, Message, ModeChange, Plan, Thought, ToolCall
+from callslip.rules.entry_blocks import message_name
 
 # The finish reason of the AI SDK by the reason that the turn ended; `other` for any other reason.
 AI_SDK_FINISH_REASONS = {
@@ -23,7 +24,7 @@ def turn_message_id(turn: str) -> str:
 
 def agent_message_id(first: Entry) -> str:
     """Return the id of the agent's message that begins with an entry."""
-    return turn_message_id(first.turn) if first.turn else f"msg-{first.id}"
+    return turn_message_id(first.turn) if first.turn else message_name(first.id)
 
 
 def is_user_message(entry: Entry) -> bool:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import structs
 
 from callslip.formats.json_fields import as_dict
+from callslip.formats.turn_scope import Turn
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.entries import Entry, Info, Snapshot
@@ -129,6 +130,11 @@ class TurnEncoder(Protocol):
     """
 
     finished: bool
+
+    @property
+    def turn(self) -> Turn:
+        """The turn, which may be a block outside of turns."""
+        ...
 
     def opening(self) -> list[Any]:
         """Return the turn so far, from its start."""

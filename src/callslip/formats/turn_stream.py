@@ -1,4 +1,4 @@
-"""Stream one turn in the chunks of a format.
+"""Stream one turn, or one block outside of turns, in the chunks of a format.
 
 The stream folds the events, keeps what the client has of each entry, and decides when the stream starts over or ends.
 A renderer of the format makes the chunks.
@@ -83,7 +83,7 @@ class TurnStream:
         self._is_out_of_sync = self.turn.state.seq > 0
 
     def _reset(self) -> None:
-        self.finished = False
+        self.finished = self._is_over = False
         self.texts: dict[int, Message | Thought] = {}
         """The unfinished texts that the client has."""
         self.calls: dict[int, Any] = {}
@@ -99,21 +99,18 @@ class TurnStream:
     def opening(self) -> list[Any]:
         """Return the turn so far, from its start."""
         self._reset()
-        entries = self.turn.entries()
-        self.requests = {entry.approval_id: entry for entry in entries if isinstance(entry, PermissionRequest)}
-        self.is_replay = True
-        chunks = self._renderer.replay(entries)
-        self.is_replay = False
-        return chunks + self._finish()
+        return self._replay(self.turn.entries()) + self._finish()
 
     def feed(self, event: Event) -> list[Any] | Restart:
         """Return what an event changes."""
+        had_begun = self.turn.has_begun
         patches = self.turn.apply(event)
         try:
             if self._is_out_of_sync:
                 raise RestartNeededError("the turn was not replayed")
-            chunks = [chunk for patch in patches for chunk in self._render(patch)]
-            if chunks and self.finished:
+            chunks = [] if had_begun or not self.turn.has_begun else self._replay_before(event.seq)
+            chunks += [chunk for patch in patches for chunk in self._render(patch)]
+            if self.finished and (chunks or (self._is_over and not self.turn.ended)):
                 raise RestartNeededError("the turn continued after its end")
         except RestartNeededError as error:
             self._is_out_of_sync = True
@@ -127,11 +124,25 @@ class TurnStream:
         self.finished = True
         return self._renderer.close(reason)
 
+    def _replay(self, entries: list[Entry]) -> list[Any]:
+        self.requests = {entry.approval_id: entry for entry in entries if isinstance(entry, PermissionRequest)}
+        self.is_replay = True
+        chunks = self._renderer.replay(entries)
+        self.is_replay = False
+        return chunks
+
+    def _replay_before(self, seq: int) -> list[Any]:
+        """Return the chunks of the entries, such as a plan, that a turn outside of turns has before its first text."""
+        entries = [entry for entry in self.turn.entries() if entry.id < seq]
+        return self._replay(entries) if entries else []
+
     def _finish(self) -> list[Any]:
         if self.finished:
             return []
-        chunks = self._renderer.finish(not self.open_calls and self.turn.ended)
+        is_over = not self.open_calls and self.turn.ended
+        chunks = self._renderer.finish(is_over)
         self.finished = bool(chunks)
+        self._is_over = self.finished and is_over
         return chunks
 
     def _render(self, patch: Patch) -> list[Any]:

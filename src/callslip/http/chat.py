@@ -22,6 +22,7 @@ from callslip.api.status import age_ms
 from callslip.api.turns import cancel_turn, find_running_turn, find_turn_by_key, start_turn
 from callslip.errors import ConflictError, InvalidInputError, NotFoundError
 from callslip.formats import registry
+from callslip.formats.turn_scope import Turn
 from callslip.http import access as authorizers
 from callslip.http import chat_request, chat_stream, streams
 from callslip.http.app import build
@@ -34,6 +35,7 @@ from callslip.http.turn_runner import Chat, Handler, TurnRunner
 from callslip.model.entries import Message
 from callslip.model.names import check_session_name
 from callslip.model.records import ApprovalRecord, SessionRecord
+from callslip.rules.entry_blocks import message_name
 from callslip.rules.fold import SessionFold
 from callslip.settings import Limits
 
@@ -223,10 +225,10 @@ async def _find_waiting(log: EventLog, session: str, request: ChatRequest) -> li
     for decision in request.decisions:
         approval = await find_approval(log, decision.approval, session=session)
         call = await log.get_call(approval.call)
-        waiting += [(approval.entry, call.turn)] if call else []
+        waiting += [(approval.entry, call.turn or message_name(call.entry))] if call else []
     for result in request.results:
         call = await find_client_call(log, session, result.call)
-        waiting += [(call.entry, call.turn)] if call else []
+        waiting += [(call.entry, call.turn or message_name(call.entry))] if call else []
     return waiting
 
 
@@ -235,12 +237,12 @@ async def _client_state(log: EventLog, session: str, turn: str, seq: int) -> Ses
     state = await load_turn(log, session, turn)
     if state.seq == seq:
         return state
-    state = await log.state_at(session, seq)
+    state_then = Turn(await log.state_at(session, seq), turn)
     async for event in log.events(session, seq):
-        if waits_for_client(state, turn):
+        if waits_for_client(state_then):
             break
-        state.apply(event)
-    return state
+        state_then.apply(event)
+    return state_then.state
 
 
 async def _decide(log: EventLog, session: str, decision: Decision, access: RequestAccess) -> None:

@@ -19,6 +19,7 @@ from callslip.formats.ag_ui import outgoing
 from callslip.formats.ai_sdk_v4 import chunks as v4
 from callslip.formats.base import Restart, Streaming, TurnEncoder
 from callslip.formats.json_fields import as_dict, as_list
+from callslip.formats.turn_scope import Turn
 from callslip.http.server import Server
 from callslip.http.streams import TurnStream
 from callslip.model import codec
@@ -89,6 +90,10 @@ class ClientEncoder:
         self._failure = ""
         self._step = sum(chunk[0] == "f" for chunk in request.known) - 1 if request.format == "vercel-v4" else -1
 
+    @property
+    def turn(self) -> Turn:
+        return self._inner.turn
+
     def opening(self) -> list[Any]:
         chunks, known = self._inner.opening(), self._request.known
         info = self._state.info
@@ -113,9 +118,9 @@ class ClientEncoder:
         self.finished = self._inner.finished
         if self.finished and self._failure:
             chunks = chunks + self._protocol.failed(self._failure)
-        elif not self.finished and waits_for_client(self._state, self._request.turn):
+        elif not self.finished and waits_for_client(self.turn):
             self.finished = True
-            chunks = chunks + self._protocol.waits(self._request.session, self._request.turn)
+            chunks = chunks + self._protocol.waits(self._request.session, self.turn.name)
         run, chunks = self._request.run, self._continue_step(chunks)
         return [{**chunk, "runId": run} if "runId" in chunk else chunk for chunk in chunks] if run else chunks
 
@@ -132,9 +137,10 @@ class ClientEncoder:
         return continued
 
 
-def waits_for_client(state: SessionFold, turn: str) -> bool:
+def waits_for_client(turn: Turn) -> bool:
     """Return whether everything that is open in a turn waits for the client."""
-    calls = [call for call in state.calls.values() if call.scope == "turn" and call.turn == turn]
+    state = turn.state
+    calls = [call for call in state.calls.values() if call.scope == "turn" and turn.owns(call)]
     waiting = [call for call in calls if _needs_answer(state, call) or call.worker == CLIENT_WORKER]
     return bool(calls) and state.stream is None and len(waiting) == len(calls)
 

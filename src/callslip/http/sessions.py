@@ -208,13 +208,16 @@ class StreamQuery(msgspec.Struct, kw_only=True):
 
     format: Annotated[Streamed, Meta(description="The format.")] = "entries"
     after: Annotated[Seq, Meta(description="Continue after this event; for events and entries.")] | None = None
-    turn: Annotated[str, Meta(description="The turn; for the formats that stream one turn.")] = ""
+    turn: Annotated[str, Meta(description="The turn, or a message id outside of turns; for other formats.")] = ""
     limit: Annotated[Limit, Meta(description="The maximum number of entries in the snapshot.")] | None = None
     follow: Annotated[bool, Meta(description="Whether to continue with new events.")] = True
 
 
 async def stream(context: RequestContext) -> Response:
-    """Stream a session. events and entries are numbered by seq, the other formats stream one turn."""
+    """Stream a session. events and entries are numbered by seq, the other formats stream one turn.
+
+    Outside of turns that is one block of the history: what follows a user message.
+    """
     record = await context.session(context.path_params["session"])
     query = context.query(StreamQuery)
     if query.format in registry.NATIVE_FORMATS:

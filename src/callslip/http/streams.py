@@ -27,6 +27,7 @@ from callslip.http.problems import TooManyReadersError
 from callslip.ledger.aio import LARGE_HISTORY, run_off_loop
 from callslip.model.events import Event, decode_event
 from callslip.model.records import SessionRecord
+from callslip.rules.entry_blocks import current_block
 from callslip.rules.fold import SessionFold
 from callslip.settings import Limits
 
@@ -91,7 +92,7 @@ class Hub:
         stream = self._streams.get(key)
         # A stream of a deleted session is not for the readers of a new session with its name.
         if stream is None or stream.broadcast.ended or stream.source.session_id not in (0, record.id if record else 0):
-            stream = self._streams[key] = _OpenStream(make(), self._building)
+            stream = self._streams[key] = _OpenStream(key, make(), self._building)
         stream.readers += 1
         try:
             source = await stream.ready()
@@ -102,8 +103,8 @@ class Hub:
             stream.readers -= 1
             if not stream.readers:
                 stream.stop()
-                if self._streams.get(key) is stream:
-                    del self._streams[key]
+                if self._streams.get(stream.key) is stream:
+                    del self._streams[stream.key]
 
     def by_seq(self, session: SessionRecord, format: str) -> contextlib.AbstractAsyncContextManager[SessionStream]:
         """Return the stream of a session's events or patches."""
@@ -113,15 +114,28 @@ class Hub:
 
         return self.open((session.name, format), make, session.id)
 
-    def by_turn(
-        self, session: SessionRecord, format: str, turn: str
-    ) -> contextlib.AbstractAsyncContextManager[TurnStream]:
-        """Return the stream of a turn in another format."""
+    @contextlib.asynccontextmanager
+    async def by_turn(self, session: SessionRecord, format: str, turn: str) -> AsyncGenerator[TurnStream]:
+        """Return the stream of a turn in another format; without a name, that of the current turn."""
 
         def make() -> TurnStream:
             return TurnStream(self.ledger, session.name, format, turn, self.limits)
 
-        return self.open((session.name, format, turn), make, session.id)
+        key = (session.name, format, turn)
+        while True:
+            async with self.open(key, make, session.id) as source:
+                if turn or await source.is_current(session.last_seq):
+                    yield source
+                    return
+                self._release_key(key, source)
+
+    def _release_key(self, key: Key, source: Any) -> None:
+        """Give a stream a key of its own, so that the next reader of this key gets a new one."""
+        stream = self._streams.get(key)
+        if stream is not None and stream.source is source:
+            del self._streams[key]
+            stream.key = (*key, str(id(stream)))
+            self._streams[stream.key] = stream
 
     def by_topic(self, name: str) -> contextlib.AbstractAsyncContextManager[LiveList]:
         """Return the live list of sessions, approvals or commands."""
@@ -131,7 +145,8 @@ class Hub:
 class _OpenStream:
     """A stream with readers, and the task that fills it."""
 
-    def __init__(self, source: Any, building: asyncio.Lock) -> None:
+    def __init__(self, key: Key, source: Any, building: asyncio.Lock) -> None:
+        self.key = key
         self.source = source
         self.readers = 0
         self._building = building
@@ -356,7 +371,10 @@ def _weigh(state: SessionFold) -> int:
 
 
 class TurnStream:
-    """One turn in another format: a reader receives it from its start, then the changes of every event."""
+    """One turn in another format: a reader receives it from its start, then the changes of every event.
+
+    Outside of turns it is one block of entries.
+    """
 
     def __init__(self, ledger: LocalLedger, session: str, format: str, turn: str, limits: Limits) -> None:
         self._log = ledger.log
@@ -368,30 +386,44 @@ class TurnStream:
         self._state = SessionFold(session)
         self._encoder: TurnEncoder | None = None
         self._replay = (-1, b"")
+        self._joining = 0
 
     async def open(self) -> None:
         record = await self._log.get_session(self._session)
         self.session_id = record.id if record else 0
         self._state = await load_turn(self._log, self._session, self._turn)
-        info = self._state.info
-        exists = self._turn in ("", info.turn, info.last_turn)
-        if not exists and not any(entry.turn == self._turn for entry in self._state.entries.values()):
+        encoder = await run_off_loop(len(self._state.entries) >= LARGE_HISTORY, self._open_encoder)
+        if self._turn and not encoder.turn.has_begun:
             raise NotFoundError(f"no turn {self._turn!r} in session {self._session!r}")
-        self._encoder = await run_off_loop(len(self._state.entries) >= LARGE_HISTORY, self._open_encoder)
-        if self._encoder.finished:
+        if encoder.finished:
             self.broadcast.end(self.streaming.done)
 
     def _open_encoder(self) -> TurnEncoder:
         """Return an encoder that has encoded the turn so far, and prepare the replay for its first readers."""
-        encoder = self.streaming.encoder(self._state, self._turn)
+        encoder = self._encoder = self.streaming.encoder(self._state, self._turn)
         encoder.opening()
         self.replay()
         return encoder
 
+    async def is_current(self, seq: int) -> bool:
+        """Return whether this is the turn of a reader who names none and has seen event `seq`.
+
+        A stream stays with its turn, which may be over: calls of it are still open.
+        """
+        assert self._encoder is not None
+        self._joining += 1
+        try:
+            while self._state.seq < seq and not self.broadcast.ended:
+                await wait_any((self.broadcast,))
+        finally:
+            self._joining -= 1
+        return self._state.seq >= seq and current_block(self._state) == self._encoder.turn.name
+
     def replay(self) -> bytes:
         """Return the turn from its start up to now, encoded once for all readers that join at this point."""
+        assert self._encoder is not None
         if self._replay[0] != self._state.seq:
-            chunks = self.streaming.encoder(self._state, self._turn).opening()
+            chunks = self.streaming.encoder(self._state, self._encoder.turn.name).opening()
             self._replay = (self._state.seq, self._join_frames(chunks, self._state.seq))
         return self._replay[1]
 
@@ -403,6 +435,8 @@ class TurnStream:
                 self._feed(stored.event)
                 if self.broadcast.ended:
                     return
+            if self._joining:
+                self.broadcast.push([])
 
     def _feed(self, event: Event) -> None:
         assert self._encoder is not None

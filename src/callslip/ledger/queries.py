@@ -17,7 +17,7 @@ from callslip.ledger.checkpoint import ALL, fold_upto, load_checkpoint, load_ses
 from callslip.model import codec
 from callslip.model.entries import Entry, Info, Snapshot
 from callslip.model.records import SessionRecord
-from callslip.rules.entry_blocks import begins_block
+from callslip.rules.entry_blocks import begins_block, is_talk, named_entry
 from callslip.rules.fold import SessionFold
 from callslip.store.protocol import Checkpoint, Store, read_cursor
 
@@ -132,7 +132,10 @@ async def needs_snapshot(store: Store, name: str, seq: int) -> bool:
 
 
 async def load_turn(store: Store, name: str, turn: str = "") -> SessionFold:
-    """Return the current state with every entry of a turn: the named one, else the open one, else the last one."""
+    """Return the last state with every entry of a turn, or of a block outside of turns.
+
+    It is the one that is named, by its turn or by the id of a message, or else the current one.
+    """
     head, stored = await read_current(store, name, lambda head: _read_turn(store, head, turn))
     merged = sorted([*head.state.entries.values(), *stored], key=lambda entry: entry.id)
     head.state.entries = {entry.id: entry for entry in merged}
@@ -140,9 +143,25 @@ async def load_turn(store: Store, name: str, turn: str = "") -> SessionFold:
 
 
 async def _read_turn(store: Store, head: Head, turn: str) -> list[Entry]:
+    """Return the stored entries of a turn, or those of a block outside of turns with its neighbours."""
+    info = head.state.info
+    name = turn or info.turn
+    entries: list[Entry] = []
+    named = named_entry(turn) if turn not in (info.turn, info.last_turn) else 0
+    if named:
+        entries = await _read_around(store, head, named)
+        name = "" if entries else turn
+    elif not name:
+        entries = await _read_last(store, head)
+        name = "" if any(is_talk(entry) and not entry.turn for entry in entries) else info.last_turn
+    if name:
+        entries += await _read_named_turn(store, head, name)
+    return [entry for entry in entries if entry.id not in head.state.entries]
+
+
+async def _read_named_turn(store: Store, head: Head, name: str) -> list[Entry]:
     """Return the stored entries of a turn. They are adjacent: read backwards until an older turn."""
     info = head.state.info
-    name = turn or info.turn or info.last_turn
     entries: list[Entry] = []
     before = ALL if name else 0
     while page := await _read_stored(store, head, before, PAGE_ROWS):
@@ -152,6 +171,41 @@ async def _read_turn(store: Store, head: Head, turn: str) -> list[Entry]:
             elif entries or name == info.turn or (name == info.last_turn and entry.turn not in ("", info.turn)):
                 return entries
         before = page[-1].id
+    return entries
+
+
+# Outside of turns, blocks are found by their neighbours, so these are read too.
+
+
+async def _read_last(store: Store, head: Head) -> list[Entry]:
+    """Return the newest entries down to the last message, thought or call, and outside of turns all of its block."""
+    entries: list[Entry] = []
+    has_talk = False
+    async for entry in _entries_backwards(store, head, ALL):
+        entries.append(entry)
+        if (has_talk and begins_block(entries[-2], entry)) or (not has_talk and is_talk(entry) and entry.turn):
+            break
+        has_talk = has_talk or is_talk(entry)
+    return entries
+
+
+async def _read_around(store: Store, head: Head, named: int) -> list[Entry]:
+    """Return the block with an entry; nothing if there is no such entry outside of turns."""
+    entries: list[Entry] = []
+    async for entry in _entries_forwards(store, head, named):
+        if not entries and (entry.id != named or entry.turn):
+            return []
+        entries.append(entry)
+        if len(entries) > 1 and begins_block(entry, entries[-2]):
+            break
+    if not entries:
+        return []
+    newer = entries[0]
+    async for entry in _entries_backwards(store, head, named):
+        entries.append(entry)
+        if begins_block(newer, entry):
+            break
+        newer = entry
     return entries
 
 

@@ -18,7 +18,9 @@ from callslip.formats import registry
 @click.option("--format", "format_", type=click.Choice(registry.exportable()), default="entries", show_default=True)
 @click.option("--at", type=click.IntRange(0), metavar="SEQ", help="Export the session as it was after this event.")
 @click.option("--stream", is_flag=True, help="Write one turn as it is streamed to a client.")
-@click.option("--turn", metavar="TURN", help="Which turn to stream. [default: the last]")
+@click.option(
+    "--turn", metavar="TURN", help="The turn to stream, or a message id outside of turns. [default: the last]"
+)
 @click.option("-o", "--output", "file", type=click.Path(dir_okay=False, allow_dash=True), help="Write to this file.")
 @server_options
 @db_option

@@ -92,7 +92,7 @@ class AgUiRenderer:
 
     def _start(self) -> list[Chunk]:
         turn = self._stream.turn
-        if self._is_started or not turn.name or not (turn.ended or turn.state.info.turn == turn.name):
+        if self._is_started or not turn.has_begun:
             return []
         self._is_started = True
         return [outgoing.started(turn.state.session, turn.name)]
@@ -128,17 +128,18 @@ class AgUiRenderer:
     # Entries
 
     def begin(self, entry: Entry) -> list[Chunk]:
+        chunks = self._start()  # Outside of turns the first entry begins the run.
         if isinstance(entry, ToolCall):
-            return []
+            return chunks
         if not is_shown(entry):
             if isinstance(entry, Message):
                 self._rounds.end()
-            return []
+            return chunks
         message = self._rounds.message_of(entry)
         if isinstance(entry, Plan | ModeChange):
-            return [outgoing.activity(activity_message(entry), entry.at)]
+            return [*chunks, outgoing.activity(activity_message(entry), entry.at)]
         assert isinstance(entry, Message | Thought)
-        chunks = outgoing.text_started(role_of(entry), message, entry.at)
+        chunks += outgoing.text_started(role_of(entry), message, entry.at)
         if self._stream.is_replay:
             chunks += self.append_text(entry, entry.content)
         return chunks if entry.streaming else chunks + self.end_text(entry)

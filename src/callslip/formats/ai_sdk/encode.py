@@ -13,7 +13,7 @@ from callslip.formats.ai_sdk.dialects import Dialect
 from callslip.formats.ai_sdk.messages import Steps
 from callslip.formats.ai_sdk.parts import is_shown, part_of, text_id, text_kind
 from callslip.formats.ai_sdk.wire import Chunk, Part
-from callslip.formats.assistant_message import turn_message_id
+from callslip.formats.assistant_message import agent_message_id
 from callslip.formats.turn_stream import RestartNeededError, TurnStream
 from callslip.model.entries import Append, Entry, Message, PermissionRequest, Set, Thought, ToolCall
 
@@ -36,7 +36,7 @@ class UiRenderer:
     def begin(self, entry: Entry) -> list[Chunk]:
         if not is_shown(self._dialect, entry):
             return []
-        chunks: list[Chunk] = [] if self._is_started else [wire.start(turn_message_id(self._stream.turn.name))]
+        chunks: list[Chunk] = [] if self._is_started else [wire.start(agent_message_id(entry))]
         if self._steps.begins_with(entry):
             chunks += [wire.FINISH_STEP, wire.START_STEP] if self._is_started else [wire.START_STEP]
         self._is_started = True

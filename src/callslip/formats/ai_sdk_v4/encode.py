@@ -1,8 +1,8 @@
 """Encode a session as messages of the AI SDK 4, newest first. Everything the agent did in a turn is one message.
 
-Outside of turns a message ends at the next user message. The stream of a turn, reduced by the client after any event,
-equals its message here, except for `createdAt`, which the client takes from its own clock, for the annotations of what
-is open, and for the `content` of a message with an AI_MESSAGE row: the client always collects all text.
+Outside of turns a message ends at the next user message or turn. The stream of a turn, reduced by the client after any
+event, equals its message here, except for `createdAt`, which the client takes from its own clock, for annotations of
+what is open or may continue, and for the `content` of a message with an AI_MESSAGE row: the client collects all text.
 
 `format_messages_to_vercel` converts stored rows. This encoder differs from it because pages see its messages grow:
 

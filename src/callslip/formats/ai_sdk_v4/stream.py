@@ -15,7 +15,7 @@ from callslip.formats.ai_sdk_v4.calls import PARTIAL, Annotation, invocation, no
 from callslip.formats.ai_sdk_v4.chunks import Chunk
 from callslip.formats.ai_sdk_v4.encode import Shown, Steps, call_notes
 from callslip.formats.ai_sdk_v4.messages import Invocation, MessageNote
-from callslip.formats.assistant_message import is_text_or_call, turn_message_id
+from callslip.formats.assistant_message import agent_message_id, is_text_or_call
 from callslip.formats.base import Streaming
 from callslip.formats.turn_stream import RestartNeededError, TurnStream
 from callslip.model import codec
@@ -35,6 +35,7 @@ class DataStreamRenderer:
     def __init__(self, stream: TurnStream) -> None:
         self._stream = stream
         self._steps = Steps()
+        self._message = ""
         self._notes: dict[int, Annotation] = {}
 
     def replay(self, entries: list[Entry]) -> list[Chunk]:
@@ -50,13 +51,11 @@ class DataStreamRenderer:
         lines: list[Chunk] = []
         if self._steps.begins_with(cast(Shown, entry)):
             lines = [chunks.step_end(had_calls)] if self._steps.number else []
-            lines.append(chunks.step_start(self._message_id()))
+            self._message = self._steps.name or self._message or agent_message_id(entry)
+            lines.append(chunks.step_start(self._message))
         if isinstance(entry, Spoken | Thought) and self._stream.is_replay and entry.content:
             lines.append(chunks.text(entry, entry.content))
         return lines
-
-    def _message_id(self) -> str:
-        return self._steps.name or turn_message_id(self._stream.turn.name)
 
     def append_text(self, entry: Spoken | Thought, text: str) -> list[Chunk]:
         return [chunks.text(entry, text)]
@@ -89,11 +88,10 @@ class DataStreamRenderer:
     def finish(self, is_over: bool) -> list[Chunk]:
         if not is_over:
             return []
-        turn = self._stream.turn
-        last = [chunks.finish(turn.reason)]
+        last = [chunks.finish(self._stream.turn.reason)]
         if self._steps.number < 0:
             return last
-        note = MessageNote(self._message_id(), True)
+        note = MessageNote(self._message, True)
         return [*chunks.add_annotations([note]), chunks.step_end(self._steps.called), *last]
 
     def close(self, reason: str) -> list[Chunk]:
