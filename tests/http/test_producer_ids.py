@@ -290,6 +290,15 @@ async def test_an_error_is_encoded_once(ledger: LocalLedger, ended: Item) -> Non
         assert observe["result"] == observe["observation"] == {"error": "boom"}
 
 
+async def test_a_command_keeps_its_error_and_its_exit_status(ledger: LocalLedger) -> None:
+    """S0.6: if the error is only in the output."""
+    alias = (Alias("shell", "cmd-0-0"),)
+    await ledger.log.append(S, [ev.CallStarted(aliases=alias, tool_name="shell", input={"command": "ls"})])
+    await ledger.log.append(S, [ev.CallFailed(aliases=alias, output={"error": "boom"}, exit_status=2)])
+    async with serving_ledger(ledger) as url:
+        assert (await read_items(url, "shell"))[-1]["content"] == "(no output)\n[error: boom]\n[exit status 2]"
+
+
 async def test_the_error_of_a_python_function_is_encoded_once(ledger: LocalLedger) -> None:
     """S1.2: the text of the exception; models also read its type."""
     with pytest.raises(ValueError):
