@@ -13,6 +13,7 @@ import pytest
 
 import callslip
 from callslip.api.ledger import LocalLedger
+from callslip.ledger.checkpoint import project
 from callslip.model import events as ev
 from callslip.model.events import Alias
 from callslip.rules.fold import VERSION
@@ -141,7 +142,8 @@ async def test_commands_of_an_old_ledger_have_their_ids_in_every_turn(db: str) -
         for _ in range(2):
             await ledger.log.append(S, [ev.TurnStarted(), command, ev.CallCompleted(aliases=command.aliases)])
             await ledger.log.append(S, [ev.TurnEnded()])
-        await ledger.snapshot(S)
+        while await project(ledger.log.store, S) is None:
+            pass
     with contextlib.closing(sqlite3.connect(db.removeprefix("sqlite:///"))) as connection, connection:
         old_body = "CAST(json_remove(CAST(body AS TEXT), '$.foreignIds') AS BLOB)"
         stored = connection.execute(f"UPDATE entries SET body = {old_body}")
