@@ -13,6 +13,7 @@ import pytest
 
 import callslip
 from callslip.api.ledger import LocalLedger
+from callslip.ledger.checkpoint import project
 from callslip.model import events as ev
 from callslip.model.events import Alias
 from callslip.rules.fold import VERSION
@@ -141,7 +142,8 @@ async def test_commands_of_an_old_ledger_have_their_ids_in_every_turn(db: str) -
         for _ in range(2):
             await ledger.log.append(S, [ev.TurnStarted(), command, ev.CallCompleted(aliases=command.aliases)])
             await ledger.log.append(S, [ev.TurnEnded()])
-        await ledger.snapshot(S)
+        while await project(ledger.log.store, S) is None:
+            pass
     with contextlib.closing(sqlite3.connect(db.removeprefix("sqlite:///"))) as connection, connection:
         old_body = "CAST(json_remove(CAST(body AS TEXT), '$.foreignIds') AS BLOB)"
         stored = connection.execute(f"UPDATE entries SET body = {old_body}")
@@ -288,6 +290,15 @@ async def test_an_error_is_encoded_once(ledger: LocalLedger, ended: Item) -> Non
         async with requesting(f"{url}/v1/sessions/{S}/stream?format=act-observe") as live:
             _, observe = await read_chunks(live, 2)
         assert observe["result"] == observe["observation"] == {"error": "boom"}
+
+
+async def test_a_command_keeps_its_error_and_its_exit_status(ledger: LocalLedger) -> None:
+    """S0.6: if the error is only in the output."""
+    alias = (Alias("shell", "cmd-0-0"),)
+    await ledger.log.append(S, [ev.CallStarted(aliases=alias, tool_name="shell", input={"command": "ls"})])
+    await ledger.log.append(S, [ev.CallFailed(aliases=alias, output={"error": "boom"}, exit_status=2)])
+    async with serving_ledger(ledger) as url:
+        assert (await read_items(url, "shell"))[-1]["content"] == "(no output)\n[error: boom]\n[exit status 2]"
 
 
 async def test_the_error_of_a_python_function_is_encoded_once(ledger: LocalLedger) -> None:

@@ -25,7 +25,7 @@ REFERENCE = "#/components/schemas/{name}"
 PROBLEM = "application/problem+json"
 NAMES: dict[str, str] = {
     "session": "The session's name.",
-    "call": "A call: its id, a prefix of it, or its producer's id; one of `shell` or `act-observe` needs `session`.",
+    "call": "A call: its id, a prefix of it, or an id of its producer (with `session` for `shell` and `act-observe`).",
     "approval": "The id of an approval.",
     "hash": "The hash in an entry's `blob`.",
     "file": "The name of a file of the page.",

@@ -123,6 +123,7 @@ def result_of(call: ToolCall) -> dict[str, Any]:
 def _error_of(call: ToolCall) -> Any:
     """Return the error; None if the exit status of a failed command is all that is known."""
     status = f"exit status {call.exit_status}" if call.exit_status not in (None, 0) else ""
-    if call.status == "failed" and status and not call.error and call.reason in ("", status):
+    error = error_of(call)
+    if call.status == "failed" and status and not error and call.reason in ("", status):
         return None
-    return error_of(call) or call.reason or call.status
+    return error or call.reason or call.status
