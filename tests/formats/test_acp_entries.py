@@ -170,7 +170,7 @@ def test_the_request_id_is_that_of_the_protocol(sent: Any, shown: Any) -> None:
         entry for entry in AcpHarness().feed(prompt(), message).entries() if isinstance(entry, PermissionRequest)
     ]
     assert request.request_id == shown and type(request.request_id) is type(shown)
-    assert request.approval_id.startswith("appr_")
+    assert request.approval_id == request.approval and request.approval.startswith("appr_")
 
 
 @pytest.mark.anyio

@@ -304,7 +304,7 @@ def test_show_lists_differences_as_json(ledger: str) -> None:
     assert report["session"] == "codex-cancel" and report["replay"]["first"] < report["replay"]["last"]
     assert [one["field"] for one in report["disagreements"]] == [one[0] for one in CAPTURE_DIFFERENCES["codex-cancel"]]
     (request,) = [one for one in show_session(ledger)["entries"] if one["type"] == "permission_request"]
-    for name in (request["callId"], request["requestId"]):
+    for name in (request["callId"], request["approvalId"]):
         of_call = json.loads(run_cli("show", name, "--replay-diff", "--json", "--db", ledger).stdout)
         assert of_call["disagreements"] == report["disagreements"][1:]
     empty = json.loads(run_cli("show", "gemini-allow", "--replay-diff", "--json", "--db", ledger).stdout)

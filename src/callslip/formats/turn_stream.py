@@ -125,7 +125,7 @@ class TurnStream:
         return self._renderer.close(reason)
 
     def _replay(self, entries: list[Entry]) -> list[Any]:
-        self.requests = {entry.approval_id: entry for entry in entries if isinstance(entry, PermissionRequest)}
+        self.requests = {entry.approval: entry for entry in entries if isinstance(entry, PermissionRequest)}
         self.is_replay = True
         chunks = self._renderer.replay(entries)
         self.is_replay = False

@@ -105,7 +105,7 @@ def resume(session: str, data: bytes, full_texts: dict[TextKey, str]) -> Session
         if isinstance(entry, ToolCall):
             state.calls[entry.call_id] = entry
         elif isinstance(entry, PermissionRequest):
-            state.requests[entry.approval_id] = entry
+            state.requests[entry.approval] = entry
     texts = {(text.entry, text.field): _resume_text(text, full_texts) for text in saved.texts}
     if saved.stream is not None:
         entry_id, source, chunks, is_plain = saved.stream

@@ -109,10 +109,10 @@ class ToolCall(Entry, tag="tool_call", kw_only=True):
 
 
 class PermissionRequest(Entry, tag="permission_request", kw_only=True):
-    """A request for approval and its answer. `approvalId` is its id in the ledger. RULES 5, 6.
+    """A request for approval and its answer. `schema` is the JSON Schema for edited arguments. RULES 5, 6.
 
-    `requestId` is its id in the protocol of the agent, which may be used again, or else the `approvalId`. `schema` is
-    the JSON Schema for edited arguments.
+    `requestId` is its id in the protocol of the agent, which may be used again. Then `approvalId` is the id by which it
+    is answered here; without an `approvalId` the `requestId` is.
 
     `responseInput` is set if the approved arguments differ from the requested ones. `answerAt` is the program in which
     a person must answer while the request is pending, if that is not possible here.
@@ -135,6 +135,11 @@ class PermissionRequest(Entry, tag="permission_request", kw_only=True):
     response_time: int = 0
     by: str = ""
     reason: str = ""
+
+    @property
+    def approval(self) -> str:
+        """Return its id in the ledger."""
+        return self.approval_id or str(self.request_id)
 
 
 class Plan(Entry, tag="plan", kw_only=True):

@@ -186,7 +186,7 @@ class CallEvent(Event, frozen=True, kw_only=True):
 class CallUpdate(CallEvent, frozen=True, kw_only=True):
     """Fields of a call that an event can set. Absent fields keep their values; null clears a field.
 
-    `blob` has the full value of a field that is too large, of which the event has only a preview.
+    Each event of this kind also has `blob`, the full value of a field that is too large and of which it has a preview.
     """
 
     tool_name: Maybe = UNSET
@@ -196,7 +196,6 @@ class CallUpdate(CallEvent, frozen=True, kw_only=True):
     input: MaybeJson = UNSET
     content: MaybeJson = UNSET
     locations: MaybeJson = UNSET
-    blob: Blob | None = None
 
 
 class CallProposed(CallUpdate, frozen=True, tag="call.proposed"):
@@ -212,6 +211,7 @@ class CallProposed(CallUpdate, frozen=True, tag="call.proposed"):
     idempotent: bool = False
     client: str = ""
     timeout: int = 0
+    blob: Blob | None = None
 
 
 class CallInputDelta(CallEvent, frozen=True, tag="call.inputDelta"):
@@ -223,12 +223,15 @@ class CallInputDelta(CallEvent, frozen=True, tag="call.inputDelta"):
 class CallInput(CallUpdate, frozen=True, tag="call.input"):
     """The arguments are complete."""
 
+    blob: Blob | None = None
+
 
 class CallStarted(CallUpdate, frozen=True, tag="call.started"):
     """The call started. It is running."""
 
     attempt: int = 0
     worker: str = ""
+    blob: Blob | None = None
 
 
 class CallRequeued(CallEvent, frozen=True, tag="call.requeued"):
@@ -244,6 +247,7 @@ class CallProgress(CallUpdate, frozen=True, tag="call.progress"):
     progress: MaybeJson = UNSET
     exit_status: MaybeJson = UNSET
     attempt: int = 0
+    blob: Blob | None = None
 
 
 class CallEnd(CallUpdate, frozen=True):
@@ -257,6 +261,7 @@ class CallEnd(CallUpdate, frozen=True):
     exit_status: MaybeJson = UNSET
     output: MaybeJson = UNSET
     error: MaybeJson = UNSET
+    blob: Blob | None = None
     cut_bytes: int = 0
     attempt: int = 0
     duration_ms: int | float | UnsetType = UNSET
@@ -306,6 +311,7 @@ class ApprovalRequested(CallUpdate, frozen=True, tag="approval.requested"):
     schema: MaybeJson = None
     requested_by: str = ""
     answer_at: str = ""
+    blob: Blob | None = None
 
 
 class ApprovalAnswer(CallEvent, frozen=True):
@@ -393,7 +399,7 @@ def may_be_large(event: Event) -> bool:
 
 def blob_of(event: Event) -> Blob | None:
     """Return the blob with the full value of a field of this event, if there is one."""
-    return event.blob if isinstance(event, CallUpdate | Raw) else None
+    return getattr(event, "blob", None)
 
 
 def read_blob(blob: Blob, data: bytes) -> dict[str, Any]:

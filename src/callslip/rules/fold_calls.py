@@ -59,7 +59,7 @@ def _update(entry: ToolCall, event: ev.CallEvent) -> list[str]:
         entry.tool_name = strip_mcp_prefix(name)
         entry.raw_tool_name = raw_name if isinstance(raw_name, str) else (name if name != entry.tool_name else None)
         changed += ("tool_name", "raw_tool_name")
-    if isinstance(event, ev.CallUpdate) and (event.blob is not None or entry.blob is not None):
+    if isinstance(event, ev.CallUpdate) and (ev.blob_of(event) is not None or entry.blob is not None):
         _update_blob(entry, event, changed)
     update = _SPECIFIC_UPDATES.get(event.__class__)
     if update is not None:
@@ -69,9 +69,10 @@ def _update(entry: ToolCall, event: ev.CallEvent) -> list[str]:
 
 def _update_blob(entry: ToolCall, event: ev.CallUpdate, changed: list[str]) -> None:
     """Refer to the full value of a field that the event has a preview of; other content has no such value."""
-    if event.blob is None and (entry.blob is None or "content" not in entry.blob.fields or event.content is UNSET):
+    blob = ev.blob_of(event)
+    if blob is None and (entry.blob is None or "content" not in entry.blob.fields or event.content is UNSET):
         return
-    entry.blob, entry.truncated = event.blob, event.blob is not None
+    entry.blob, entry.truncated = blob, blob is not None
     changed += ("blob", "truncated")
 
 
@@ -195,7 +196,7 @@ def requested(state: FoldState, event: ev.ApprovalRequested, out: Out) -> None:
         id=event.seq,
         at=event.at,
         request_id=event.approval if event.request_id is UNSET else event.request_id,
-        approval_id=event.approval,
+        approval_id="" if event.request_id is UNSET else event.approval,
         call_id=call.call_id,
         tool_call_id=call.tool_call_id,
         tool_name=call.tool_name,

@@ -241,7 +241,7 @@ def classify_answer(row: CallRecord | None, approval: ApprovalRecord | None, eve
 
 def proposal_of(event: ApprovalRequested) -> CallProposed:
     """Return the proposal that a request for approval implies if the call does not exist yet."""
-    names = [name for name in CallUpdate.__struct_fields__ if name not in Event.__struct_fields__]
+    names = [name for name in (*CallUpdate.__struct_fields__, "blob") if name not in Event.__struct_fields__]
     return CallProposed(**{name: getattr(event, name) for name in names}, at=event.at, source=event.source)
 
 

@@ -59,10 +59,10 @@ export interface ToolCall extends Common {
 }
 export interface PermissionRequest extends Common {
   type: "permission_request";
-  /** The id of the request in the protocol of the agent, which may be used again, or else the approvalId. */
+  /** The id of the request in the protocol of the agent, which may be used again. */
   requestId: string | number;
-  /** The id by which the request is answered. */
-  approvalId: string;
+  /** The id by which the request is answered; without it, requestId is. */
+  approvalId?: string;
   callId: string;
   toolCallId?: string;
   state?: string;

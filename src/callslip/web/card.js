@@ -12,7 +12,7 @@ import { classes, html, useEffect, useState } from "./ui.js";
 import { result } from "./matches.js";
 import { peekEntry, rowState, sampledEntries } from "./row_state.js";
 import { cancel, commands, pageUrl, readError, seq, sessionName } from "./state.js";
-import { APPROVAL_STATES, describeState } from "./states.js";
+import { APPROVAL_STATES, approvalOf, describeState } from "./states.js";
 import { formatElapsed, formatTime, stoppedAt } from "./time.js";
 
 // Input
@@ -112,7 +112,7 @@ function Facts({ entry }) {
 
 /** Return the loaded request of an approval. @param {string} approval */
 function findRequest(approval) {
-  const isRequest = (/** @type {any} */ entry) => entry?.type === "permission_request" && entry.approvalId === approval;
+  const isRequest = (/** @type {any} */ entry) => entry?.type === "permission_request" && approvalOf(entry) === approval;
   return sampledEntries.value.find(isRequest) ?? (result.value?.ids ?? []).map(peekEntry).find(isRequest);
 }
 

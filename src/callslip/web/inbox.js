@@ -4,6 +4,7 @@
 import { html, useEffect, useRef, useState } from "./ui.js";
 import PermissionCard, { answerFields, requestFromRow } from "./request.js";
 import { answerableRequests, answeredRequests, get, inbox, loadedTopics } from "./state.js";
+import { approvalOf } from "./states.js";
 
 /**
  * @typedef {{approval: string, session: string, entry: number, createdAt: number, expiresAt: number,
@@ -74,7 +75,7 @@ function RequestItem({ row, opened }) {
     const query = `?format=entries&limit=1&cursor=${row.entry + 1}`;
     get(`/v1/sessions/${encodeURIComponent(row.session)}${query}`).then(
       (page) => {
-        const match = page.entries.find((/** @type {any} */ one) => one.approvalId === row.approval);
+        const match = page.entries.find((/** @type {any} */ one) => approvalOf(one) === row.approval);
         if (match) setEntry(match);
         else setFailed("request not found in its session");
       },

@@ -5,11 +5,11 @@ import { inert } from "./ansi.js";
 import { Arguments, EditForm } from "./edit.js";
 import { classes, html, useEffect, useRef, useState } from "./ui.js";
 import { answeredRequests as answeredRequests, decide, link } from "./state.js";
-import { APPROVAL_STATES, describeState } from "./states.js";
+import { APPROVAL_STATES, approvalOf, describeState } from "./states.js";
 import { formatAge, formatRemaining, formatTime, isoTime } from "./time.js";
 
 /** @typedef {{optionId?: string, name?: string, kind?: string}} Option */
-/** @typedef {{id: number, at?: number, approvalId: string, callId: string, state?: string, toolName?: string | null,
+/** @typedef {{id: number, at?: number, approvalId?: string, callId: string, state?: string, toolName?: string | null,
  *   description?: string, options?: Option[], rawInput?: unknown, schema?: any, expiresAt?: number, answerAt?: string,
  *   responseOption?: string | null, responseInput?: unknown, responseTime?: number, by?: string,
  *   reason?: string}} Request */
@@ -212,13 +212,13 @@ export default function PermissionCard(props) {
   const [isEditing, setIsEditing] = useState(false);
   const card = /** @type {{current: HTMLElement | null}} */ (useRef(null));
   const hadAnswer = useRef(false);
-  const row = answeredRequests.value.get(requested.approvalId);
+  const row = answeredRequests.value.get(approvalOf(requested));
   const answer = live && (answerHere ?? (row && answerFields(row)));
   const editedInput = live ? answerHere?.responseInput : undefined; // Rows do not contain the changed parameters.
   const inputField = editedInput === undefined ? {} : { responseInput: editedInput };
   const entry = { ...requested, ...(answer && isPending(requested) ? answer : {}), ...inputField };
   const isWaiting = isPending(entry);
-  const id = `request-${entry.approvalId}`;
+  const id = `request-${approvalOf(entry)}`;
   useEffect(() => {
     const isFocusLost = document.activeElement === document.body; // The button that had the focus is gone.
     if (!isWaiting && hadAnswer.current && isFocusLost) card.current?.focus();
@@ -229,7 +229,7 @@ export default function PermissionCard(props) {
     setError("");
     hadAnswer.current = true;
     try {
-      const row = await decide(entry.approvalId, decision);
+      const row = await decide(approvalOf(entry), decision);
       setAnswerHere({ ...answerFields(row), responseInput: decision.input });
     } catch (cause) {
       const current = /** @type {any} */ (cause).body?.current;

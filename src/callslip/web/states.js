@@ -34,3 +34,6 @@ export const APPROVAL_STATES = {
  */
 export const describeState = (status) =>
   STATES[status ?? ""] ?? { glyph: "·", label: (status ?? "Unknown").replaceAll("_", " "), isOpen: false };
+
+/** Return the id by which an approval request is answered. @param {any} request */
+export const approvalOf = (request) => String(request.approvalId ?? request.requestId);

@@ -118,7 +118,7 @@ def request_heading(request: Json, state: str) -> Text:
 
 
 def approval_id(request: Json) -> str:
-    """Return the id by which a request for approval is answered. Older servers send only one id."""
+    """Return the id by which a request for approval is answered."""
     return str(request.get("approvalId") or request.get("requestId", ""))
 
 

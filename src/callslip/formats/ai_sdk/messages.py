@@ -29,7 +29,7 @@ def history(dialect: Dialect, source: Source) -> list[UIMessage]:
 
 def _messages(dialect: Dialect, block: list[Entry]) -> list[UIMessage]:
     """Return the messages of a block in the order in which they began: user messages and one of the agent."""
-    requests = {entry.approval_id: entry for entry in block if isinstance(entry, PermissionRequest)}
+    requests = {entry.approval: entry for entry in block if isinstance(entry, PermissionRequest)}
     shown = [entry for entry in block if is_shown(dialect, entry)]
     messages = {
         entry.id: _user_message(entry) for entry in block if isinstance(entry, Message) and entry.role == "user"

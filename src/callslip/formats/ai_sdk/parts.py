@@ -50,7 +50,7 @@ def _data(entry: Entry) -> tuple[str, dict[str, Any]]:
     assert isinstance(entry, PermissionRequest)
     answer = {"option": entry.response_option, "by": entry.by, "reason": entry.reason, "answerAt": entry.answer_at}
     return "approval", {
-        "approvalId": entry.approval_id,
+        "approvalId": entry.approval,
         "toolCallId": entry.tool_call_id,
         "state": entry.state,
         **describe_request(entry),

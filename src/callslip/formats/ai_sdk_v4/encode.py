@@ -70,7 +70,7 @@ def history(source: Source) -> list[dict[str, Any]]:
 def _messages(block: list[Entry], open_turn: str) -> list[Message]:
     """Return the messages of a block in the order in which they began: user messages and one of the agent."""
     parts = [cast(Shown, entry) for entry in block if is_text_or_call(entry)]
-    requests = {entry.approval_id: entry for entry in block if isinstance(entry, PermissionRequest)}
+    requests = {entry.approval: entry for entry in block if isinstance(entry, PermissionRequest)}
     messages: list[Message] = []
     for entry in block:
         if isinstance(entry, Spoken) and entry.role == "user":

@@ -70,7 +70,7 @@ class RecordCheck:
             if isinstance(entry, ToolCall):
                 self.tables.calls[entry.call_id] = await self._derive_call(entry)
             elif isinstance(entry, PermissionRequest):
-                self.tables.approvals[entry.approval_id] = await self._derive_approval(entry)
+                self.tables.approvals[entry.approval] = await self._derive_approval(entry)
         self._base_calls = set(self.tables.calls)
 
     async def _derive_call(self, entry: ToolCall) -> CallRecord:
@@ -94,11 +94,11 @@ class RecordCheck:
 
     async def _derive_approval(self, entry: PermissionRequest) -> ApprovalRecord:
         try:
-            stored = await self._store.approval(entry.approval_id)
+            stored = await self._store.approval(entry.approval)
         except CorruptDataError:  # Reported when it is compared.
             stored = None
         return ApprovalRecord(
-            id=entry.approval_id,
+            id=entry.approval,
             session=self._session.name,
             call=entry.call_id,
             entry=entry.id,
