@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         UnsupportedVersionError,
         WaitTimeoutError,
     )
-    from callslip.formats.shell import extract_commands, format_tool_results, truncate_output
+    from callslip.formats.shell import ExtractedCommand, extract_commands, format_tool_results, truncate_output
     from callslip.http.chat import chat
     from callslip.http.turn_runner import Chat
     from callslip.model.entries import Snapshot, ToolCall
@@ -79,6 +79,7 @@ __all__ = [
     "CursorExpiredError",
     "DiskFullError",
     "Event",
+    "ExtractedCommand",
     "Frame",
     "InvalidDatabaseError",
     "InvalidInputError",
@@ -139,6 +140,7 @@ _MODULES = {
     "CursorExpiredError": "callslip.errors",
     "DiskFullError": "callslip.errors",
     "Event": "callslip.model.events",
+    "ExtractedCommand": "callslip.formats.shell",
     "Frame": "callslip.api.follow",
     "InvalidDatabaseError": "callslip.errors",
     "InvalidInputError": "callslip.errors",

@@ -332,6 +332,7 @@ QUERIES: dict[str, list[str]] = {
         *(f"?format={name}" for name in sorted({"events", "entries", "nonsense", *registry.streamable()})),
         *("?after=1", "?after=999999", "?turn=t1&format=ui-v6", "?limit=1", "?follow=false"),
     ],
+    "/v1/sessions/{session}/entries": ["", "?q=5ecret", "?at=1", "?limit=1", "?cursor=x", "?nonsense=1"],
     "/v1/sessions/{session}/approvals/{approval}": [""],
     "/v1/sessions/{session}/prompt": ["", "?nonsense=1"],
     "/v1/sessions/{session}/prompt/stop": ["", "?nonsense=1"],
