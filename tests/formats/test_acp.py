@@ -712,7 +712,7 @@ def test_a_replay_adds_nothing_to_a_recorded_turn() -> None:
     harness.feed(c2a(rpc_request("session/load", 3)), *replay, a2c(rpc_response(3)))
     added = normalized_entries(harness)[len(before) :]
     assert normalized_entries(harness)[: len(before)] == before
-    assert [entry["type"] for entry in added] == ["mode_change"]
+    assert [entry["type"] for entry in added] == ["notice", "mode_change"]
     (replayed,) = [event for event in harness.log(ev.CallFailed) if event.verdict == "witness"]
     assert (replayed.call, replayed.reason) == ("", RESULT_UNKNOWN)
 

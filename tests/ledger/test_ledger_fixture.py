@@ -159,7 +159,10 @@ def check_answers(server: Server) -> None:
         body = answer.body.decode() if answer.status == 200 else None
         assert (answer.status, body is None) == (row["status"], row["body"] is None), row["path"]
         path: str = row["path"]
-        check_same(dict(parse_qsl(urlsplit(path).query)).get("format", ""), row["body"] or "", body or "")
+        old, new = row["body"] or "", body or ""
+        if urlsplit(path).path == "/v1/approvals" and body:  # 0.1 ordered those of one millisecond by random ids.
+            old, new = (json.dumps(sorted(json.loads(text)["approvals"], key=str)) for text in (old, new))
+        check_same(dict(parse_qsl(urlsplit(path).query)).get("format", ""), old, new)
 
 
 def test_the_fixture_is_complete() -> None:

@@ -705,7 +705,7 @@ async def test_a_request_that_crosses_with_its_cancellation_is_cancelled_too(db:
         (request,) = await ledger.approvals()
         entries = [entry for entry in (await ledger.snapshot("s")).entries if isinstance(entry, PermissionRequest)]
     assert [(entry.state, entry.by) for entry in entries] == [("withdrawn", "client"), ("pending", "")]
-    assert request.id == entries[1].request_id
+    assert request.id == entries[1].approval
     assert len([kind for kind, _ in recorder.replies if kind in (Kind.ANSWER, Kind.RELEASE)]) == 1
     await recorder.end()
 
