@@ -1779,6 +1779,7 @@ VIEWS = (
             "tests/web/test_true_views.py::test_page_without_its_server_claims_nothing",
             "tests/web/test_true_views.py::test_output_ends_where_the_tool_ended",
             "tests/ingest/test_import_times.py::test_an_event_without_a_time_has_that_of_the_event_before_it",
+            "tests/cli/test_import.py::test_an_imported_call_shows_the_duration_of_its_producer_or_none",
         ),
     ),
 )

@@ -141,3 +141,15 @@ def test_a_transcript_of_a_terminal_agent_is_not_mistaken_for_a_format(db: str, 
     assert "no format understands most" in run_import(db, file).stderr
     result = run_import(db, file, "--format", "anthropic")
     assert result.exit_code == exit_status.FAILED and "not understood: 3 of 3 lines" in result.stderr
+
+
+def test_an_imported_call_shows_the_duration_of_its_producer_or_none(db: str, tmp_path: Path) -> None:
+    """VIEW5: equal times say nothing, and the measurement of the producer counts for views and filters."""
+    act = {"type": "act", "tool_name": "search", "tool_input": {}}
+    observe = {"type": "observe", "tool_name": "search", "result": "found"}
+    messages = [{**act, "execution_id": "e1"}, {**observe, "execution_id": "e1", "duration_ms": 7}]
+    messages += [{**act, "execution_id": "e2"}, {**observe, "execution_id": "e2"}]
+    result = run_import(db, write_lines(tmp_path / "runtime.jsonl", messages), "--format", "act-observe")
+    assert result.exit_code == exit_status.OK, result.stderr
+    shown = CliRunner().invoke(main, ["show", "runtime", "--db", db]).stdout
+    assert (shown.count("in 7 ms"), shown.count(" ms")) == (1, 1), shown

@@ -47,9 +47,20 @@ def parse_time(ms: int, zone: tzinfo | None = None) -> datetime | None:
 
 def format_duration(begin: int, end: int) -> str:
     """Return the time between two moments in ms, precise enough to compare; "" if it is unknown."""
-    ms = end - begin
-    if begin <= 0 or ms < 0:
-        return ""
+    return _format_ms(end - begin) if 0 < begin <= end else ""
+
+
+def format_call_duration(started: int, ended: int, measured_ms: float | None = None) -> str:
+    """Return how long a call took, as its producer measured it or else by its times; "" if it is unknown.
+
+    An imported call without times of its own has two equal ones, which say nothing.
+    """
+    if measured_ms is not None:
+        return _format_ms(round(measured_ms))
+    return format_duration(started, ended) if ended > started else ""
+
+
+def _format_ms(ms: int) -> str:
     if ms < 60_000:
         return f"{ms} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
     minutes, seconds = divmod(ms // 1000, 60)

@@ -139,11 +139,13 @@ def _duration_test(sign: str, limit: float) -> Holds:
     return holds
 
 
-def _duration_of(entry: Entry, now: int) -> int | None:
+def _duration_of(entry: Entry, now: int) -> float | None:
     """Return how long a call ran, or for an open one has run or waited; None if that is not known."""
     if not isinstance(entry, ToolCall):
         return None
     if entry.status in TERMINAL_STATES:
+        if entry.duration_ms is not None:
+            return entry.duration_ms
         duration = entry.ended_at - entry.started_at
         return duration if entry.started_at and duration > 0 else None
     begin = entry.started_at or entry.at

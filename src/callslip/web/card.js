@@ -5,6 +5,7 @@ import { frames } from "./callslip.js";
 import { formatBytes } from "./full_output.js";
 import { cliCommand, Copy, curlCommand, callLink, shorten } from "./copy.js";
 import { JsonTree, oneLine } from "./jsontree.js";
+import { durationOf } from "./filter_terms.js";
 import { firstLine, Fold, Time } from "./message.js";
 import { errorText, isErrorPrinted } from "./outcome.js";
 import { Output, Preview } from "./output.js";
@@ -13,7 +14,7 @@ import { result } from "./matches.js";
 import { peekEntry, rowState, sampledEntries } from "./row_state.js";
 import { cancel, commands, pageUrl, readError, seq, sessionName } from "./state.js";
 import { APPROVAL_STATES, approvalOf, describeState } from "./states.js";
-import { formatElapsed, formatTime, stoppedAt } from "./time.js";
+import { formatDuration, formatElapsed, formatTime, stoppedAt } from "./time.js";
 
 // Input
 
@@ -238,10 +239,8 @@ const Body = ({ entry, live }) => html`
  */
 function Duration({ entry, live }) {
   const { isOpen } = describeState(entry.status);
-  const { at, startedAt, endedAt } = entry;
-  // A call that never started has no duration, and an imported one without times of its own has two equal times.
-  const hasDuration = startedAt && endedAt > startedAt;
-  const duration = isOpen ? live && formatElapsed(startedAt || at) : hasDuration && formatElapsed(startedAt, endedAt);
+  const ms = isOpen ? null : durationOf(entry, 0);
+  const duration = isOpen ? live && formatElapsed(entry.startedAt || entry.at) : ms !== null && formatDuration(ms);
   const title = !isOpen ? "Duration" : stoppedAt.value ? "Elapsed when the connection was lost" : "Elapsed";
   return duration ? html`<span class="duration" title=${title}>${duration}</span>` : null;
 }

@@ -140,7 +140,9 @@ function durationTest([, sign, amount, unit], now) {
 export function durationOf(entry, now) {
   if (entry.type !== "tool_call") return null;
   if (!OPEN_STATES.includes(entry.status)) {
-    return entry.startedAt && entry.endedAt > entry.startedAt ? entry.endedAt - entry.startedAt : null;
+    // A call that never started has no duration, and an imported one without times of its own has two equal times.
+    const elapsed = entry.startedAt && entry.endedAt > entry.startedAt ? entry.endedAt - entry.startedAt : null;
+    return entry.durationMs ?? elapsed;
   }
   const from = entry.startedAt || entry.at;
   return from ? Math.max(0, now - from) : null;

@@ -134,14 +134,14 @@ def _list_calls(selected: SelectedLedger, id: str, states: list[str], limit: int
 def _print_calls(records: list[CallRecord], *, with_session: bool) -> None:
     from callslip.cli.terminal.formatting import format_age
     from callslip.cli.terminal.timeline import styled_state
-    from callslip.model.display import format_duration
+    from callslip.model.display import format_call_duration
 
     head = ["CALL", "STATE", "TOOK", "WHEN", *(["SESSION"] if with_session else []), "TOOL", "TITLE"]
     cells: list[list[Any]] = []
     for record in records:
         session = [record.session] if with_session else []
         title = record.title or (record.client_call_id if record.client_call_id != record.id else "")
-        duration = format_duration(record.started_at, record.ended_at)
+        duration = format_call_duration(record.started_at, record.ended_at)
         age = format_age(record.created_at)
         cells.append([record.id, styled_state(record.state), duration, age, *session, record.tool, title])
     tables.print_table(head, cells, right=("TOOK",))

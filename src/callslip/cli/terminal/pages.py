@@ -14,7 +14,7 @@ from rich.text import Text
 from callslip.cli.terminal import formatting, tables, timeline
 from callslip.cli.terminal.escape import escape_controls
 from callslip.cli.terminal.tables import print_block
-from callslip.model.display import approval_state_name, format_duration, format_size, pluralize
+from callslip.model.display import approval_state_name, format_call_duration, format_size, pluralize
 from callslip.model.events import CallEvent, Event, type_of
 from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
 
@@ -115,7 +115,7 @@ def _call_facts(record: CallRecord, entry: Json) -> Iterable[Fact]:
     if record.client and record.deadline and not record.ended_at:
         yield "expires", f"{formatting.format_time(record.deadline)}  ({formatting.format_age(record.deadline)})"
     if record.ended_at:
-        duration = format_duration(record.started_at or record.created_at, record.ended_at)
+        duration = format_call_duration(record.started_at or record.created_at, record.ended_at)
         yield "ended", formatting.format_time(record.ended_at) + (f"  (after {duration})" if duration else "")
     if "exitStatus" in entry:
         yield "exit status", timeline.to_text(entry["exitStatus"])

@@ -13,7 +13,7 @@ from callslip.cli.terminal import formatting, timeline
 from callslip.cli.terminal.escape import escape_block, escape_controls
 from callslip.cli.terminal.patched_session import Json
 from callslip.cli.terminal.timeline import INDENT, LABEL_WIDTH
-from callslip.model.display import format_duration
+from callslip.model.display import format_call_duration
 
 TEXT_LABELS = {"message": ("agent", ""), "thought": ("thinking", "italic dim")}
 USER_LABEL = ("user", "bold")
@@ -84,7 +84,7 @@ class SessionPrinter:
     # Calls
 
     def _print_call(self, entry: Json, state: str) -> None:
-        duration = format_duration(entry.get("startedAt", 0), entry.get("endedAt", 0))
+        duration = format_call_duration(entry.get("startedAt", 0), entry.get("endedAt", 0), entry.get("durationMs"))
         when = entry.get("endedAt") or entry.get("startedAt") or entry.get("at", 0)
         line = _line_start(when, str(entry.get("toolName") or entry.get("kind") or "call"), "bold")
         line.append_text(timeline.call_heading(entry, state)).append(f"  in {duration}" if duration else "", "dim")

@@ -16,7 +16,7 @@ from callslip.cli.terminal.background import answer_request, first_result, read_
 from callslip.cli.terminal.escape import escape_block
 from callslip.cli.terminal.patched_session import Json, PatchedSession
 from callslip.errors import NotFoundError
-from callslip.model.display import CALL_STATES, call_state_name, format_duration
+from callslip.model.display import CALL_STATES, call_state_name, format_call_duration
 from callslip.model.entries import Put
 from callslip.rules.lifecycle import TERMINAL_STATES
 
@@ -98,7 +98,7 @@ class SessionWatcher:
         if entry["status"] in INTERRUPTING_STATES:
             self._end_line()
         sign = CALL_STATES[entry["status"]][0]
-        duration = format_duration(entry.get("startedAt", 0), entry.get("endedAt", 0))
+        duration = format_call_duration(entry.get("startedAt", 0), entry.get("endedAt", 0), entry.get("durationMs"))
         title, reason = timeline.call_title(entry), entry.get("reason", "")
         parts = [sign, call_state_name(entry["status"]), entry.get("toolName") or "call", title, reason]
         tables.print_status("  ".join(part for part in [*parts, duration] if part))

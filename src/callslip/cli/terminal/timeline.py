@@ -16,7 +16,7 @@ from rich.text import Text
 from callslip.cli.terminal import formatting, tables
 from callslip.cli.terminal.escape import escape_block, escape_controls
 from callslip.model.codec import encode
-from callslip.model.display import CALL_STATES, approval_state_name, call_state_name, format_duration, pluralize
+from callslip.model.display import CALL_STATES, approval_state_name, call_state_name, format_call_duration, pluralize
 from callslip.rules.call_content import printed_text
 
 Json = dict[str, Any]
@@ -183,7 +183,7 @@ def _call(entry: Json, lines: int, tail: bool) -> Rendered:
 
 
 def _details(entry: Json) -> Text:
-    duration = format_duration(_number(entry, "startedAt"), _number(entry, "endedAt"))
+    duration = format_call_duration(_number(entry, "startedAt"), _number(entry, "endedAt"), entry.get("durationMs"))
     facts = [
         f"in {duration}" if duration else "",
         f"exit {to_text(entry['exitStatus'])}" if entry.get("exitStatus") else "",

@@ -15,7 +15,7 @@ from callslip.formats.html.formatting import (
 from callslip.formats.html.markup import NO_HTML, Html, block, element, fold, joined, lines, name, printed, text
 from callslip.formats.json_fields import as_dict
 from callslip.formats.outcome import content_blocks
-from callslip.model.display import APPROVAL_STATES, CALL_STATES, format_duration, format_size, parse_time
+from callslip.model.display import APPROVAL_STATES, CALL_STATES, format_call_duration, format_size, parse_time
 from callslip.model.entries import PermissionRequest, ToolCall
 
 
@@ -56,7 +56,7 @@ def _facts(entry: ToolCall, tool: str) -> Html:
         name(tool, "code"),
         name(shorten(entry.call_id), "code"),
         time_of_day(entry.at),
-        text(format_duration(entry.started_at, entry.ended_at)),
+        text(format_call_duration(entry.started_at, entry.ended_at, entry.duration_ms)),
         text(_exit_text(entry.exit_status)) if entry.exit_status is not None else NO_HTML,
         text(f"attempt {entry.attempt}") if entry.attempt > 1 else NO_HTML,
         text("Background") if entry.scope == "detached" else NO_HTML,
