@@ -1892,6 +1892,7 @@ PRODUCER_IDS = (
         "Ids of commands in a text and of a runtime are accepted with their session only; a call's own id everywhere.",
         (
             "tests/http/test_producer_ids.py::test_an_id_of_a_producer_names_a_call_only_within_its_session",
+            "tests/http/test_producer_ids.py::test_an_id_of_a_producer_is_no_prefix_of_another_call",
             "tests/http/test_producer_ids.py::test_an_id_of_a_producer_may_be_the_id_of_another_call",
         ),
     ),

@@ -500,6 +500,9 @@ def test_validated_is_the_decision_of_the_user(drafts: list[Event], validated: s
         (ev.CallCompleted(content=[{"type": "text", "text": "shown"}]), "shown"),
         (ev.CallCompleted(), "printed\n"),
         (ev.CallFailed(error="no such file"), {"error": "no such file\nprinted\n"}),
+        (ev.CallFailed(error={"code": 7}), {"error": {"code": 7}, "output": "printed\n"}),
+        (ev.CallFailed(error=["x", 1], output={"a": 1}), {"error": ["x", 1], "output": {"a": 1}}),
+        (ev.CallFailed(error={"message": "boom"}, output={"a": 1}), {"error": "boom", "output": {"a": 1}}),
         (ev.CallCancelled(reason="stopped"), {"error": "This call was cancelled: stopped\nprinted\n"}),
     ],
 )

@@ -119,6 +119,18 @@ RESULTS = [
 ]
 
 
+def test_calls_are_read_from_a_column_with_json_text() -> None:
+    """ROW1: a table without JSON columns has the list of calls as text, in dicts as in rows of a driver."""
+    content = {"content": "Let me look."}
+    calls = [{"id": "c1", "name": "search", "arguments": "{}"}]
+    as_list = {"id": "a", "entity": "AI_TOOL", "content": content, "tool_calls": calls}
+    as_text = {**as_list, "tool_calls": json.dumps(calls)}
+    assert format_messages_to_vercel([as_text]) == format_messages_to_vercel([as_list])
+    assert json.loads(vercel_json(json.dumps([as_text]))) == format_messages_to_vercel([as_list])
+    (message,) = format_messages_to_vercel([as_text])
+    assert message["parts"][-1]["toolInvocation"]["toolCallId"] == "c1"
+
+
 @pytest.mark.parametrize(("content", "result"), RESULTS)
 @pytest.mark.parametrize("as_text", [True, False])
 def test_every_spelling_of_a_result_is_read(content: Any, result: Any, as_text: bool) -> None:

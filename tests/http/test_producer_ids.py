@@ -244,6 +244,20 @@ async def test_an_id_of_a_producer_names_a_call_only_within_its_session(
         assert (await ledger.find_call(name, "only")).state == "cancelled"
 
 
+async def test_an_id_of_a_producer_is_no_prefix_of_another_call(ledger: LocalLedger) -> None:
+    """IDS1: it may begin like the id of a call of another session, which must not be cancelled for it."""
+    async with serving_ledger(ledger) as url:
+        act = {"type": "act", "tool_name": "Read", "tool_input": {}}
+        await post(url, "act-observe", act)
+        ((other,),) = [await read_items(url, "act-observe")]
+        name = other["callslip_id"][:9]
+        await post(url, "act-observe", {**act, "execution_id": name}, session="mine")
+        refused = await fetch(f"{url}/v1/calls/{name}/cancel", "POST", value={})
+        assert refused.status == 404 and "pass the session" in refused.text
+        assert (await fetch(f"{url}/v1/find?id={name}")).status == 404
+        assert (await ledger.find_call(other["callslip_id"])).state == "running"
+
+
 async def test_an_id_of_a_producer_may_be_the_id_of_another_call(ledger: LocalLedger) -> None:
     """A copied timeline has ids of another session: each session finds its own call."""
     async with serving_ledger(ledger) as url:

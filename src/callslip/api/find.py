@@ -55,6 +55,8 @@ async def find_call(
 ) -> CallRecord:
     """Find a call by its id, a prefix of it, an id of its producer, its approval, or `@last` for the newest."""
     matches = await _visible(await _calls_named(log, id_or_prefix, session), session, access, verb)
+    if not matches and not session:
+        await _check_no_alias(log, id_or_prefix, access, verb)
     if not matches and id_or_prefix == LAST:
         matches = (await list_calls(log, session=session, limit=1, access=access, verb=verb)).items
     elif not matches and id_or_prefix.startswith(CALL_PREFIX):
@@ -63,8 +65,6 @@ async def find_call(
     elif not matches and id_or_prefix.startswith(APPROVAL_PREFIX):
         approvals = await _approvals_named(log, id_or_prefix, session, access, verb)
         matches = [call for approval in approvals if (call := await log.store.call(approval.call)) is not None]
-    if not matches and not session:
-        await _check_no_alias(log, id_or_prefix, access, verb)
     return await _exactly_one(matches, "call", id_or_prefix, access)
 
 
@@ -119,13 +119,13 @@ async def find(
     if exact is not None and session in ("", exact.session) and await can_see(access, exact.session, "read"):
         return exact
     calls = await _visible(await _calls_named(log, id_or_prefix, session), session, access, "read")
+    if not calls and not session:
+        await _check_no_alias(log, id_or_prefix, access, "read")
     if not calls and id_or_prefix.startswith(CALL_PREFIX):
         calls = (await list_calls(log, session=session, prefix=id_or_prefix, limit=MAX_MATCHES, access=access)).items
     matches: list[Record] = [*calls, *await _approvals_named(log, id_or_prefix, session, access, "read")]
     if not session:
         matches += (await list_sessions(log, limit=MAX_MATCHES, prefix=id_or_prefix, access=access)).items
-    if not matches and not session:
-        await _check_no_alias(log, id_or_prefix, access, "read")
     return await _exactly_one(matches, "session, call or approval", id_or_prefix, access)
 
 
@@ -238,7 +238,10 @@ async def _calls_named(log: EventLog, name: str, session: str) -> list[CallRecor
 
 
 async def _check_no_alias(log: EventLog, name: str, access: Access, verb: Verb) -> None:
-    """Raise NotFoundError that asks for the session if the id is accepted in a session that the caller may see."""
+    """Raise NotFoundError that asks for the session if the id is accepted in a session that the caller may see.
+
+    The id may also be the beginning of the id of another call, which the caller does not mean.
+    """
     if await _visible(await log.store.alias(name), "", access, verb):
         raise NotFoundError(f"no call {name!r}. It is an id of its producer: pass the session too.")
 

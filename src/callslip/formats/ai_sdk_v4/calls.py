@@ -65,8 +65,10 @@ def _result(entry: ToolCall) -> Any:
 def _failure(entry: ToolCall) -> Any:
     if fields := error_output(entry):
         return readable(fields)
-    error = error_of(entry) if entry.status == "failed" and output_of(entry) is None else None
-    return {"error": error if isinstance(error, str) else result_of(entry).text}
+    error, output = error_of(entry) if entry.status == "failed" else None, output_of(entry)
+    if error is None or (isinstance(error, str) and isinstance(output, str)):
+        return {"error": result_of(entry).text}
+    return {"error": readable(error), **({} if output is None else {"output": readable(output)})}
 
 
 # Annotations

@@ -118,14 +118,13 @@ def _fill_text(row: Row, fields: Mapping[str, Any], content: Mapping[str, Any]) 
 
 def _fill_calls(row: Row, fields: Mapping[str, Any], content: Mapping[str, Any]) -> None:
     _fill_text(row, fields, content)
-    calls: Any = first_value(fields, CALLS) or first_value(content, CALLS)
-    items = (
-        [read_attributes(item, CALL_FIELDS) for item in cast("Iterable[Any]", calls)]
-        if isinstance(calls, COLLECTIONS)
-        else []
-    )
+    column: Any = first_value(fields, CALLS) or first_value(content, CALLS)
+    calls = parse_text(column) if isinstance(column, str) else column
+    is_list = isinstance(calls, COLLECTIONS)
+    items = [read_attributes(item, CALL_FIELDS) for item in cast("Iterable[Any]", calls)] if is_list else []
     row.calls = [_read_call(item) for item in items if item]
     has_odd_calls = len(row.calls) != len(items) or any(_has_other_fields(item, CALL_FIELDS) for item in items)
+    has_odd_calls = has_odd_calls or (bool(calls) and not is_list)
     row.needs_raw = row.needs_raw or has_odd_calls
 
 
@@ -151,7 +150,7 @@ def _read_call(item: Mapping[str, Any]) -> Call:
 
 
 def parse_text(arguments: str) -> Any:
-    """Return the value of arguments that are text; text that is not JSON stays text: only this call is affected."""
+    """Return the value of a JSON text, {} for an empty one. Other text stays text: only its row is affected."""
     return parse_json_or(arguments, arguments, MAX_TEXT_BYTES) if arguments.strip() else {}
 
 
