@@ -479,6 +479,7 @@ ENTRIES = (
             "tests/formats/test_acp_entries.py::test_large_content_is_stored_outside_the_log",
             "tests/rules/test_redaction_stream.py::test_large_output_is_stored_as_a_blob",
             "tests/rules/test_redaction_stream.py::test_large_json_is_stored_as_a_blob",
+            "tests/rules/test_redaction_stream.py::test_retention_keeps_the_blob_of_an_open_call",
         ),
     ),
     R(

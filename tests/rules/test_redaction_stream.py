@@ -440,6 +440,22 @@ async def test_retention_deletes_blobs_of_removed_events_and_unused_blobs(db: st
         assert await ledger.blob(new) == b"new " * 1000 and not await find_faults(ledger)
 
 
+async def test_retention_keeps_the_blob_of_an_open_call(db: str) -> None:
+    """S2.8: the content of a call that still runs is there after its event was removed, and goes with the call."""
+    content = [{"type": "content", "content": {"type": "text", "text": "shown " * 1000}}]
+    one = (Alias("acp", "1"),)
+    async with await open_with_settings(db, inline_limit=1000) as ledger:
+        events = [ev.CallStarted(aliases=one, at=1000), ev.CallProgress(aliases=one, content=content, at=1000)]
+        await ledger.log.append("a", events)
+        hash = (await read_events(ledger, "a"))[-1].blob.hash
+        assert await ledger.prune(60) == 2
+        assert msgspec.json.decode(await ledger.blob(hash)) == content and not await find_faults(ledger)
+        await ledger.log.append("a", [ev.CallCompleted(aliases=one, at=2000), ev.MessageUser(text="x")])
+        assert await ledger.blob(hash) and not await find_faults(ledger)
+        assert await ledger.prune(60) == 1
+        assert await ledger.log.store.blob(hash) is None and not await find_faults(ledger)
+
+
 async def test_a_blob_deleted_before_its_event_is_written_again(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """S2.8: after the blob is stored, another process may delete the last event that used it."""
     async with await open_with_settings(db, inline_limit=1000) as ledger:

@@ -15,7 +15,7 @@ from callslip.errors import CursorExpiredError, InvalidInputError, NotFoundError
 from callslip.ledger.aio import LARGE_COUNT, run_off_loop
 from callslip.model import codec
 from callslip.model import events as ev
-from callslip.model.entries import AnyEntry, Entry, Info, Message, PermissionRequest, Thought, ToolCall
+from callslip.model.entries import AnyEntry, Entry, Info, Message, PermissionRequest, Thought, ToolCall, blob_of_entry
 from callslip.model.events import decode_event, parse_event
 from callslip.model.records import SessionRecord
 from callslip.rules.fold import VERSION, SessionFold
@@ -299,7 +299,8 @@ async def prune(store: Store, name: str, before: int) -> int:
     while await project(store, name) is None:
         pass
     base = freeze(state)
-    return await store.prune(name, cut, base, list(state.entries))
+    blobs = {entry.id: blob_of_entry(entry) for entry in state.entries.values()}
+    return await store.prune(name, cut, base, {number: blob.hash if blob else "" for number, blob in blobs.items()})
 
 
 async def _last_seq_before(store: Store, session: SessionRecord, before: int) -> int:

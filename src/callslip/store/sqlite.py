@@ -457,7 +457,7 @@ class SqliteStore:
 
     # Maintenance
 
-    async def prune(self, session: str, seq: int, base: bytes, kept: list[int]) -> int:
+    async def prune(self, session: str, seq: int, base: bytes, kept: dict[int, str]) -> int:
         return await self._alone(lambda connection: prune_session(connection, session, seq, base, kept), erases=True)
 
     async def delete(self, session: str) -> bool:

@@ -50,10 +50,11 @@ def save_progress(connection: Connection, progress: Progress) -> bool:
     return True
 
 
-def prune_session(connection: Connection, name: str, seq: int, base: bytes, kept: list[int]) -> int:
+def prune_session(connection: Connection, name: str, seq: int, base: bytes, kept: dict[int, str]) -> int:
     """Delete the events up to `seq` and everything that ended by then; return how many events were deleted.
 
-    `base` is the state that the remaining log continues from. `kept` are the entries that were open at `seq`.
+    `base` is the state that the remaining log continues from. `kept` are the entries that were open at `seq`, each with
+    the hash of its blob, "" for none. The blob then belongs to the event that created the entry.
     """
     session = _session_id(connection, name)
     if session is None:
@@ -61,7 +62,7 @@ def prune_session(connection: Connection, name: str, seq: int, base: bytes, kept
 
     def run(sql: str) -> list[tuple[Any]]:
         return connection.execute(
-            sql, {"session": session, "seq": seq, "kept": msgspec.json.encode(kept).decode()}
+            sql, {"session": session, "seq": seq, "kept": msgspec.json.encode(list(kept)).decode()}
         ).fetchall()
 
     old = "session = :session AND {} <= :seq"
@@ -76,6 +77,7 @@ def prune_session(connection: Connection, name: str, seq: int, base: bytes, kept
     run(f"DELETE FROM calls WHERE id IN ({ended})")
     hashes = [row[0] for row in run(f"SELECT DISTINCT hash FROM blob_uses WHERE {old.format('seq')}")]
     run(f"DELETE FROM blob_uses WHERE {old.format('seq')}")
+    connection.executemany(SQL["use_blob"], [(session, entry, hash) for entry, hash in kept.items() if hash])
     # Blobs without an event, except recent ones, which may belong to an event that is being written.
     unused = "SELECT hash FROM blobs WHERE created_at < ? AND hash NOT IN (SELECT hash FROM blob_uses)"
     day_ago = int(time.time() * 1000) - DAY_MS

@@ -23,6 +23,7 @@ from callslip.ledger.verify.problems import Problem, Report, differences
 from callslip.ledger.verify.tables import RecordCheck
 from callslip.model import codec
 from callslip.model import events as ev
+from callslip.model.entries import blob_of_entry
 from callslip.model.events import Blob, Event, blob_of, parse_event
 from callslip.model.records import SessionRecord
 from callslip.rules.fold import SessionFold
@@ -99,6 +100,9 @@ class _SessionCheck:
         self.derived.turn, self.derived.title = info.turn, info.title or ""
         self.derived.owner, self.derived.labels = info.owner, info.labels
         await self.records.start(self.state)
+        for entry in self.state.entries.values():
+            if (blob := blob_of_entry(entry)) is not None:
+                await self._check_blob(entry.id, blob)
 
     async def _replay(self) -> None:
         at, after = self.entries.checkpoint, self.record.pruned_seq
@@ -142,7 +146,7 @@ class _SessionCheck:
     async def _project(self, event: Event) -> None:
         self.key_count += bool(event.key)
         if (blob := blob_of(event)) is not None:
-            await self._check_blob(event, blob)
+            await self._check_blob(event.seq, blob)
         fault = await self.records.find_step_fault(event) if isinstance(event, ev.CallEvent) else ""
         if fault:
             self.report.add("call", fault)
@@ -150,13 +154,14 @@ class _SessionCheck:
         else:
             apply_event(self.records.tables, self.derived, event)
 
-    async def _check_blob(self, event: Event, blob: Blob) -> None:
+    async def _check_blob(self, seq: int, blob: Blob) -> None:
+        """Check a blob and that it belongs to an event, or to that of an entry that retention left open."""
         if blob not in self.blobs:
             self.blobs[blob] = await find_blob_fault(self.store, blob)
         if self.blobs[blob]:
-            self.report.add("blob", f"{blob.hash}, of event {event.seq}, {self.blobs[blob]}")
-        if await self.store.used_blob(self.record.name, event.seq) != blob.hash:
-            self.report.add("blob", f"{blob.hash}, of event {event.seq}, is not stored for it")
+            self.report.add("blob", f"{blob.hash}, of event {seq}, {self.blobs[blob]}")
+        if await self.store.used_blob(self.record.name, seq) != blob.hash:
+            self.report.add("blob", f"{blob.hash}, of event {seq}, is not stored for it")
         self.blob_use_count += 1
 
     def _check_session(self) -> None:
