@@ -558,10 +558,10 @@ class SessionReader {
     });
   }
 
-  /** Read the open turn to its end, or to the next prompt. A session without turns is one stream. */
+  /** Read the open turn, or what is outside of turns, to its end or to the next prompt. */
   async readTurn() {
-    const { info } = await this.request("?limit=1", {}, (response) => response.json());
-    if (!info.turn && info.lastTurn) return this.setStatus("live"); // The history has everything.
+    const { info, entries } = await this.request("?limit=1", {}, (response) => response.json());
+    if (!info.turn && entries.at(-1)?.turn) return this.setStatus("live"); // The history has all of the last turn.
     const controller = new AbortController();
     const readers = [this.readEvents(info.turn, controller), this.waitForPrompt(controller)];
     try {
