@@ -210,6 +210,8 @@ _SEARCHED_FIELDS = (
 def entry_text(entry: Entry) -> str:
     """Return all text of an entry in lower case."""
     values = [getattr(entry, field, None) for field in _SEARCHED_FIELDS]
+    if isinstance(entry, ToolCall) and entry.report is not None:
+        values.append(entry.report.text)
     return "\n".join(as_text(value) for value in values if value).lower()
 
 

@@ -166,6 +166,7 @@ export function entryText(entry) {
   if (text !== undefined) return text;
   const parts = [];
   for (const name of SEARCHED_FIELDS) if (entry[name]) parts.push(asText(entry[name]));
+  if (entry.report) parts.push(entry.report.text);
   text = parts.join("\n").toLowerCase();
   textCache.set(entry, text);
   return text;

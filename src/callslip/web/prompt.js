@@ -91,7 +91,7 @@ export default function PromptBox({ session }) {
   const selected = Math.min(highlighted, matches.length - 1);
   const turnHint = pendingHere.value.length ? WAITING_HINT : RUNNING_HINT;
 
-  useEffect(() => setError(""), [info.value.turn]);
+  useEffect(() => setError(""), [info.value.turn, status.value]);
 
   function onInput(/** @type {HTMLTextAreaElement} */ field) {
     setError("");

@@ -3,7 +3,7 @@
 
 import { Fragment, computed, effect, html, signal } from "./ui.js";
 import { entrySignal, order, past, seq, sessionName, showLive, showPast } from "./state.js";
-import { formatAge, formatTime, isoTime } from "./time.js";
+import { formatAge, formatTime, isoTime, stoppedAt } from "./time.js";
 
 const DEBOUNCE_MS = 90;
 const PAGE_EVENTS = 10;
@@ -121,7 +121,7 @@ const onDrag = ({ currentTarget }) => seek(Number(currentTarget.value));
 
 /** The position as text. */
 const positionText = computed(() => {
-  if (position.value >= seq.value) return `Live, event ${seq.value}`;
+  if (position.value >= seq.value) return `${stoppedAt.value ? "Disconnected" : "Live"}, event ${seq.value}`;
   const current = past.value?.seq === position.value ? past.value : null;
   return `Event ${position.value} of ${seq.value}${current ? `, ${current.type}, ${formatTime(current.at)}` : ""}`;
 });

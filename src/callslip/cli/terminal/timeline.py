@@ -16,7 +16,14 @@ from rich.text import Text
 from callslip.cli.terminal import formatting, tables
 from callslip.cli.terminal.escape import escape_block, escape_controls
 from callslip.model.codec import encode
-from callslip.model.display import CALL_STATES, approval_state_name, call_state_name, format_call_duration, pluralize
+from callslip.model.display import (
+    CALL_STATES,
+    approval_state_name,
+    call_state_name,
+    format_call_duration,
+    format_size,
+    pluralize,
+)
 from callslip.rules.call_content import printed_text
 
 Json = dict[str, Any]
@@ -123,8 +130,13 @@ def approval_id(request: Json) -> str:
 
 
 def outcome_text(call: Json) -> str:
-    """Return the outcome of a call so far: the error, the output, or what was streamed."""
-    for field in ("error", "output", "outputText", "content"):
+    """Return the outcome of a call so far: the error, the output, or what was streamed.
+
+    The preview of a large JSON value is the beginning of its JSON text. What was streamed is easier to read.
+    """
+    output, media = call.get("output"), (call.get("blob") or {}).get("media")
+    is_json_preview = isinstance(output, str) and media == "application/json"
+    for field in ("error", *(("outputText", "output") if is_json_preview else ("output", "outputText")), "content"):
         value = call.get(field)
         if value not in (None, "", [], {}):
             printed = printed_text(value) if field == "output" else None
@@ -179,6 +191,8 @@ def _call(entry: Json, lines: int, tail: bool) -> Rendered:
         body.append(f"\n{escape_controls(str(entry['reason']))}", STATE_STYLES.get(state, ""))
     if text:
         body.append("\n").append_text(render_block(text, lines, tail=tail))
+    if entry.get("truncated") and entry.get("blob"):
+        body.append(f"\n│ … truncated; {format_size(entry['blob']['size'])} in all", "dim")
     return str(entry.get("toolName") or entry.get("kind") or "call"), "bold", body
 
 
