@@ -10,10 +10,12 @@ from typing import Any, cast
 from msgspec import structs
 
 from callslip.api.session import Session
-from callslip.errors import InvalidInputError, NotFoundError
+from callslip.errors import NotFoundError
 from callslip.formats.shell.results import truncate_output
 from callslip.model import codec
 from callslip.model.entries import Snapshot, ToolCall
+from callslip.model.events import Blob
+from callslip.rules.call_content import read_output
 
 MAX_OUTPUT_CHARS = 30_000
 
@@ -34,17 +36,16 @@ class ModelView:
         if not isinstance(entry, ToolCall) or entry.blob is None:
             return entry
         try:
-            output = await self._output(entry.blob.hash, entry.blob.media)
-        except (NotFoundError, InvalidInputError):  # Pruned, or not valid JSON: the preview is left.
+            output = await self._output(entry.blob)
+        except (NotFoundError, *codec.DECODE_ERRORS):  # Pruned, or not valid JSON: the preview is left.
             return entry
         return structs.replace(entry, output=output, truncated=False, blob=None)
 
-    async def _output(self, name: str, media: str) -> Any:
-        if name not in self._outputs:
-            data = await self._session.ledger.blob(name)
-            value = codec.parse_json(data, max_bytes=len(data)) if media == "application/json" else data.decode()
-            self._outputs[name] = self._truncate(value)
-        return self._outputs[name]
+    async def _output(self, blob: Blob) -> Any:
+        if blob.hash not in self._outputs:
+            data = await self._session.ledger.blob(blob.hash)
+            self._outputs[blob.hash] = self._truncate(read_output(blob, data))
+        return self._outputs[blob.hash]
 
     def _truncate(self, value: Any) -> Any:
         """Truncate a string, or each string of an object; anything else as JSON."""

@@ -11,9 +11,10 @@ from msgspec import UNSET, UnsetType
 
 from callslip.ledger.event_log import EventLog
 from callslip.model import codec
-from callslip.model.events import Event, blob_of, read_blob
+from callslip.model.events import CallUpdate, Event
 from callslip.model.records import CallRecord
 from callslip.model.state_names import command_state_name
+from callslip.rules.call_content import output_blob, read_output
 from callslip.rules.lifecycle import TERMINAL_STATES
 
 
@@ -84,9 +85,9 @@ async def command_view(log: EventLog, record: CallRecord, end: Event | None = No
 
 async def _load_output(log: EventLog, end: Event) -> Any:
     """Return the full output, also if it is stored as a blob."""
-    blob, output = blob_of(end), getattr(end, "output", UNSET)
+    blob, output = output_blob(end) if isinstance(end, CallUpdate) else None, getattr(end, "output", UNSET)
     if blob is not None:
-        output = read_blob(blob, await log.blob(blob.hash)).get("output", output)
+        output = read_output(blob, await log.blob(blob.hash))
     return None if output is UNSET else output
 
 

@@ -41,13 +41,6 @@ def output_of(entry: ToolCall) -> Any:
     return blocks if None in texts else "\n".join(text for text in texts if text)
 
 
-def is_output_cut(entry: ToolCall) -> bool:
-    """Return whether the output is a preview. If only the content is one, an output of its own is complete."""
-    has_own_output = entry.output is not None and entry.output != content_text(entry.content)
-    is_of_content = entry.blob is not None and entry.blob.fields == ("content",)
-    return entry.truncated and not (is_of_content and has_own_output)
-
-
 # Errors
 
 ERROR_FIELDS = ("message", "error")

@@ -145,7 +145,7 @@ class _StoredMatches:
 
 
 class _Scan:
-    """Tests entries, and searches the outputs that are stored as blobs."""
+    """Tests entries, and searches the outputs and content that are stored as blobs."""
 
     def __init__(self, store: Store, filter: EntryFilter) -> None:
         self._store = store
@@ -156,13 +156,13 @@ class _Scan:
         """Add entries to counts: all or, if the caller is cancelled meanwhile, none."""
         held = await run_off_loop(len(entries) > 20, lambda: [self._filter.test(entry, now) for entry in entries])
         for number, entry in enumerate(entries):
-            if isinstance(entry, ToolCall) and entry.blob is not None:
-                held[number] |= await self._search_blob(entry.blob, held[number])
+            for blob in (entry.blob, entry.content_blob) if isinstance(entry, ToolCall) else ():
+                held[number] |= await self._search_blob(blob, held[number]) if blob is not None else 0
         for entry, bits in zip(entries, held, strict=True):
             counts.add(entry, bits)
 
     async def _search_blob(self, blob: Blob, held: int) -> int:
-        """Return the bits of the text terms that are found only in the full output."""
+        """Return the bits of the text terms that are found only in the full output or content."""
         wanted = [(bit, text) for bit, text in self._filter.text_bits if not held & bit]
         if not wanted:
             return 0

@@ -16,9 +16,10 @@ from starlette.requests import HTTPConnection
 
 from callslip.api.ledger import LocalLedger
 from callslip.ledger.call_entry import load_call_entry
-from callslip.model.events import CallEnd, read_blob
+from callslip.model.events import CallEnd
 from callslip.model.records import CallRecord
 from callslip.model.state_names import STATE_NAMES
+from callslip.rules.call_content import output_blob, read_output
 from callslip.rules.lifecycle import TERMINAL_STATES
 
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -115,8 +116,8 @@ async def _load_result(ledger: LocalLedger, record: CallRecord) -> Json:
     event = await ledger.log.ending_event(record)
     assert isinstance(event, CallEnd)
     result = event.output if event.output is not UNSET else event.error
-    if event.blob is not None:
-        result = read_blob(event.blob, await ledger.blob(event.blob.hash)).get("output", result)
+    if (blob := output_blob(event)) is not None:
+        result = read_output(blob, await ledger.blob(blob.hash))
     if isinstance(result, dict) and ("content" in result or "code" in result):
         return cast(Json, result)
     return failed_result(event.reason or f"the task is {record.state}")

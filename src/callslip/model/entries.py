@@ -69,7 +69,8 @@ class ToolCall(Entry, tag="tool_call", kw_only=True):
     `foreignIds` has the producer's ids by namespace, for formats that return them. `durationMs` is the producer's own
     measurement. `end` is the seq of the event that ended it, `late` that of the newest event after the end. `report` is
     what the agent wrote about the call after it was denied or cancelled, and the seq of that event. `cutBytes` is how
-    much of the output was left out when the tool ran; it is not stored.
+    much of the output was left out when the tool ran; it is not stored. `truncated` and `blob` are about the output;
+    `contentBlob` is the full content if the entry has a preview of it.
     """
 
     call_id: str
@@ -92,6 +93,7 @@ class ToolCall(Entry, tag="tool_call", kw_only=True):
     exit_status: Any = None
     truncated: bool = False
     blob: Blob | None = None
+    content_blob: Blob | None = None
     cut_bytes: int = 0
     scope: str = "turn"
     iteration: int = -1

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from msgspec import UNSET
+
 from callslip.model import codec
+from callslip.model.events import Blob, CallUpdate, blob_of, read_blob
 
 Json = dict[str, Any]
 
@@ -39,6 +42,30 @@ def printed_text(output: Any) -> str | None:
         return None
     texts = [fields[name] for name in STREAMS if isinstance(fields.get(name), str) and fields[name]]
     return "".join(text if text.endswith("\n") or text is texts[-1] else text + "\n" for text in texts)
+
+
+def content_blob(event: CallUpdate) -> Blob | None:
+    """Return the blob with the full content of an event; None if its content is complete."""
+    blob = blob_of(event)
+    return blob if blob is not None and "content" in blob.fields else None
+
+
+def output_blob(event: CallUpdate) -> Blob | None:
+    """Return the blob with the full output of an event; None if its output is complete.
+
+    An output that is the text of the content is stored with the content.
+    """
+    blob = blob_of(event)
+    if blob is None or not blob.fields or "output" in blob.fields:
+        return blob
+    output = getattr(event, "output", UNSET)
+    return blob if isinstance(output, str) and output == content_text(event.content) else None
+
+
+def read_output(blob: Blob, data: bytes) -> Any:
+    """Return the output in a blob, or else the text of the content in it; content without text as it is."""
+    values = read_blob(blob, data)
+    return values["output"] if "output" in values else content_text(values.get("content")) or values.get("content")
 
 
 def preview_content(content: Any, max_bytes: int) -> Any:

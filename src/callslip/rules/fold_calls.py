@@ -14,6 +14,7 @@ from callslip.model import events as ev
 from callslip.model.entries import AgentReport, Append, PermissionRequest, Set, ToolCall
 from callslip.model.events import Event
 from callslip.rules.agent_report import report_text
+from callslip.rules.call_content import content_blob, output_blob
 from callslip.rules.fold_state import FoldState, Out, add_entry, close_text, set_fields
 from callslip.rules.lifecycle import (
     ANSWER_STATES,
@@ -59,21 +60,28 @@ def _update(entry: ToolCall, event: ev.CallEvent) -> list[str]:
         entry.tool_name = strip_mcp_prefix(name)
         entry.raw_tool_name = raw_name if isinstance(raw_name, str) else (name if name != entry.tool_name else None)
         changed += ("tool_name", "raw_tool_name")
-    if isinstance(event, ev.CallUpdate) and (ev.blob_of(event) is not None or entry.blob is not None):
-        _update_blob(entry, event, changed)
+    if isinstance(event, ev.CallUpdate) and (ev.blob_of(event) is not None or entry.content_blob is not None):
+        _update_blobs(entry, event, changed)
     update = _SPECIFIC_UPDATES.get(event.__class__)
     if update is not None:
         update(entry, event, changed)
     return changed
 
 
-def _update_blob(entry: ToolCall, event: ev.CallUpdate, changed: list[str]) -> None:
-    """Refer to the full value of a field that the event has a preview of; other content has no such value."""
-    blob = ev.blob_of(event)
-    if blob is None and (entry.blob is None or "content" not in entry.blob.fields or event.content is UNSET):
-        return
-    entry.blob, entry.truncated = blob, blob is not None
-    changed += ("blob", "truncated")
+def _update_blobs(entry: ToolCall, event: ev.CallUpdate, changed: list[str]) -> None:
+    """Refer to the full values of the content and of the output. Each has its own blob, or both have the same.
+
+    Content of a call that ends without an output is its output.
+    """
+    if event.content is not UNSET:
+        entry.content_blob = content_blob(event)
+        changed.append("content_blob")
+    blob = output_blob(event)
+    if blob is None and isinstance(event, ev.CallEnd) and entry.output is None:
+        blob = entry.content_blob
+    if blob is not None:
+        entry.blob, entry.truncated = blob, True
+        changed += ("blob", "truncated")
 
 
 def _proposed(entry: ToolCall, event: ev.CallProposed, changed: list[str]) -> None:

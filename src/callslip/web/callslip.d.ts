@@ -48,8 +48,10 @@ export interface ToolCall extends Common {
   reason?: string;
   exitStatus?: unknown;
   truncated?: boolean;
-  /** The full value of fields that are shortened: of the output, unless it names other fields. */
+  /** The full output, if `output` is only its beginning. `fields` are set if it has more or other fields. */
   blob?: { hash: string; size: number; media?: string; fields?: string[] };
+  /** The full content, if `content` is only its beginning. */
+  contentBlob?: { hash: string; size: number; media?: string; fields?: string[] };
   scope?: "turn" | "detached" | string;
   approval?: string;
   startedAt?: number;

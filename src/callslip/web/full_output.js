@@ -22,10 +22,14 @@ const MORE_NOTE = /\n?\[\.\.\. there is more; [^\n]*\.\.\.\]\n?/gu;
 export const countBytes = (text) => new TextEncoder().encode(text).length;
 
 /** Return the field whose value is stored outside of the entry. @param {any} entry @returns {"output" | "error"} */
-const blobField = (entry) => (typeof entry.output !== "string" && typeof entry.error === "string" ? "error" : "output");
+export const blobField = (entry) => (typeof entry.output !== "string" && typeof entry.error === "string" ? "error" : "output");
 
 /** Return whether the content of a call is stored outside of its entry. @param {any} entry */
-export const hasStoredContent = (entry) => !!entry.blob?.fields?.includes("content");
+export const hasStoredContent = (entry) => !!entry.contentBlob;
+
+/** Return the blobs of an entry: that of the content, and that of the output if it is another. @param {any} entry */
+export const storedBlobs = ({ blob, contentBlob }) =>
+  [contentBlob, blob?.hash === contentBlob?.hash ? undefined : blob].filter((one) => !!one);
 
 /** Return what a program wrote to both streams, if that is the output. @param {any} output */
 export function streamsText(output) {
@@ -42,7 +46,7 @@ export function knownOutput(entry, loaded = {}) {
   const known = (/** @type {unknown} */ value, /** @type {KnownOutput["extent"]} */ extent) =>
     ({ output: entry.output, error: entry.error, [blobField(entry)]: value, extent });
   if (!entry.blob || hasStoredContent(entry)) {
-    const isPart = !!entry.blob && !loaded.values && entry.blob.fields.includes("output");
+    const isPart = !!entry.blob && !loaded.values;
     return withPrinted({ output: entry.output, error: entry.error, extent: isPart ? "beginning" : "all" }, entry, printed);
   }
   if (loaded.output !== undefined) return withPrinted(known(loaded.output, "all"), entry, printed);

@@ -10,8 +10,9 @@ import { imageSource } from "./message.js";
 /** @typedef {"terminal" | "diff" | "json" | "markdown" | "image" | "plain" | "block" | "binary"} Kind */
 /**
  * @typedef {{label: string, text: string, value?: unknown, lines?: import("./diff.js").Line[], src?: string,
- *   block?: any, path?: string, folded?: boolean, extent?: import("./full_output.js").KnownOutput["extent"]}} Part
- * `extent` is set on the part whose text is stored outside of the entry.
+ *   block?: any, path?: string, folded?: boolean, extent?: import("./full_output.js").KnownOutput["extent"],
+ *   blob?: any}} Part
+ * `extent` and `blob` are set on a part whose text is stored outside of the entry.
  */
 
 const MAX_LINE_CHARS = 4000;
@@ -76,9 +77,12 @@ export function outputParts(entry, loaded) {
   const displayed = stripFence(all.map(blockText).filter((text) => text !== undefined).join("\n"));
   const result = inner.length && (displayed || all.some(blockPart)) ? displayed : asText(output);
   const value = typeof output === "string" || result === displayed ? undefined : output;
-  const stored = entry.blob ? { extent } : {};
-  /** @type {Pick<Part, "extent">} */
-  const storedContent = hasStoredContent(entry) ? { extent: loaded?.values ? "all" : "beginning" } : {};
+  // The blob of a call that ended without an output is that of its content.
+  const isOfContent = (entry.output ?? null) === null && entry.blob?.hash === entry.contentBlob?.hash;
+  const stored = entry.blob && !isOfContent ? { extent, blob: entry.blob } : {};
+  /** @type {Pick<Part, "extent" | "blob">} */
+  const storedContent = hasStoredContent(entry)
+    ? { extent: loaded?.values ? "all" : "beginning", blob: entry.contentBlob } : {};
   /** @type {Part[]} */
   const parts = all.map(blockPart).filter((part) => part !== null);
   const isDuplicate = (/** @type {string} */ text) =>

@@ -3,7 +3,9 @@
 
 import { inert, styleProperties, parseTerminal } from "./ansi.js";
 import { Diff, parseDiff, countChanges } from "./diff.js";
-import { countBytes, decodeTail, formatBytes, hasStoredContent, knownOutput } from "./full_output.js";
+import {
+  blobField, countBytes, decodeTail, formatBytes, hasStoredContent, knownOutput, storedBlobs,
+} from "./full_output.js";
 import { JsonTree, oneLine, parseJson } from "./jsontree.js";
 import { Markdown } from "./markdown.js";
 import { Attachment, Image } from "./message.js";
@@ -118,11 +120,12 @@ function CopyPart({ part, entry }) {
   const isPart = !!part.extent && part.extent !== "all";
   if (isPart && !canLoad(entry)) {
     return html`<${Copy} plain text=${part.text} label=${`${label}: only what is shown`}
-      done=${`Copied ${formatBytes(countBytes(part.text))} of ${formatSize(part, entry)}`}>Copy shown part<//>`;
+      done=${`Copied ${formatBytes(countBytes(part.text))} of ${formatSize(part)}`}>Copy shown part<//>`;
   }
   const readAll = async () => {
     const parts = outputParts(entry, await loadFullOutput(entry));
-    return /** @type {Part} */ (parts.find((one) => one.label === part.label)).text;
+    // The beginning of a change is text; all of it is a part of another kind.
+    return /** @type {Part} */ (parts.find((one) => one.label === part.label) ?? parts[0]).text;
   };
   const text = isPart ? readAll : part.text;
   const done = part.extent && entry.cutBytes > 0 ? `Copied without the ${formatBytes(entry.cutBytes)} that were cut` : "";
@@ -137,27 +140,36 @@ const MAX_LOAD_BYTES = 20_000_000;
 const MAX_JSON_BYTES = 2_000_000;
 const TAIL_BYTES = 64 * 1024;
 
-/** Return the URL of the full output. @param {any} entry */
-const blobUrl = (entry) => pageUrl(`/v1/blobs/${encodeURIComponent(entry.blob.hash)}`);
+/** @param {any} blob */
+const blobUrl = (blob) => pageUrl(`/v1/blobs/${encodeURIComponent(blob.hash)}`);
+
+/** Identify what is stored outside of an entry. @param {any} entry */
+const storedHash = (entry) => storedBlobs(entry).map(({ hash }) => hash).join(" ");
+
+/** @param {any} entry @returns {number} */
+const storedSize = (entry) => storedBlobs(entry).reduce((sum, { size }) => sum + size, 0);
+
+/** @param {any} blob */
+const isJsonBlob = (blob) => blob.media === "application/json";
 
 /**
  * Return the fields of an entry that a blob contains.
- * @param {any} entry @param {any} value @returns {Record<string, unknown>}
+ * @param {any} entry @param {any} blob @param {any} value @returns {Record<string, unknown>}
  */
-function blobValues(entry, value) {
-  const { fields } = entry.blob;
-  const values = fields.length > 1 ? value : { [fields[0]]: value };
+function blobValues(entry, { hash, fields = [] }, value) {
+  const values = fields.length > 1 ? value : { [fields[0] ?? blobField(entry)]: value };
+  if (hash !== entry.blob?.hash) return { content: values.content }; // The output is another one.
   // The output of a call without another one is the text of its content, and was shortened with it.
   const isText = values.content && entry.output === contentText(entry.content);
   return isText ? { ...values, output: contentText(values.content) } : values;
 }
 
 /** @param {any} entry */
-const canLoad = (entry) => hasServer.value && !!entry.blob && entry.blob.size <= MAX_LOAD_BYTES;
+const canLoad = (entry) => hasServer.value && storedBlobs(entry).length > 0 && storedSize(entry) <= MAX_LOAD_BYTES;
 
-/** @param {any} entry @param {Record<string, string>} [headers] */
-async function fetchBlob(entry, headers) {
-  const response = await fetchOrExplain(blobUrl(entry), { headers });
+/** @param {any} blob @param {Record<string, string>} [headers] */
+async function fetchBlob(blob, headers) {
+  const response = await fetchOrExplain(blobUrl(blob), { headers });
   if (!response.ok) throw new Error(await readError(response));
   return response;
 }
@@ -170,9 +182,9 @@ const pendingLoads = new Map();
  * @param {any} entry @param {"output" | "tail"} part @param {() => Promise<Record<string, unknown>>} load
  */
 function loadPart(entry, part, load) {
-  const key = `${entry.id} ${entry.blob.hash} ${part}`;
+  const hash = storedHash(entry);
+  const key = `${entry.id} ${hash} ${part}`;
   const state = rowState(entry.id, "full output");
-  const { hash } = entry.blob;
   const current = () => (state.peek()?.hash === hash ? state.peek() : { hash });
   const start = async () => {
     state.value = { ...current(), isLoading: true, problem: "" };
@@ -194,11 +206,18 @@ function loadPart(entry, part, load) {
   return pending;
 }
 
+/** @param {any} blob */
+async function readBlob(blob) {
+  const text = await (await fetchBlob(blob)).text();
+  return isJsonBlob(blob) ? (parseJson(text) ?? text) : text;
+}
+
 /** @param {any} entry */
 async function readFullOutput(entry) {
-  const text = await (await fetchBlob(entry)).text();
-  const output = entry.blob.media === "application/json" ? (parseJson(text) ?? text) : text;
-  return hasStoredContent(entry) ? { output, values: blobValues(entry, output) } : { output };
+  if (!hasStoredContent(entry)) return { output: await readBlob(entry.blob) };
+  const read = async (/** @type {any} */ blob) => blobValues(entry, blob, await readBlob(blob));
+  const values = Object.assign({}, ...(await Promise.all(storedBlobs(entry).map(read))));
+  return { output: values.output ?? null, values };
 }
 
 /** @param {any} entry */
@@ -207,7 +226,7 @@ const loadFullOutput = (entry) => loadPart(entry, "output", () => readFullOutput
 /** @param {any} entry */
 const loadTail = (entry) =>
   loadPart(entry, "tail", async () => {
-    const response = await fetchBlob(entry, { range: `bytes=-${TAIL_BYTES}` });
+    const response = await fetchBlob(entry.blob, { range: `bytes=-${TAIL_BYTES}` });
     if (response.status !== 206) return { output: await response.text() };
     return { tail: decodeTail(new Uint8Array(await response.arrayBuffer())) };
   });
@@ -218,23 +237,24 @@ const loadTail = (entry) =>
  */
 function useLoadedOutput(entry) {
   const saved = rowState(entry.id, "full output").value;
+  const hash = storedHash(entry);
   // A past moment may have had another output, and an exported file has no more than its entries.
-  const loaded = hasServer.value && saved?.hash === entry.blob?.hash ? saved : undefined;
-  const isJson = entry.blob?.media === "application/json";
+  const loaded = hasServer.value && saved?.hash === hash ? saved : undefined;
+  const hasTail = !hasStoredContent(entry) && !!entry.blob && !isJsonBlob(entry.blob);
   const isPart = hasStoredContent(entry) || knownOutput(entry).extent !== "all";
-  const isWanted = hasServer.value && !!entry.blob && !loaded && isPart;
+  const isWanted = hasServer.value && !!hash && !loaded && isPart;
   useEffect(() => {
     if (!isWanted) return;
-    const loading = !isJson ? loadTail(entry) : entry.blob.size <= MAX_JSON_BYTES ? loadFullOutput(entry) : null;
+    const loading = hasTail ? loadTail(entry) : storedSize(entry) <= MAX_JSON_BYTES ? loadFullOutput(entry) : null;
     loading?.catch(() => {}); // The note shows the problem.
-  }, [isWanted, entry.blob?.hash]);
+  }, [isWanted, hash]);
   return loaded ?? {};
 }
 
 /** Say what is not shown of an output, and what was not kept. @param {{entry: any, loaded: any, parts: Part[]}} props */
 function OutputNotes({ entry, loaded, parts }) {
   const part = parts.find(({ extent }) => extent && extent !== "all") ?? parts.find(({ extent }) => extent);
-  const size = part && formatSize(part, entry);
+  const size = part && formatSize(part);
   if (!part || part.extent === "all") {
     return html`${part && html`<p class="note">Full output, ${size}.</p>`}<${CutNote} entry=${entry} />`;
   }
@@ -244,14 +264,15 @@ function OutputNotes({ entry, loaded, parts }) {
       ${canLoad(entry) && html` <button type="button" class="button small"
         disabled=${!!loaded.isLoading} onClick=${() => loadFullOutput(entry).catch(() => {})}>
         ${loaded.isLoading ? "Loading…" : "Load full output"}</button>`}
-      ${hasServer.value && html` <a href=${blobUrl(entry)} download=${`${entry.callId}.txt`}>Download</a>`}
+      ${hasServer.value && storedBlobs(entry).map((blob) => html` <a href=${blobUrl(blob)}
+        download=${`${entry.callId}.txt`}>${blob.hash === part.blob.hash ? "Download" : "Download raw output"}</a>`)}
       ${loaded.problem && html` <span class="warn" role="alert">Could not load: ${loaded.problem}</span>`}</p>
     <${CutNote} entry=${entry} />`;
 }
 
-/** Return the size of an output: of its text, or of the JSON that contains it. @param {Part} part @param {any} entry */
-function formatSize({ text, value, extent }, { blob }) {
-  if (blob.media !== "application/json") return formatBytes(blob.size);
+/** Return the size of an output: of its text, or of the JSON that contains it. @param {Part} part */
+function formatSize({ text, value, extent, blob }) {
+  if (!isJsonBlob(blob)) return formatBytes(blob.size);
   return extent === "all" && value === undefined ? formatBytes(countBytes(text)) : `${formatBytes(blob.size)} of JSON`;
 }
 
@@ -302,9 +323,9 @@ export function Preview({ entry, lines = 5 }) {
   const { text, before } = isBeginning
     ? { text: firstLines(part.text, lines), before: 0 } : lastLines(part.text, lines);
   const beforeNote =
-    part.extent === "end" ? `… the end of ${formatSize(part, entry)}` : before > 0 ? `… ${earlierLines(before)}` : "";
+    part.extent === "end" ? `… the end of ${formatSize(part)}` : before > 0 ? `… ${earlierLines(before)}` : "";
   return html`<div class="preview">${beforeNote && html`<p class="note">${beforeNote}</p>`}
     ${kind === "terminal"
       ? html`<${Terminal} text=${text} />` : html`<pre class="plain" dir="auto">${inert(text)}</pre>`}
-    ${isBeginning && html`<p class="note">… the beginning of ${formatSize(part, entry)}</p>`}</div>`;
+    ${isBeginning && html`<p class="note">… the beginning of ${formatSize(part)}</p>`}</div>`;
 }

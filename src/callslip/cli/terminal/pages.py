@@ -74,11 +74,14 @@ def print_call(
     is_text = isinstance(call_input, str)
     pretty_input = call_input if is_text else msgspec.json.format(msgspec.json.encode(call_input), indent=2).decode()
     _section(out, "input", pretty_input, lines)
-    _section(out, "error" if entry.get("error") else "output", timeline.outcome_text(entry), lines)
-    if entry.get("blob"):
+    outcome = timeline.outcome_text(entry)
+    _section(out, "error" if entry.get("error") else "output", outcome, lines)
+    if entry.get("blob") and entry["blob"] != entry.get("contentBlob"):
         size = format_size(entry["blob"]["size"])
         note = f"truncated; --full shows all {size}" if entry.get("truncated") else size
         print_block(out, Text(f"  {note}", "dim"))
+    if entry.get("contentBlob"):
+        _print_content(out, entry, outcome, lines)
     print_block(out, Text("\nevents", "dim"))
     if record.entry <= pruned_seq:
         print_block(out, Text(f"  events up to {pruned_seq:,} were removed by retention", "dim"))
@@ -146,6 +149,16 @@ def _approval_facts(record: ApprovalRecord, call_reason: str) -> Iterable[Fact]:
             yield "expires", formatting.format_age(record.expires_at)
     if record.reason and record.reason != call_reason:
         yield "comment", record.reason
+
+
+def _print_content(out: Any, entry: Json, outcome: str, lines: int) -> None:
+    """Print content that is stored outside the log, unless it is the outcome, and say if it is cut."""
+    text = timeline.to_text(entry["content"])
+    if text != outcome:
+        _section(out, "content", text, lines)
+    size = format_size(entry["contentBlob"]["size"])
+    note = f"content: only the beginning; --full shows all {size}" if lines else f"content: {size}"
+    print_block(out, Text(f"  {note}", "dim"))
 
 
 def _section(out: Any, name: str, text: str, lines: int) -> None:

@@ -77,8 +77,9 @@ def _content(entry: ToolCall) -> list[Update]:
 
 def _notes(entry: ToolCall) -> list[str]:
     error = _error_text(entry) if STATE_NAMES[entry.status].error else ""
-    size = f" of {entry.blob.size} bytes" if entry.blob else ""
-    cut = f"(cut: only the beginning{size} is shown)" if entry.truncated else ""
+    blob = entry.content_blob or entry.blob  # The content is shown before the output.
+    size = f" of {blob.size} bytes" if blob else ""
+    cut = f"(cut: only the beginning{size} is shown)" if blob or entry.truncated else ""
     return [note for note in (error, cut) if note]
 
 
@@ -110,5 +111,7 @@ def _extras(entry: ToolCall) -> Update:
         "truncated": entry.truncated or None,
         "size": entry.blob.size if entry.blob else None,
         "blob": entry.blob.hash if entry.blob else None,
+        "contentSize": entry.content_blob.size if entry.content_blob else None,
+        "contentBlob": entry.content_blob.hash if entry.content_blob else None,
     }
     return {name: value for name, value in fields.items() if value is not None}

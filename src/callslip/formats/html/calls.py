@@ -119,7 +119,9 @@ def _notes(entry: ToolCall) -> list[Html]:
     notes = [_labelled("why", "Reason", entry.reason)] if entry.reason and entry.reason != entry.error else []
     if entry.report is not None:
         notes.append(_labelled("why", "Agent's report", entry.report.text))
-    if entry.truncated:
+    if entry.content_blob is not None:
+        notes.append(_note(f"Content: only the beginning of {format_size(entry.content_blob.size)} is shown."))
+    if entry.truncated and (entry.blob is None or entry.blob != entry.content_blob):
         size = f" Full output: {format_size(entry.blob.size)} ({entry.blob.size:,} bytes)." if entry.blob else ""
         notes.append(_note(f"Truncated.{size}"))
     if entry.cut_bytes:

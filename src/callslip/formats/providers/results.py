@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from callslip.formats.json_fields import as_dict, parse_json_or
-from callslip.formats.outcome import error_of, is_output_cut, output_besides_error, queued
+from callslip.formats.outcome import error_of, output_besides_error, queued
 from callslip.model import codec
 from callslip.model.entries import ToolCall
 from callslip.model.state_names import STATE_NAMES
@@ -73,7 +73,7 @@ def _notes(entry: ToolCall) -> list[str]:
     """Return notes on an exit status other than 0 and on truncated output."""
     status = _exit_status(entry.exit_status)
     notes = [f"({status})"] if status else []
-    if is_output_cut(entry):
+    if entry.truncated:
         size = f" of {entry.blob.size} bytes" if entry.blob else ""
         notes.append(f"(cut: only the beginning{size} is shown)")
     return notes
