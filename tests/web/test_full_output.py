@@ -47,8 +47,12 @@ def run_part(client: Client, part: str, **job: Any) -> Any:
         ({"output": "a\nb", "outputText": "a\nb\nc" + MORE, "blob": BLOB}, {"tail": "z"}, "z", "end", ""),
         ({"output": "a\nb", "outputText": "a\nb\nc\ny\nz", "blob": BLOB}, None, "a\nb\nc\ny\nz", "all", ""),
         ({"output": "a\nb", "outputText": "10%\n", "blob": BLOB}, {"tail": "z"}, "z", "end", "10%\n"),
-        ({"output": '{"stdout":"a', "outputText": "a", "blob": {**BLOB, "media": "application/json"}}, None,
-         '{"stdout":"a', "beginning", ""),
+        # The preview of both streams is JSON, but what was printed is their text.
+        ({"output": '{"stdout":"a', "outputText": "a\n", "blob": {**BLOB, "size": 28, "media": "application/json"}}, None,
+         "a\n", "all", ""),
+        ({"output": '{"stdout":"a', "outputText": "a\n", "blob": {**BLOB, "size": 90, "media": "application/json"}}, None,
+         "a\n", "beginning", ""),
+        ({"output": '{"stdout":"a', "blob": {**BLOB, "media": "application/json"}}, None, '{"stdout":"a', "beginning", ""),
     ],
 )  # fmt: skip
 def test_a_call_has_one_output(

@@ -183,8 +183,8 @@ class Info(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
 
 
 def blob_of_entry(entry: Entry) -> Blob | None:
-    """Return the blob with a value of an open entry, if there is one. Only a call has blobs."""
-    return entry.blob if isinstance(entry, ToolCall) else None
+    """Return the blob with a value of an open entry, if there is one: the content of a call."""
+    return entry.content_blob if isinstance(entry, ToolCall) else None
 
 
 AnyEntry = Meta | Message | Thought | ToolCall | PermissionRequest | Plan | ModeChange | Notice

@@ -18,6 +18,9 @@
 /** The note of `callslip run` where it stops to send output live: the rest is in the result. */
 const MORE_NOTE = /\n?\[\.\.\. there is more; [^\n]*\.\.\.\]\n?/gu;
 
+/** The size of the JSON of two empty streams, without the quotes of one text. */
+const STREAMS_JSON_BYTES = '{"stdout":"","stderr":""}'.length - 2;
+
 /** Return the size of a text in bytes of UTF-8. @param {string} text */
 export const countBytes = (text) => new TextEncoder().encode(text).length;
 
@@ -56,6 +59,11 @@ export function knownOutput(entry, loaded = {}) {
     ? printed.startsWith(preview) || preview.startsWith(printed.trimEnd())
     : /^\{"std(out|err)":"/u.test(preview);
   const different = isSame ? "" : (entry.outputText ?? "");
+  if (!isText && isSame && printed) {
+    // The preview is JSON of both streams, and what was printed is their text: all of it if its JSON is as long.
+    const isAll = countBytes(JSON.stringify(printed)) + STREAMS_JSON_BYTES >= entry.blob.size;
+    return { ...known(printed, isAll ? "all" : "beginning"), printed: "" };
+  }
   const isLonger = isText && printed.startsWith(preview);
   if (isLonger && countBytes(printed) === entry.blob.size) return { ...known(printed, "all"), printed: "" };
   if (loaded.tail !== undefined) return { ...known(loaded.tail, "end"), printed: different };

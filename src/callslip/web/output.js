@@ -209,7 +209,12 @@ function loadPart(entry, part, load) {
 /** @param {any} blob */
 async function readBlob(blob) {
   const text = await (await fetchBlob(blob)).text();
-  return isJsonBlob(blob) ? (parseJson(text) ?? text) : text;
+  if (!isJsonBlob(blob)) return text;
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
 }
 
 /** @param {any} entry */

@@ -134,8 +134,8 @@ def outcome_text(call: Json) -> str:
 
     The preview of a large JSON value is the beginning of its JSON text. What was streamed is easier to read.
     """
-    output, media = call.get("output"), (call.get("blob") or {}).get("media")
-    is_json_preview = isinstance(output, str) and media == "application/json"
+    blob: Json = call.get("blob") or {}
+    is_json_preview = isinstance(call.get("output"), str) and blob.get("media") == "application/json"
     for field in ("error", *(("outputText", "output") if is_json_preview else ("output", "outputText")), "content"):
         value = call.get(field)
         if value not in (None, "", [], {}):
