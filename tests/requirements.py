@@ -477,6 +477,7 @@ ENTRIES = (
         "Output and content of any size are stored in full, with a preview and the size in the entry.",
         (
             "tests/formats/test_acp_entries.py::test_large_content_is_stored_outside_the_log",
+            "tests/formats/test_large_content.py::test_an_output_does_not_replace_large_content",
             "tests/rules/test_redaction_stream.py::test_large_output_is_stored_as_a_blob",
             "tests/rules/test_redaction_stream.py::test_large_json_is_stored_as_a_blob",
             "tests/rules/test_redaction_stream.py::test_retention_keeps_the_blob_of_an_open_call",
@@ -1810,11 +1811,18 @@ ACP_ENTRIES = (
     ),
     R(
         "ENT4",
-        "Large content of a call is stored as a blob, and smaller content replaces it.",
+        "Large content of a call is stored as a blob beside that of its output, and smaller content replaces it.",
         (
             "tests/formats/test_acp_entries.py::test_large_content_is_stored_outside_the_log",
             "tests/formats/test_acp_entries.py::test_smaller_content_replaces_large_content",
             "tests/formats/test_acp_entries.py::test_a_model_reads_that_output_is_cut_only_if_it_is",
+            "tests/formats/test_large_content.py::test_an_output_does_not_replace_large_content",
+            "tests/formats/test_large_content.py::test_a_complete_output_beside_large_content_is_not_cut",
+            "tests/formats/test_large_content.py::test_a_complete_output_beside_large_content_is_for_the_model",
+            "tests/formats/test_large_content.py::test_content_of_a_call_without_an_output_is_a_cut_output",
+            "tests/formats/test_large_content.py::test_large_content_is_searched",
+            "tests/web/test_acp_entries.py::test_large_content_and_large_output_are_loaded",
+            "tests/web/test_full_output.py::test_each_part_has_its_own_blob",
         ),
     ),
     R(

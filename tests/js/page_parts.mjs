@@ -6,11 +6,15 @@
 import { pathToFileURL } from "node:url";
 import { answerEach } from "./lines.mjs";
 
+globalThis.document = { documentElement: { dataset: {} } };
+globalThis.location = new URL("http://page/");
+globalThis.addEventListener = () => {};
 const load = (name) => import(pathToFileURL(`${process.argv[2]}/${name}`));
 const { BACKGROUND, contrast, inert, isTerminal, parseTerminal, styleProperties } = await load("ansi.js");
 const { compare, countChanges, isDiff, parseDiff } = await load("diff.js");
 const { oneLine, parseJson, summary } = await load("jsontree.js");
 const { decodeTail, formatBytes, isBinary, knownOutput } = await load("full_output.js");
+const { outputParts } = await load("outcome.js");
 const { Heights } = await load("heights.js");
 const { Markdown, isMarkdown } = await load("markdown.js");
 const { parse } = await load("markdown_parser.js");
@@ -59,6 +63,7 @@ const PARTS = {
   json: ({ value }) => ({ summary: summary(value), line: oneLine(value) }),
   parseJson: ({ text }) => parseJson(text) ?? null,
   knownOutput: ({ entry, loaded }) => knownOutput(entry, loaded ?? undefined),
+  outputParts: ({ entry, loaded }) => outputParts(entry, loaded ?? undefined),
   decodeTail: ({ bytes }) => decodeTail(Uint8Array.from(bytes)),
   isBinary: ({ text }) => isBinary(text),
   formatBytes: ({ count }) => formatBytes(count),

@@ -68,6 +68,37 @@ def test_a_large_error_is_loaded_as_an_error(client: Client) -> None:
     assert (known.get("output"), known["error"], known["extent"]) == (None, "yz", "end")
 
 
+CONTENT_BLOB = {"hash": "c" * 64, "size": 99, "media": "application/json", "fields": ["content"]}
+
+
+@pytest.mark.parametrize(
+    ("entry", "loaded", "expected"),
+    [
+        # A complete output beside large content.
+        ({"output": "ok", "contentBlob": CONTENT_BLOB}, None, {"Output": "beginning c", "Raw output": None}),
+        ({"output": "ok", "contentBlob": CONTENT_BLOB}, {"values": {"content": [{"type": "text", "text": "xyz"}]}},
+         {"Output": "all c", "Raw output": None}),
+        # Both are large, and stored apart.
+        ({"output": "y", "contentBlob": CONTENT_BLOB, "blob": BLOB}, None,
+         {"Output": "beginning c", "Raw output": "beginning a"}),
+        ({"output": "y", "contentBlob": CONTENT_BLOB, "blob": BLOB},
+         {"values": {"content": [{"type": "text", "text": "xyz"}], "output": "yyy"}},
+         {"Output": "all c", "Raw output": "all a"}),
+        # Without an output, its blob is that of the content; the error is complete.
+        ({"error": "no", "contentBlob": CONTENT_BLOB, "blob": CONTENT_BLOB}, None,
+         {"Output": "beginning c", "Error": None}),
+        # Complete content beside a large output.
+        ({"output": "y", "blob": BLOB}, None, {"Output": None, "Raw output": "beginning a"}),
+    ],
+)  # fmt: skip
+def test_each_part_has_its_own_blob(client: Client, entry: dict[str, Any], loaded: Any, expected: Any) -> None:
+    """ENT4: a part says how much of it is known, of the blob that has all of it."""
+    entry = {"content": [{"type": "text", "text": "x"}], **entry}
+    parts = run_part(client, "outputParts", entry=entry, loaded=loaded)
+    shown = {part["label"]: f"{part['extent']} {part['blob']['hash'][0]}" if "blob" in part else None for part in parts}
+    assert shown == expected
+
+
 def test_a_tail_begins_with_a_whole_line(client: Client) -> None:
     """The bytes may begin inside of a line, and inside of a character."""
     assert run_part(client, "decodeTail", bytes=list("é\nb\nc\n".encode()[1:])) == "b\nc\n"

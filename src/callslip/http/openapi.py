@@ -27,7 +27,7 @@ NAMES: dict[str, str] = {
     "session": "The session's name.",
     "call": "A call: its id, a prefix of it, or an id of its producer (with `session` for `shell` and `act-observe`).",
     "approval": "The id of an approval.",
-    "hash": "The hash in an entry's `blob`.",
+    "hash": "The hash in an entry's `blob` or `contentBlob`.",
     "file": "The name of a file of the page.",
     "module": "The name of a third-party file of the page.",
 }

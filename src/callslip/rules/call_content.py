@@ -68,6 +68,13 @@ def read_output(blob: Blob, data: bytes) -> Any:
     return values["output"] if "output" in values else content_text(values.get("content")) or values.get("content")
 
 
+def describe_content(content: Any) -> str:
+    """Return content for a reader: texts, the new text of changes, and the kind of any other block."""
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else codec.encode(content).decode()
+    return "\n".join(_describe_block(block) for block in cast("list[Any]", content))
+
+
 def preview_content(content: Any, max_bytes: int) -> Any:
     """Return the first blocks of content, up to a size; a longer one becomes the beginning of its text."""
     if not isinstance(content, list):

@@ -17,6 +17,7 @@ from callslip.cli.terminal.tables import print_block
 from callslip.model.display import approval_state_name, format_call_duration, format_size, pluralize
 from callslip.model.events import CallEvent, Event, type_of
 from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
+from callslip.rules.call_content import describe_content
 
 Json = dict[str, Any]
 Fact = tuple[str, Text | str]
@@ -153,7 +154,7 @@ def _approval_facts(record: ApprovalRecord, call_reason: str) -> Iterable[Fact]:
 
 def _print_content(out: Any, entry: Json, outcome: str, lines: int) -> None:
     """Print content that is stored outside the log, unless it is the outcome, and say if it is cut."""
-    text = timeline.to_text(entry["content"])
+    text = describe_content(entry.get("content"))
     if text != outcome:
         _section(out, "content", text, lines)
     size = format_size(entry["contentBlob"]["size"])
