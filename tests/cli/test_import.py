@@ -86,6 +86,34 @@ def test_an_ambiguous_file_is_refused_with_the_candidates(db: str, tmp_path: Pat
     assert run_import(db, file, "--format", "openai").exit_code == 0
 
 
+def test_a_file_without_messages_is_refused_with_the_line_and_the_reason(db: str, tmp_path: Path) -> None:
+    """IMP1: no other format would read it, so none is asked for; nothing is written."""
+    file = tmp_path / "talk.jsonl"
+    for data, error in (
+        (b'{"role": "user"\n', "talk.jsonl: line 1: invalid JSON: "),
+        ('{"role": "user"}\n'.encode("utf-16"), "talk.jsonl: line 1: is UTF-16 text. Save the file as UTF-8"),
+        (b'data: {"a":1}\n\ndata: [DONE]\n', "talk.jsonl: line 1: is a server-sent event."),
+        (b'{"session":"s","seq":1,"events":[\n', "talk.jsonl: document: is truncated"),
+    ):
+        file.write_bytes(data)
+        result = run_import(db, file)
+        assert result.exit_code == exit_status.FAILED
+        assert error in result.stderr and "Pass the format" not in result.stderr
+    file.write_bytes(b"\n")
+    result = run_import(db, file)
+    assert result.exit_code == exit_status.USAGE and "there is no JSON value in the first" in result.stderr
+    assert not Path(db).exists()
+
+
+def test_an_empty_exported_document_has_events(db: str, tmp_path: Path) -> None:
+    """IMP1: an export of a session without events can be imported without its format."""
+    file = tmp_path / "empty.json"
+    file.write_text('{"session":"s","seq":0,"events":[\n]}\n')
+    result = run_import(db, file)
+    assert result.exit_code == exit_status.OK, result.stderr
+    assert "detected format: events\n0 lines, 0 new events" in result.stderr
+
+
 def test_a_detected_pipe_is_imported_whole(db: str) -> None:
     """IMP1: no byte of stdin is lost, neither with - nor with a path; the input is larger than what is looked at."""
     text = {"type": "act", "tool_name": "write", "tool_input": {"text": "x" * 10_000}}

@@ -220,6 +220,19 @@ def test_a_prompt_that_was_recorded_without_its_answer_is_recorded() -> None:
     assert (harness.texts, notices(harness)) == (["one", "1", "two", "three", "t"], [])
 
 
+@pytest.mark.parametrize("answer", ["2", ""])
+def test_a_cancelled_prompt_does_not_keep_new_turns_out(answer: str) -> None:
+    """RPL1: an agent without message ids replays it and the next prompt as one message of the user."""
+    answers = [agent_text(answer)] if answer else []
+    harness = AcpHarness().feed(prompt(text="one"), prompt_response(reason="cancelled"))
+    harness.feed(prompt(text="two"), *answers, prompt_response())
+    replayed = load(user_text("one"), user_text("two"), agent_text("2"), user_text("three"), agent_text("3"))
+    harness.feed(*replayed)
+    assert (harness.texts, notices(harness)) == (["one", "two", *filter(None, [answer]), "three", "3"], [])
+    texts = harness.texts
+    assert harness.feed(*replayed).texts == texts and not notices(harness)
+
+
 def test_a_forgotten_turn_at_the_end_keeps_new_turns_out() -> None:
     """RPL2: the newest message is in the replay, but not the prompt that was recorded after it."""
     harness = AcpHarness().feed(prompt(text="one"), agent_text("1", messageId="a"), prompt_response())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,9 @@ def test_a_head_of_another_kind_is_refused(head: list[Any]) -> None:
 )
 def test_reading_the_head_loses_no_line(lines: list[bytes]) -> None:
     """IMP1: all lines are read again, in order, and only a bounded part is parsed."""
-    messages, again = read_head(iter(lines))
-    assert list(again) == lines
-    assert len(messages) <= HEAD_LINES
+    head = read_head(iter(lines))
+    assert list(head.lines) == lines
+    assert len(head.messages) <= HEAD_LINES and not (head.messages and head.error)
 
 
 def test_the_head_is_bounded_in_lines_and_bytes() -> None:
@@ -97,6 +98,24 @@ def test_the_head_is_bounded_in_lines_and_bytes() -> None:
     large = json.dumps("x" * HEAD_BYTES).encode()
     assert read_head([large, b"1\n"])[0] == []
     assert read_head([b"1\n", large, b"2\n"])[0] == [1]
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b'{"a":1\n', "line 1: invalid JSON: unexpected end of input. Nothing was imported."),
+        (b"\n\nno json\n", "line 3: invalid JSON: .* Nothing was imported."),
+        ('{"a":1}\n'.encode("utf-16"), "line 1: is UTF-16 text. Save the file as UTF-8."),
+        (b"event: message\ndata: {}\n", "line 1: is a server-sent event. Import only the data of the events"),
+    ],
+)
+def test_a_first_line_without_a_message_is_the_error(data: bytes, error: str) -> None:
+    """IMP1: with its number and the reason. Lines before it may be empty; one after a message is no such error."""
+    lines = data.splitlines(keepends=True)
+    found = read_head(lines)
+    assert not found.messages and found.error is not None
+    assert re.match(error, str(found.error)), found.error
+    assert read_head([b"1\n", *lines])[::2] == ([1], None)
 
 
 def test_messages_of_a_protocol_without_events_are_understood() -> None:

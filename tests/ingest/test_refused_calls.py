@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -197,3 +198,24 @@ async def test_a_report_is_the_text_of_the_agents_own_end(end: ev.CallEnd, text:
         assert (entry.status, entry.reason) == ("denied", "policy")
         assert (entry.report.text if entry.report else "") == text
         assert bool(entry.late) == isinstance(end, ev.CallCompleted)
+
+
+@pytest.mark.parametrize(
+    ("end", "field"),
+    [
+        (ev.CallFailed(output="long " * 400), "output"),
+        (ev.CallFailed(content=[{"type": "content", "content": {"type": "text", "text": "long " * 400}}]), "content"),
+        (ev.CallFailed(error="short", output="long " * 400), ""),
+    ],
+)
+async def test_a_report_that_is_cut_says_so(end: ev.CallEnd, field: str) -> None:
+    """IMP3: a large value is stored outside of its event; the entry has the beginning, and the size of the whole."""
+    settings = structs.replace(SETTINGS, inline_limit=1024, preview=256)
+    async with callslip.open("sqlite:///:memory:", settings) as ledger:
+        await ledger.log.append(S, [ev.CallStarted(aliases=ONE), ev.CallDenied(aliases=ONE, reason="policy")])
+        await ledger.log.append(S, [structs.replace(end, aliases=ONE)])
+        report = (await read_call(ledger)).report
+        assert report is not None
+        text, _, note = report.text.partition("\n")
+        assert text == ("short" if not field else ("long " * 400)[: len(text)]) and len(text) <= 256
+        assert bool(re.fullmatch(rf"\(cut: the whole {field} has 2,\d+ bytes\)", note)) == bool(field), report.text

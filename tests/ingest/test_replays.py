@@ -134,3 +134,44 @@ async def test_a_replay_with_many_refused_parts_adds_nothing(tmp_path: Path) -> 
         assert await texts_of(ledger) == ["one", "1"]
         log = [event async for event in ledger.log.events("s")]
         assert sum(isinstance(event, ev.Raw) and event.blob is not None for event in log) == 60
+
+
+@pytest.mark.parametrize("live", [[], [prompt(text="one"), agent_text("1"), prompt_response()]])
+async def test_a_refused_prompt_is_left_out_with_its_answers(tmp_path: Path, live: list[Any]) -> None:
+    """RPL4: they are no part of the turn before. All of it is kept as raw, and the turn after it enters."""
+    refused = [user_text("x" * 10_000), agent_text("answer to x"), call("completed", name="c2", title="call of x")]
+    replayed = [user_text("one"), agent_text("1"), *refused, user_text("three"), agent_text("3")]
+    lines = encode([*live, *load(*replayed)])
+    async with sound_ledger(str(tmp_path / "a.db"), **SMALL) as ledger:
+        first = await import_lines(ledger.log, "s", "acp", lines)
+        entries = (await ledger.snapshot("s")).entries
+        assert [(entry.turn, entry.content) for entry in entries if isinstance(entry, Message)] == [
+            ("t1", "one"),
+            ("t1", "1"),
+            ("t2", "three"),
+            ("t2", "3"),
+        ]
+        assert not any(isinstance(entry, ToolCall) for entry in entries)
+        raws = [event async for event in ledger.log.events("s") if isinstance(event, ev.Raw)]
+        bodies = [await ledger.blob(raw.blob.hash) if raw.blob else json.dumps(raw.body).encode() for raw in raws]
+        for text in (b"xxxx", b"answer to x", b"call of x"):
+            assert sum(text in body for body in bodies) == 1, bodies
+        again = await import_lines(ledger.log, "s", "acp", lines)
+        assert (again.events, again.seen) == (0, first.drafts)
+
+
+async def test_turns_that_retention_removed_neither_enter_again_nor_are_counted(tmp_path: Path) -> None:
+    """RPL2: without message ids, with a call that has ended, and with one that is still open and is kept."""
+    replayed = [user_text("one"), call("completed", name="c1"), user_text("two"), agent_text("2")]
+    one, two = [ev.TurnStarted(), ev.MessageUser(text="one")], [ev.MessageUser(text="two"), ev.MessageDelta(text="2")]
+    alias = (ev.Alias("acp", "c1"),)
+    for name, end in (("ended", [ev.CallCompleted(aliases=alias)]), ("open", list[ev.Event]())):
+        async with sound_ledger(str(tmp_path / f"{name}.db"), synchronous="NORMAL") as ledger:
+            calls: list[ev.Event] = [ev.CallProposed(aliases=alias), ev.CallStarted(aliases=alias), *end]
+            log: list[ev.Event] = [*one, *calls, ev.TurnEnded(), ev.TurnStarted(), *two, ev.TurnEnded()]
+            await ledger.log.append("s", log, owner=ledger.log.owner)
+            while not await ledger.prune(0):  # Its events are as old as this in the next millisecond.
+                pass
+            await import_lines(ledger.log, "s", "acp", encode(load(*replayed)))
+            entries = (await ledger.snapshot("s")).entries
+            assert [type(entry) for entry in entries] == ([ToolCall] if name == "open" else [])

@@ -59,8 +59,42 @@ def test_removed_turns_are_not_called_unrecorded() -> None:
     """RPL2: retention removed the beginning of the log, so earlier turns of the replay may have been recorded."""
     turns = [TurnEvidence(prompt) for prompt in ("a", "b", "c", "d")]
     decision = decide_turns(turns, ["c"], is_pruned=True)
-    assert decision == ReplayDecision(frozenset({3}), enters=True)
+    assert decision == ReplayDecision(frozenset({3}), enters=True, first=2)
     assert decide_turns(turns, ["c"]) == ReplayDecision(frozenset({0, 1, 3}), enters=False)
+
+
+def test_a_log_without_prompts_proves_nothing_after_retention() -> None:
+    """RPL2: only the call that was open is left of the first turn, so the others may have been recorded."""
+    call = TurnEvidence("a", -1)
+    for turns, recorded in (
+        ([TurnEvidence("a"), TurnEvidence("b")], []),
+        ([call, TurnEvidence("b")], []),
+        ([call, TurnEvidence("b"), TurnEvidence("c")], ["c"]),
+        ([TurnEvidence("a"), TurnEvidence("b")], ["c"]),
+    ):
+        assert not decide_turns(turns, recorded, is_pruned=True).unrecorded, (turns, recorded)
+    newest = TurnEvidence("b", None, has_known_message=True, has_newest_message=True)
+    decision = decide_turns([call, newest, TurnEvidence("c")], [], is_pruned=True)
+    assert decision == ReplayDecision(frozenset({2}), enters=True, first=3)
+
+
+@given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=3), max_size=5), prompts)
+def test_prompts_that_the_agent_joined_are_recorded(groups: list[list[str]], more: list[str]) -> None:
+    """RPL1: those without an answer. What follows them enters, also in a log that begins with other prompts."""
+    recorded = [prompt for group in groups for prompt in group]
+    replayed = ["".join(group) for group in groups]
+    decision = decide(recorded, replayed + more)
+    assert decision.enters and added(decision, replayed + more) == more
+    later = [*replayed, "y", "new"]
+    assert added(decide(["x", *recorded, "y"], later), later) == ["new"]
+
+
+def test_only_whole_recorded_prompts_are_joined() -> None:
+    """RPL2: a prompt that begins like the recorded ones is another one, and one prompt is joined only once."""
+    assert not decide(["a", "b"], ["abc", "d"]).enters
+    assert not decide(["ab", "c"], ["a", "bc", "d"]).enters
+    assert decide(["a", "b"], ["a", "b", "ab"]) == ReplayDecision(frozenset({2}), enters=True)
+    assert decide(["a", "b"], ["ab", "b"]) == ReplayDecision(frozenset({1}), enters=True)
 
 
 def test_calls_and_messages_decide_before_prompts() -> None:

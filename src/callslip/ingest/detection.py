@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -55,7 +55,7 @@ def detect_format(messages: Sequence[Any]) -> str:
     best = max(scores.values())
     candidates = [name for name, score in sorted(scores.items()) if score == best]
     if not messages:
-        problem = f"there is no JSON value in the first {HEAD_BYTES} bytes"
+        problem = f"there is no JSON value in the first {HEAD_BYTES:,} bytes"
     elif 2 * best.partial <= len(messages):
         problem = f"of the first {len(messages)} messages no format understands most; known are {', '.join(scores)}"
     elif len(candidates) > 1:
@@ -75,7 +75,15 @@ def _score(format: str, messages: Sequence[Any]) -> Score:
     return Score(complete, partial)
 
 
-def read_head(lines: Iterable[bytes]) -> tuple[list[Any], Iterator[bytes]]:
+class Head(NamedTuple):
+    """The first messages of a file, all its lines again, and the error of the first line if there are none."""
+
+    messages: list[Any]
+    lines: Iterator[bytes]
+    error: InvalidInputError | None = None
+
+
+def read_head(lines: Iterable[bytes]) -> Head:
     """Return the messages in the first lines, and all lines again. The head ends before a line that is not JSON.
 
     Lines beyond the size of a head are not parsed, so that the work does not depend on the size of the file. An error
@@ -84,6 +92,7 @@ def read_head(lines: Iterable[bytes]) -> tuple[list[Any], Iterator[bytes]]:
     rest = iter(lines)
     seen: list[bytes] = []
     messages: list[Any] = []
+    problem: InvalidInputError | None = None
     size = 0
     while len(messages) < HEAD_LINES and size < HEAD_BYTES:
         try:
@@ -91,6 +100,7 @@ def read_head(lines: Iterable[bytes]) -> tuple[list[Any], Iterator[bytes]]:
         except StopIteration:
             break
         except InvalidInputError as error:
+            problem = error
             rest = _raise_later(error)
             break
         seen.append(line)
@@ -99,9 +109,19 @@ def read_head(lines: Iterable[bytes]) -> tuple[list[Any], Iterator[bytes]]:
         if text and size <= HEAD_BYTES:
             try:
                 messages.append(codec.parse_json(text))
-            except InvalidInputError:
+            except InvalidInputError as error:
+                problem = InvalidInputError(f"line {len(seen)}", _describe_problem(text, error), error.limit)
                 break
-    return messages, chain(seen, rest)
+    return Head(messages, chain(seen, rest), None if messages else problem)
+
+
+def _describe_problem(line: bytes, error: InvalidInputError) -> str:
+    """Return why a line is not JSON, and what to do if it is of a known kind."""
+    if line.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "is UTF-16 text. Save the file as UTF-8."
+    if line.startswith((b"data:", b"event:", b"id:", b":")):
+        return "is a server-sent event. Import only the data of the events, one JSON value per line."
+    return f"{error.problem}. Nothing was imported."
 
 
 def _raise_later(error: InvalidInputError) -> Iterator[bytes]:

@@ -45,7 +45,8 @@ async def append_or_keep_raw(
             await append(group)
         except InvalidInputError as error:
             if group[0].adds == "turns" and len(group) > 1:
-                groups[:1] = [(part, None) for part in _without_refused(group, error.position if retries else None)]
+                parts = await _without_refused(group, error.position if retries else None, format)
+                groups[:1] = [(part, None) for part in parts]
                 retries -= 1
                 continue
             refusal = await _append_raw(append, group, format, original, error) or refusal
@@ -65,26 +66,36 @@ async def _append_raw(
     """Append a message as raw in place of refused drafts; return the error if that is refused as well."""
     if isinstance(refused[0].event, ev.Raw):
         return error
-    # At the end of a stream there is no message: keep the drafts themselves.
-    original = [to_builtins(draft.event) for draft in refused] if message is None else message
-    body = await run_off_loop(codec.is_large([original]), codec.to_json, original)
-    raw = Draft(ev.Raw(format=format, body=body), refused[0].key, refused[0].mark)
     try:
-        await append([raw])
+        await append([await _to_raw(refused, format, message)])
     except InvalidInputError as raw_error:
         return raw_error
     return None
 
 
-def _without_refused(replay: list[Draft], position: int | None) -> list[list[Draft]]:
+async def _to_raw(drafts: list[Draft], format: str, message: Any) -> Draft:
+    """Return the message of drafts as raw. At the end of a stream there is none: then the drafts themselves."""
+    original = [to_builtins(draft.event) for draft in drafts] if message is None else message
+    body = await run_off_loop(codec.is_large([original]), codec.to_json, original)
+    return Draft(ev.Raw(format=format, body=body), drafts[0].key, drafts[0].mark)
+
+
+async def _without_refused(replay: list[Draft], position: int | None, format: str) -> list[list[Draft]]:
     """Return the groups to append in place of a replay: the replay without the draft that is refused, and that one.
 
-    If it is not known which one is refused, or if too many are, the replay adds nothing.
+    A refused prompt is left out with its whole turn, whose answers would else be those of the turn before. If it is not
+    known which draft is refused, or if too many are, the replay adds nothing.
     """
     if position is None:
         return [[structs.replace(draft, adds="nothing")] for draft in replay]
-    rest = [draft for number, draft in enumerate(replay) if number - len(replay) != position]
-    return [rest, [replay[position]]]
+    start = position % len(replay)
+    end = start + 1
+    if isinstance(replay[start].event, ev.MessageUser):
+        while end < len(replay) and not isinstance(replay[end].event, ev.MessageUser | ev.MessageEnded):
+            end += 1
+    answers = [[await _to_raw([draft], format, None)] for draft in replay[start + 1 : end]]
+    rest = replay[:start] + replay[end:]
+    return [*([rest] if rest else []), [replay[start]], *answers]
 
 
 def group_drafts(drafts: Iterable[Draft]) -> list[list[Draft]]:

@@ -554,7 +554,7 @@ class WriteOperation:
     def _left_out_notice(self, turns: list[ReplayedTurn], decision: ReplayDecision, at: int) -> Draft | None:
         """Return a notice that counts what is only in the replay and is not added; None if it was counted before."""
         left_out = [] if decision.enters else [turns[number] for number in sorted(decision.unrecorded)]
-        recorded = (turn for number, turn in enumerate(turns) if number not in decision.unrecorded)
+        recorded = [turns[number] for number in range(decision.first, len(turns)) if number not in decision.unrecorded]
         calls = [alias for turn in recorded for alias in turn.calls if self._find_aliased(alias) is None]
         mark = codec.digest(codec.encode([[turn.prompt for turn in left_out], [alias.id for alias in calls]]))
         key = f"{SOURCE_LEDGER}.replay.{mark}"

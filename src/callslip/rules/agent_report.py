@@ -6,14 +6,22 @@ from typing import Any, cast
 
 from callslip.model import codec
 from callslip.model.events import CallEnd
+from callslip.rules.call_content import content_text
 
 _MESSAGE_FIELDS = ("message", "error", "output", "text")
 """Where agents put the text of an error or an output that is an object."""
 
 
 def report_text(end: CallEnd) -> str:
-    """Return the error, output or content of an end as text, the first that is not empty."""
-    return _text(end.error) or _text(end.output) or _content_text(end.content)
+    """Return the error, output or content of an end as text, the first that is not empty, with a note if it is cut."""
+    texts = {"error": _text(end.error), "output": _text(end.output), "content": content_text(end.content)}
+    field = next((name for name, text in texts.items() if text), "")
+    if not field or end.blob is None:
+        return texts.get(field, "")
+    cut = end.blob.fields or ("output",)
+    # An output that repeats the text of the content is cut with it.
+    is_cut = field in cut or (field == "output" and "content" in cut and texts["output"] == texts["content"])
+    return texts[field] + (f"\n(cut: the whole {field} has {end.blob.size:,} bytes)" if is_cut else "")
 
 
 def _text(value: Any) -> str:
@@ -24,11 +32,3 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
     return codec.encode(cast("list[Any]", value)).decode() if isinstance(value, list) and value else ""
-
-
-def _content_text(content: Any) -> str:
-    """Return the text of content blocks, which agents wrap in an item of type `content`."""
-    blocks = cast("list[Any]", content) if isinstance(content, list) else []
-    items = [cast("dict[str, Any]", block) for block in blocks if isinstance(block, dict)]
-    inner = [item["content"] if isinstance(item.get("content"), dict) else item for item in items]
-    return "\n".join(block["text"] for block in inner if isinstance(block.get("text"), str))

@@ -4,11 +4,13 @@ A turn of a replay is a message of the user with what follows it. Turns that are
 of them follow everything recorded; else none does, since the log only grows at its end.
 
 Ids are the best evidence that a turn is recorded, but some agents send none, and all of them name prompts only in a
-replay. So the prompts are compared by their text, in order: the longest common sequence of both sides is recorded.
+replay. So the prompts are compared by their text, in order: the longest common sequence of both sides is recorded. If
+a prompt was cancelled before any answer, an agent without ids replays it and the next prompt as one.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -20,6 +22,8 @@ from callslip.model.events import Alias, Event
 
 MAX_COMPARISONS = 250_000
 """Longer lists of prompts that differ are not compared in detail; then no turn enters."""
+MAX_JOINED_PROMPTS = 64
+"""More recorded prompts in a row are not recognized as one replayed prompt."""
 
 
 class ReplayedTurn(msgspec.Struct):
@@ -51,10 +55,14 @@ class TurnEvidence(msgspec.Struct, frozen=True):
 
 
 class ReplayDecision(msgspec.Struct, frozen=True):
-    """The turns that are not recorded, and whether they enter the log."""
+    """The turns that are not recorded, and whether they enter the log.
+
+    `first` is the first turn with a prompt in the log. Retention may have removed those before it, and their calls.
+    """
 
     unrecorded: frozenset[int]
     enters: bool
+    first: int = 0
 
 
 def split_turns(events: Sequence[Event]) -> list[ReplayedTurn]:
@@ -96,17 +104,34 @@ def decide_turns(
         for number, turn in enumerate(turns)
         if turn.is_known or turn.prompt is None or places[number] is not None
     ]
-    first, last = (recorded[0], recorded[-1]) if recorded else (0, -1)
-    unrecorded = frozenset(range(first if is_pruned else 0, len(turns))) - frozenset(recorded)
+    first = _first_in_log(turns, places) if is_pruned else 0
+    # A removed turn cannot follow the newest message.
+    start = next((number for number, turn in enumerate(turns[:first]) if turn.has_newest_message), first)
+    last = recorded[-1] if recorded else -1
+    unrecorded = frozenset(range(start, len(turns))) - frozenset(recorded)
     newest = len(prompts) - 1
-    has_newest = any(_is_newest(turns[number], places[number], newest) for number in recorded)
-    return ReplayDecision(unrecorded, enters=has_newest and all(number > last for number in unrecorded))
+    has_newest = any(
+        _is_newest(turns[number], places[number], newest, is_pruned=is_pruned and not prompts) for number in recorded
+    )
+    return ReplayDecision(unrecorded, has_newest and all(number > last for number in unrecorded), first)
 
 
-def _is_newest(turn: TurnEvidence, matched: int | None, newest: int) -> bool:
-    """Return whether a recorded turn is the newest one in the log."""
+def _first_in_log(turns: Sequence[TurnEvidence], places: Sequence[int | None]) -> int:
+    """Return the first turn whose prompt is in a pruned log, or the number of turns if there is none.
+
+    The call of a removed turn may still be there: it was open. It says nothing about the turns after it.
+    """
+    for number, (turn, matched) in enumerate(zip(turns, places, strict=True)):
+        place = matched if turn.place is None else turn.place
+        if place is not None and place >= 0:
+            return number
+    return len(turns)
+
+
+def _is_newest(turn: TurnEvidence, matched: int | None, newest: int, *, is_pruned: bool) -> bool:
+    """Return whether a recorded turn is the newest one in the log. If all prompts are removed, no place proves it."""
     place = matched if turn.place is None else turn.place
-    return turn.has_newest_message if place is None else place == newest
+    return turn.has_newest_message if place is None or is_pruned else place == newest
 
 
 def _match_prompts(turns: Sequence[TurnEvidence], prompts: Sequence[str]) -> list[int | None]:
@@ -127,43 +152,66 @@ def _match_prompts(turns: Sequence[TurnEvidence], prompts: Sequence[str]) -> lis
             (unlikely if is_unlikely else likely).append((number, key))
     matches = {likely[one][0]: other for one, other in _common_sequence([key for _, key in likely], right)}
     bounds = [(-1, -1), *matches.items(), (len(turns), len(prompts))]
-    for (after, start), (before, end) in pairwise(bounds):
-        between = [(number, key) for number, key in unlikely if after < number < before]
+    rest = deque(unlikely)
+    for (_, start), (before, end) in pairwise(bounds):
+        between: list[tuple[int, str | int]] = []
+        while rest and rest[0][0] < before:
+            between.append(rest.popleft())
         pairs = _common_sequence([key for _, key in between], right[start + 1 : end])
         matches |= {between[one][0]: start + 1 + other for one, other in pairs}
     return [matches.get(number) for number in range(len(turns))]
 
 
 def _common_sequence(left: Sequence[str | int], right: Sequence[str | int]) -> list[tuple[int, int]]:
-    """Return the positions of a longest common sequence. Equal beginnings are part of it, then equal ends."""
-    start, end = 0, 0
-    shorter = min(len(left), len(right))
-    while start < shorter and left[start] == right[start]:
-        start += 1
-    while end < shorter - start and left[-1 - end] == right[-1 - end]:
+    """Return the positions of a longest common sequence. Equal beginnings are part of it, then equal ends.
+
+    A prompt on the left may be several prompts in a row on the right; then the position is that of the last.
+    """
+    pairs: list[tuple[int, int]] = []
+    start, other = 0, 0
+    while start < len(left) and (after := _match_end(left[start], right, other)):
+        pairs.append((start, after - 1))
+        start, other = start + 1, after
+    end = 0
+    while end < min(len(left) - start, len(right) - other) and left[-1 - end] == right[-1 - end]:
         end += 1
-    middle = _longest_common(left[start : len(left) - end], right[start : len(right) - end])
-    return [
-        *((number, number) for number in range(start)),
-        *((start + one, start + other) for one, other in middle),
-        *((len(left) - number, len(right) - number) for number in range(end, 0, -1)),
-    ]
+    middle = _longest_common(left[start : len(left) - end], right[other : len(right) - end])
+    pairs += [(start + one, other + two) for one, two in middle]
+    return pairs + [(len(left) - number, len(right) - number) for number in range(end, 0, -1)]
+
+
+def _match_end(key: str | int, right: Sequence[str | int], start: int) -> int:
+    """Return where the prompts end that are one prompt together, 0 if those from `start` are not."""
+    if start < len(right) and key == right[start]:
+        return start + 1
+    size = 0
+    for end in range(start, min(len(right), start + MAX_JOINED_PROMPTS)):
+        part = right[end]
+        if isinstance(key, int) or isinstance(part, int) or not part or not key.startswith(part, size):
+            return 0
+        size += len(part)
+        if size == len(key):
+            return end + 1
+    return 0
 
 
 def _longest_common(left: Sequence[str | int], right: Sequence[str | int]) -> list[tuple[int, int]]:
     if len(left) * len(right) > MAX_COMPARISONS:
         return []
     lengths = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
+    ends = [[0] * len(right) for _ in left]
     for i in reversed(range(len(left))):
         for j in reversed(range(len(right))):
-            is_equal = left[i] == right[j]
-            lengths[i][j] = lengths[i + 1][j + 1] + 1 if is_equal else max(lengths[i + 1][j], lengths[i][j + 1])
+            end = ends[i][j] = _match_end(left[i], right, j)
+            matched = lengths[i + 1][end] + 1 if end else 0
+            lengths[i][j] = max(matched, lengths[i + 1][j], lengths[i][j + 1])
     pairs: list[tuple[int, int]] = []
     i = j = 0
     while i < len(left) and j < len(right):
-        if left[i] == right[j]:
-            pairs.append((i, j))
-            i, j = i + 1, j + 1
+        end = ends[i][j]
+        if end and lengths[i][j] == lengths[i + 1][end] + 1:
+            pairs.append((i, end - 1))
+            i, j = i + 1, end
         elif lengths[i + 1][j] >= lengths[i][j + 1]:
             i += 1
         else:

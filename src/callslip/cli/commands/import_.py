@@ -18,7 +18,7 @@ from callslip.cli.options import ID, db_option, json_option, wants_json, with_le
 from callslip.cli.terminal import tables
 from callslip.errors import InvalidInputError
 from callslip.formats import registry
-from callslip.ingest.detection import BOM, detect_format, read_head
+from callslip.ingest.detection import BOM, Head, detect_format, read_head
 from callslip.ingest.importer import Report, import_file, import_lines
 from callslip.ingest.stream_parser import MAX_LINE_BYTES
 from callslip.model.display import pluralize
@@ -69,23 +69,25 @@ def import_(file: str, format_: str | None, session: str | None, chunks: Chunks 
         options = Options(chunks=chunks, requires_validation=dict.fromkeys(tools, True) if tools else None)
         with open(file, "rb") if file != "-" else nullcontext(sys.stdin.buffer) as opened:
             lines, is_plain = read_messages(opened)
-            head, lines = read_head(lines)
+            head = read_head(lines)
             if format_ is None:
-                format_ = _detect(file, head)
-            source = _Source(file if os.path.isfile(file) and file != "-" else "", is_plain, lines)
+                format_ = _detect(file, head, is_plain=is_plain)
+            source = _Source(file if os.path.isfile(file) and file != "-" else "", is_plain, head.lines)
             report = with_ledger(lambda ledger: _import(ledger, source, name, format_, options), create=True)
     except InvalidInputError as error:
         raise click.ClickException(f"{file}: {error}") from error
     if wants_json():
         tables.write_json(report)
     _print_report(report, name)
-    return _print_not_understood(report, head)
+    return _print_not_understood(report, head.messages)
 
 
-def _detect(file: str, head: list[Any]) -> str:
-    """Return the format of the first messages of a file, and print it."""
+def _detect(file: str, head: Head, *, is_plain: bool) -> str:
+    """Return the format of the first messages of a file, and print it. A document without any is one of events."""
+    if head.error is not None:
+        raise head.error
     try:
-        detected = detect_format(head)
+        detected = detect_format(head.messages) if head.messages or is_plain else "events"
     except InvalidInputError as error:
         raise click.UsageError(f"{file}: {error}") from error
     tables.print_status(f"detected format: {detected}")
