@@ -181,3 +181,21 @@ def test_an_imported_call_shows_the_duration_of_its_producer_or_none(db: str, tm
     assert result.exit_code == exit_status.OK, result.stderr
     shown = CliRunner().invoke(main, ["show", "runtime", "--db", db]).stdout
     assert (shown.count("in 7 ms"), shown.count(" ms")) == (1, 1), shown
+
+
+def test_a_copied_log_without_its_large_values_says_so(db: str, tmp_path: Path) -> None:
+    """IMP2: the exit status is 1, and the copy refers to nothing that it does not have."""
+    events = [
+        {"type": "call.started", "aliases": [["t", "1"]], "toolName": "bash"},
+        {"type": "call.completed", "aliases": [["t", "1"]], "output": "line\n" * 50_000},
+    ]
+    run_import(db, write_lines(tmp_path / "large.jsonl", events), "--format", "events")
+    exported = CliRunner().invoke(main, ["export", "large", "--format", "events", "--db", db]).stdout
+    (tmp_path / "copy.json").write_text(exported)
+    copy = str(tmp_path / "copy.db")
+    result = run_import(copy, tmp_path / "copy.json", "--format", "events")
+    assert result.exit_code == exit_status.FAILED and "missing: 1 large value" in result.stderr
+    assert CliRunner().invoke(main, ["verify", "--db", copy]).exit_code == exit_status.OK
+    entries = json.loads(CliRunner().invoke(main, ["show", "copy", "--json", "--full", "--db", copy]).stdout)["entries"]
+    assert entries[0]["cutBytes"] == 250_000 - len(entries[0]["output"])
+    assert run_import(db, tmp_path / "copy.json", "--format", "events", "--session", "same").exit_code == exit_status.OK

@@ -14,6 +14,7 @@ from tests.support.stream_checks import Client
 WEB = Path(callslip.__file__).parent / "web"
 MORE = "\n[... there is more; the last of it is shown at the end ...]\n"
 BLOB = {"hash": "a" * 64, "size": 9, "media": "text/plain"}
+JSON_BLOB = {**BLOB, "media": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +49,11 @@ def run_part(client: Client, part: str, **job: Any) -> Any:
         ({"output": "a\nb", "outputText": "a\nb\nc\ny\nz", "blob": BLOB}, None, "a\nb\nc\ny\nz", "all", ""),
         ({"output": "a\nb", "outputText": "10%\n", "blob": BLOB}, {"tail": "z"}, "z", "end", "10%\n"),
         # The preview of both streams is JSON, but what was printed is their text.
-        ({"output": '{"stdout":"a', "outputText": "a\n", "blob": {**BLOB, "size": 28, "media": "application/json"}}, None,
+        ({"output": '{"stdout":"a', "outputText": "a\n", "blob": {**JSON_BLOB, "size": 28}}, None,
          "a\n", "all", ""),
-        ({"output": '{"stdout":"a', "outputText": "a\n", "blob": {**BLOB, "size": 90, "media": "application/json"}}, None,
+        ({"output": '{"stdout":"a', "outputText": "a\n", "blob": {**JSON_BLOB, "size": 90}}, None,
          "a\n", "beginning", ""),
-        ({"output": '{"stdout":"a', "blob": {**BLOB, "media": "application/json"}}, None, '{"stdout":"a', "beginning", ""),
+        ({"output": '{"stdout":"a', "blob": JSON_BLOB}, None, '{"stdout":"a', "beginning", ""),
     ],
 )  # fmt: skip
 def test_a_call_has_one_output(

@@ -25,7 +25,7 @@ from callslip.ingest.stream_parser import MAX_LINE_BYTES
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.session_log import last_seq
 from callslip.model import codec
-from callslip.model.events import Chunks, Draft, Event
+from callslip.model.events import CallEnd, Chunks, Draft, Event, blob_of
 from callslip.model.names import check_session_name
 
 BATCH_DRAFTS = 256
@@ -37,12 +37,14 @@ LEFT_OPEN = "the imported record ends before this call does"
 class Report(msgspec.Struct, rename="camel"):
     """The result of an import. `seen` counts the drafts that an earlier import wrote, `verdicts` the others.
 
-    `not_understood` counts lines that are stored as they are.
+    `not_understood` counts lines that are stored as they are, `missing_values` large values of an exported log that are
+    not in the file: only their beginnings are imported.
     """
 
     format: str = ""
     lines: int = 0
     not_understood: int = 0
+    missing_values: int = 0
     drafts: int = 0
     events: int = 0
     seen: int = 0
@@ -203,10 +205,22 @@ class _Import:
         session = conversation.session
         if session not in self._first_seqs:
             self._first_seqs[session] = await last_seq(self._log, session)
+        drafts = [await self._without_missing_blob(draft) for draft in drafts]
         events = await self._connection.append(session, drafts)
         self.report.drafts += len(events)
         for event in events:
             self._count(event, self._first_seqs[session])
+
+    async def _without_missing_blob(self, draft: Draft) -> Draft:
+        """Remove a reference to a value that is only in the ledger from which the log was exported."""
+        event, blob = draft.event, blob_of(draft.event)
+        if blob is None or await self._log.store.blob_size(blob.hash) is not None:
+            return draft
+        self.report.missing_values += 1
+        changes: dict[str, Any] = {"blob": None}
+        if isinstance(event, CallEnd) and isinstance(event.output, str):
+            changes["cut_bytes"] = max(0, blob.size - len(event.output.encode()))
+        return structs.replace(draft, event=structs.replace(event, **changes))
 
     def _count(self, event: Event, first_seq: int) -> None:
         if event.seq <= first_seq:

@@ -79,7 +79,8 @@ def import_(file: str, format_: str | None, session: str | None, chunks: Chunks 
     if wants_json():
         tables.write_json(report)
     _print_report(report, name)
-    return _print_not_understood(report, head.messages)
+    status = _print_not_understood(report, head.messages)
+    return exit_status.FAILED if report.missing_values else status
 
 
 def _detect(file: str, head: Head, *, is_plain: bool) -> str:
@@ -194,6 +195,9 @@ def _print_report(report: Report, session: str) -> None:
     ineffective = [f"{count} {names[verdict]}" for verdict, count in report.verdicts.items() if verdict != "applied"]
     if ineffective:
         tables.print_status(f"stored without effect: {', '.join(ineffective)}")
+    if report.missing_values:
+        values = pluralize(report.missing_values, "large value")
+        tables.print_status(f"missing: {values}, of which the file has only the beginning")
     if report.seen:
         tables.print_status(f"already imported: {report.seen:,} of {report.drafts:,}")
 
