@@ -143,8 +143,8 @@ const TAIL_BYTES = 64 * 1024;
 /** @param {any} blob */
 const blobUrl = (blob) => pageUrl(`/v1/blobs/${encodeURIComponent(blob.hash)}`);
 
-/** Identify what is stored outside of an entry. @param {any} entry */
-const storedHash = (entry) => storedBlobs(entry).map(({ hash }) => hash).join(" ");
+/** Identify what is stored outside of an entry, "" for nothing. @param {any} entry */
+const storedHash = ({ blob, contentBlob }) => [contentBlob?.hash, blob?.hash].join(" ").trim();
 
 /** @param {any} entry @returns {number} */
 const storedSize = (entry) => storedBlobs(entry).reduce((sum, { size }) => sum + size, 0);
