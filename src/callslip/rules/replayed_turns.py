@@ -22,8 +22,8 @@ from callslip.model.events import Alias, Event
 
 MAX_COMPARISONS = 250_000
 """Longer lists of prompts that differ are not compared in detail; then no turn enters."""
-MAX_JOINED_PROMPTS = 64
-"""More recorded prompts in a row are not recognized as one replayed prompt."""
+MAX_JOINED_PROMPTS = 8
+"""More recorded prompts in a row are not recognized as one replayed prompt: each comparison costs as much."""
 
 
 class ReplayedTurn(msgspec.Struct):
@@ -184,10 +184,12 @@ def _match_end(key: str | int, right: Sequence[str | int], start: int) -> int:
     """Return where the prompts end that are one prompt together, 0 if those from `start` are not."""
     if start < len(right) and key == right[start]:
         return start + 1
+    if isinstance(key, int):
+        return 0
     size = 0
     for end in range(start, min(len(right), start + MAX_JOINED_PROMPTS)):
         part = right[end]
-        if isinstance(key, int) or isinstance(part, int) or not part or not key.startswith(part, size):
+        if isinstance(part, int) or not part or not key.startswith(part, size):
             return 0
         size += len(part)
         if size == len(key):
