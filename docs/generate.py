@@ -263,8 +263,8 @@ omitted; fields in bold are always present. Times are ms since the epoch, 0 for 
 LARGE = """
 Output that is too large for its event is stored in full outside the log: the entry has a preview, `truncated`, and the
 size and hash in `blob`. `GET /v1/blobs/{hash}` returns the full output. Large content is stored in the same way, with
-its size and hash in `contentBlob`; both are the same blob if the `fields` of the blob name both, or if the output is the
-text of the content.
+its size and hash in `contentBlob`. Both are the same blob if its `fields` name both, or if the output is the text of
+the content.
 """
 CHANGES = """
 A live reader receives a snapshot and then patches, of which there are three kinds. A reader that applies them in order
