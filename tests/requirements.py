@@ -1575,7 +1575,7 @@ REPLAYS = (
             "tests/formats/test_acp_replayed_turns.py::test_a_cancelled_prompt_does_not_keep_new_turns_out",
             "tests/formats/test_acp_replayed_turns.py::test_prompts_of_several_blocks_are_recognized",
             "tests/formats/test_acp_replayed_turns.py::test_plans_stay_in_their_turn",
-            "tests/formats/test_acp_replayed_turns.py::test_notes_about_local_commands_are_no_prompts",
+            "tests/formats/test_acp_replayed_turns.py::test_notes_of_the_agent_are_no_prompts",
             "tests/formats/test_acp_replayed_turns.py::test_a_secret_in_a_prompt_does_not_make_it_new",
             "tests/rules/test_replayed_turns.py::test_turns_that_follow_the_recording_enter",
             "tests/rules/test_replayed_turns.py::test_prompts_that_the_agent_joined_are_recorded",

@@ -282,9 +282,17 @@ def test_plans_stay_in_their_turn() -> None:
     assert harness.texts == ["one", "1", "two", "2"]
 
 
-def test_notes_about_local_commands_are_no_prompts() -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<command-name>/model</command-name>\n<command-args>x</command-args>",
+        "[Request interrupted by user]",
+        "[Request interrupted by user for tool use]",
+    ],
+)
+def test_notes_of_the_agent_are_no_prompts(text: str) -> None:
     """RPL1: they are kept as raw."""
-    note = user_text("<command-name>/model</command-name>\n<command-args>x</command-args>")
+    note = user_text(text)
     harness = record(ONE).feed(*load(user_text("one"), agent_text("1"), note, user_text("two"), agent_text("2")))
     assert harness.texts == ["one", "1", "two", "2"] and note in harness.raws
 

@@ -26,8 +26,11 @@ from callslip.rules.streamed_text import Proof, StreamedText, merge_chunk, repla
 
 Json = dict[str, Any]
 
-# Claude's notes about local commands, some of which it runs itself. They are not what the user wrote as a prompt.
-_COMMAND_NOTE = re.compile(r"\s*<(command-name|command-message|local-command-[a-z]+)>")
+# Claude's notes about interruptions and local commands, which its transcript has as messages of the user. They are not
+# what the user wrote as a prompt.
+_NOTE = re.compile(
+    r"\s*<(command-name|command-message|local-command-[a-z]+)>|\s*\[Request interrupted by user[a-z ]*\]\s*\Z"
+)
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
 
 
@@ -101,7 +104,7 @@ class Replay:
     def _message_chunk(self, fields: Json, message: Message) -> bool:
         sender, block = messages.CHUNKS[fields["sessionUpdate"]], fields.get("content")
         text = messages.block_text(block)
-        is_note = sender == messages.USER and bool(_COMMAND_NOTE.match(text or ""))
+        is_note = sender == messages.USER and bool(_NOTE.match(text or ""))
         if text is None or is_note or messages.chunk_needs_raw(fields):
             self._raw_bodies.append(message.body)
         if is_note or (text is None and sender != messages.USER):
