@@ -157,7 +157,7 @@ async def test_a_reader_whose_time_is_over_can_be_cut() -> None:
         loop = asyncio.get_running_loop()
         loop.call_later(0.01, lambda: results.append(writer.cut()))
         try:
-            await asyncio.sleep(10)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             results.append(writer.cut())
             raise

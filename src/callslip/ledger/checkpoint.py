@@ -299,8 +299,8 @@ async def prune(store: Store, name: str, before: int) -> int:
     while await project(store, name) is None:
         pass
     base = freeze(state)
-    blobs = {entry.id: blob_of_entry(entry) for entry in state.entries.values()}
-    return await store.prune(name, cut, base, {number: blob.hash if blob else "" for number, blob in blobs.items()})
+    kept = {number: blob.hash if (blob := blob_of_entry(entry)) else "" for number, entry in state.entries.items()}
+    return await store.prune(name, cut, base, kept)
 
 
 async def _last_seq_before(store: Store, session: SessionRecord, before: int) -> int:

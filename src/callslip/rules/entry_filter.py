@@ -41,12 +41,12 @@ Holds = Callable[[Entry, int], bool]
 
 
 class Term(NamedTuple):
-    """One term. `text` is what a text term searches for, in lower case, and "" for other terms."""
+    """One term. `text` is what a text term searches for, in lower case; any other term has `holds`."""
 
     field: str
     values: tuple[str, ...]
     negated: bool
-    holds: Holds
+    holds: Holds | None = None
     text: str = ""
 
 
@@ -75,7 +75,7 @@ def _parse_term(word: str) -> Term | None:
     if time is not None:
         return Term("time", (body,), is_negated, _duration_test(time[1], float(time[2]) * _UNIT_MS[time[3].lower()]))
     text = body.replace('"', "")
-    return _text_term(text, is_negated) if text else None
+    return Term("text", (text,), is_negated, text=text.lower()) if text else None
 
 
 def _field_term(field: str, values: tuple[str, ...], is_negated: bool) -> Term:
@@ -116,15 +116,6 @@ def _value_test(field: str, value: str) -> Callable[[str], bool]:
         return len(text) - len(last) >= at and text.endswith(last)
 
     return matches
-
-
-def _text_term(text: str, is_negated: bool) -> Term:
-    lowered = text.lower()
-
-    def holds(entry: Entry, now: int) -> bool:
-        return lowered in entry_text(entry)
-
-    return Term("text", (text,), is_negated, holds, lowered)
 
 
 def _duration_test(sign: str, limit: float) -> Holds:
@@ -265,7 +256,9 @@ class EntryFilter:
 
     def test(self, entry: Entry, now: int) -> int:
         """Return the bits of the terms that hold for an entry."""
-        return sum(bit for bit, term in self._bits if term.holds(entry, now))
+        held = sum(bit for bit, term in self._bits if term.holds is not None and term.holds(entry, now))
+        text = entry_text(entry) if self.text_bits else ""
+        return held + sum(bit for bit, part in self.text_bits if part in text)
 
     def selected(self, facet: str) -> set[str]:
         """Return the values of a facet that the filter selects, in lower case."""
