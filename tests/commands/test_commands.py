@@ -1270,7 +1270,7 @@ async def test_polling_starts_no_write_transaction(commands: CommandQueue) -> No
     written: list[object] = []
     transact = commands.log.store.transact
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commands.log.store, "transact", lambda work: written.append(work) or transact(work))
+        patch.setattr(commands.log.store, "transact", lambda work, touched: written.append(work) or transact(work, touched))
         for _ in range(50):
             await commands.get("c")
             await commands.pending()

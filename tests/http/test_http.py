@@ -576,11 +576,11 @@ async def test_a_retry_completes_a_body_that_was_written_in_part(
     """The disk is full after the first part of a long body; the retry writes the other parts."""
     transact, parts = ledger.log.transact_drafts, list[int]()
 
-    async def transact_or_fail(drafts: Any, *args: Any, **more: Any) -> Any:
+    async def transact_or_fail(session: str, drafts: Any, *args: Any, **more: Any) -> Any:
         parts.append(len(drafts))
         if len(parts) == 2:
             raise DiskFullError("no room")
-        return await transact(drafts, *args, **more)
+        return await transact(session, drafts, *args, **more)
 
     monkeypatch.setattr(ledger.log, "transact_drafts", transact_or_fail)
     body = [{"type": "message.user", "text": f"{number}"} for number in range(1500)]

@@ -201,14 +201,14 @@ async def test_the_cost_of_a_body_does_not_grow(servers: Servers) -> None:
     changes: list[int] = []
     transact = store.transact
 
-    def count(work: Any) -> Any:
+    def count(work: Any, *touched: Any) -> Any:
         def counted(unit: Any) -> Any:
             result = work(unit)
             for _, stored in unit.conversations.values():
                 changes.extend(len(change.state) + len(change.input) for _, change in stored)
             return result
 
-        return transact(counted)
+        return transact(counted, *touched)
 
     store.transact = count
     chunk = {"id": "r", "choices": [{"index": 0, "delta": {"content": "word "}}]}

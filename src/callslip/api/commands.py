@@ -33,6 +33,7 @@ from callslip.model.events import Alias, Draft, Event
 from callslip.model.names import check_id, check_session_name
 from callslip.model.records import CallRecord
 from callslip.rules.lifecycle import APPROVAL_OPTIONS, TERMINAL_STATES, was_stale
+from callslip.store.protocol import Touched
 from callslip.store.unit_of_work import UnitOfWork
 
 DEFAULT_QUEUE = "default"
@@ -232,12 +233,14 @@ class CommandQueue(Commands):
             full_params = None if is_unchanged else codec.encode(params)
             checked = transactions.CommandRequest(request.session, request.queue, drafts, questions, full_params)
             record = transactions.enqueue(unit, checked, context, self._settings)
-            if worker is None or record.state != "queued" or unit.pending_count(record.client) > 1:
+            if worker is None or record.state != "queued" or not unit.has_room(record.client, 2):
                 return record, None
             claimed = transactions.claim(unit, [record.id], worker.worker, worker.lease, self._context)
             return record if claimed is None else claimed.record, claimed
 
-        return await self.log.transact_drafts([*request.drafts, *approval], work, source=SOURCE)
+        return await self.log.transact_drafts(
+            request.session, [*request.drafts, *approval], work, source=SOURCE, queue=request.queue
+        )
 
     # Reading
 
@@ -351,14 +354,18 @@ class CommandQueue(Commands):
         if text or progress is not UNSET:
             await self._append(record, ev.CallProgress(call=record.id, text=text, progress=progress, attempt=fence))
         return await self._store.transact(
-            lambda unit: transactions.renew_lease(unit, record.id, fence, lease_s, self._context)
+            lambda unit: transactions.renew_lease(unit, record.id, fence, lease_s, self._context),
+            Touched((record.session,), calls=(record.id,)),
         )
 
     async def release(self, command: str | CallRecord, fence: int, reason: str = "") -> None:
         """Give a claimed command back: one that was not started, or one that may run twice."""
         record = await self._record(command)
         reason = reason or "released by its worker"
-        await self._store.transact(lambda unit: transactions.release(unit, record.id, fence, reason, self._context))
+        await self._store.transact(
+            lambda unit: transactions.release(unit, record.id, fence, reason, self._context),
+            Touched((record.session,), calls=(record.id,)),
+        )
 
     async def complete(self, command: str | CallRecord, result: Any = None, *, fence: int = 0) -> Command:
         """Complete a command. A repeated result counts once; one with a stale fence is kept as late."""
@@ -393,7 +400,7 @@ class CommandQueue(Commands):
         def work(unit: UnitOfWork, drafts: list[Draft], context: WriteContext) -> tuple[Event, CallRecord]:
             return write_events(unit, record.session, drafts, context)[-1], unit.call(record.id) or record
 
-        done, now = await self.log.transact_drafts([event], work, source=SOURCE, strict=False)
+        done, now = await self.log.transact_drafts(record.session, [event], work, source=SOURCE, strict=False)
         if done.verdict == "applied" and now.end == done.seq:
             return await command_view(self.log, now, done)
         if done.verdict in ("applied", "duplicate"):

@@ -9,6 +9,7 @@ from callslip.ledger.write import WriteOperation
 from callslip.model.names import SOURCE_PYTHON
 from callslip.model.records import CallRecord
 from callslip.rules.lifecycle import TERMINAL_STATES
+from callslip.store.protocol import Touched
 from callslip.store.unit_of_work import UnitOfWork
 
 MAX_LEASE_S = 365 * 24 * 60 * 60
@@ -34,4 +35,4 @@ async def renew_lease(
             raise ConflictError(f"call {current.id} is kept alive by the process that runs it", current)
         return WriteOperation(unit, current.session, context).hold(current, lease_s)
 
-    return await log.store.transact(renew)
+    return await log.store.transact(renew, Touched((record.session,), calls=(record.id,)))

@@ -33,6 +33,7 @@ from callslip.ledger.write import WriteContext, write_events
 from callslip.model import codec
 from callslip.model.events import ApprovalAnswer, Chunks, Draft, Event, Raw, SessionInfo, blob_of, encode_event
 from callslip.model.records import ConversationChange, ConversationName, ConversationRecord, PostRecord
+from callslip.store.protocol import Touched
 from callslip.store.unit_of_work import UnitOfWork
 
 IDLE_S = 600.0
@@ -173,14 +174,14 @@ class Posts:
                 unit.change_conversation(name, ConversationChange(chunks=record.chunks, is_ended=is_new))
 
         try:
-            while not await self._log.store.transact(claim):
+            while not await self._log.store.transact(claim, Touched((name.session,))):
                 await asyncio.sleep(CLAIM_POLL_S)
             yield
         finally:
-            await finish_despite_cancel(self._run(release))
+            await finish_despite_cancel(self._run(release, Touched((name.session,))))
 
-    async def _run(self, work: Callable[[UnitOfWork], None]) -> None:
-        await self._log.store.transact(work)
+    async def _run(self, work: Callable[[UnitOfWork], None], touched: Touched) -> None:
+        await self._log.store.transact(work, touched)
 
     @contextlib.asynccontextmanager
     async def _locked(self, name: ConversationName) -> AsyncGenerator[_OpenConversation]:
@@ -301,7 +302,8 @@ class _BodyWrite:
         self._change = await self._stored.change(body.messages, body.size, is_end=body.is_end)
         await conversations.flush(self._append)
         if self._result is None:
-            self._finished(*await self._log.store.transact(lambda unit: self._finish(unit, [])))
+            touched = Touched((self._name.session,))
+            self._finished(*await self._log.store.transact(lambda unit: self._finish(unit, []), touched))
         return cast(PostResult, self._result)
 
     async def _check(self, conversations: Conversations) -> None:
@@ -331,6 +333,7 @@ class _BodyWrite:
                 return events, self._finish(unit, [(session, events)]) if is_last else None
 
             return await self._log.transact_drafts(
+                session,
                 [*before, *drafts],
                 work,
                 source=self._source,

@@ -57,7 +57,7 @@ async def start_turn_if_idle(
         return write_events(unit, session, drafts, context)
 
     drafts = [TurnStarted(), MessageUser(text=prompt)]
-    return _started(await log.transact_drafts(drafts, write, source=source, owner=log.owner, strict=False))
+    return _started(await log.transact_drafts(session, drafts, write, source=source, owner=log.owner, strict=False))
 
 
 def _started(events: list[Event]) -> TurnStarted:
@@ -84,7 +84,7 @@ async def cancel_turn(
         return is_open
 
     end = TurnEnded(reason="cancelled", detail=f"stopped by {by}" if by else "")
-    return await log.transact_drafts([end], write, source=source, strict=False)
+    return await log.transact_drafts(session, [end], write, source=source, strict=False)
 
 
 async def find_running_turn(log: EventLog, record: SessionRecord) -> str:

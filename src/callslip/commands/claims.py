@@ -30,6 +30,7 @@ from callslip.ledger.write import WriteContext
 from callslip.model import events as ev
 from callslip.model.records import CallRecord
 from callslip.rules.projection import input_mark
+from callslip.store.protocol import Touched
 
 PAGE_ROWS = 16
 CLAIM_POLL_S = 2.0
@@ -137,7 +138,8 @@ class Dispatcher:
 
         task = asyncio.ensure_future(
             self._store.transact(
-                lambda unit: transactions.claim(unit, candidates, request.worker, request.lease, self._context)
+                lambda unit: transactions.claim(unit, candidates, request.worker, request.lease, self._context),
+                Touched(calls=candidates),
             )
         )
         try:
@@ -150,7 +152,10 @@ class Dispatcher:
         """Queue a claimed command again that no worker has started."""
         event = ev.CallRequeued(call=record.id, reason="its worker left before it was handed over")
         with contextlib.suppress(CallslipError):
-            await self._store.transact(lambda unit: liveness.end_if_unchanged(unit, record, event, self._context))
+            await self._store.transact(
+                lambda unit: liveness.end_if_unchanged(unit, record, event, self._context),
+                Touched((record.session,), calls=(record.id,)),
+            )
 
     # Handing over
 

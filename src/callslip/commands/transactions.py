@@ -87,7 +87,7 @@ def _record_of(unit: UnitOfWork, event: Event) -> CallRecord:
 
 def _make_room(unit: UnitOfWork, queue: str, context: WriteContext, settings: Settings) -> None:
     """Raise QueueFullError if a queue is full, or expire its oldest command if the settings say so."""
-    while unit.pending_count(queue) >= settings.queue_limit:
+    while not unit.has_room(queue, settings.queue_limit):
         oldest = unit.oldest_pending(queue) if settings.queue_overflow == "expire_oldest" else None
         if oldest is None:
             raise QueueFullError(queue, settings.queue_limit)

@@ -29,7 +29,7 @@ from callslip.model.records import CallRecord, OwnerRecord, SessionRecord
 from callslip.rules.fold import SessionFold
 from callslip.rules.redaction import make_redactor
 from callslip.settings import Settings
-from callslip.store.protocol import Store, StoredEvent
+from callslip.store.protocol import Store, StoredEvent, Touched
 from callslip.store.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
@@ -110,6 +110,7 @@ class EventLog:
                 self._checked_names.clear()
             self._checked_names.add(check_session_name(session))
         return await self.transact_drafts(
+            session,
             drafts,
             lambda unit, valid, context: write_events(unit, session, valid, context),
             source=source,
@@ -121,6 +122,7 @@ class EventLog:
 
     def transact_drafts(
         self,
+        session: str,
         drafts: Sequence[Event | Draft],
         work: Callable[[UnitOfWork, list[Draft], WriteContext], T],
         *,
@@ -129,19 +131,20 @@ class EventLog:
         strict: bool = True,
         caller: str | None = None,
         check_answer: AnswerCheck | None = None,
+        queue: str = "",
     ) -> Awaitable[T]:
-        """Validate drafts and return the result of `work` over them, decided in one transaction."""
+        """Validate drafts for a session and return the result of `work` over them, decided in one transaction."""
         context = self._contexts.get((source, owner, strict)) or self.write_context(
             source=source, owner=owner, strict=strict
         )
         if caller is not None:
             context = structs.replace(context, caller=caller, check_answer=check_answer)
         if has_many_values(drafts):
-            return self._transact_many_values(drafts, work, context)
+            return self._transact_many_values(session, drafts, work, context, queue)
         valid = self._validate_all(drafts)
         if owner or [draft for draft in valid if may_be_large(draft.event)]:
-            return self._transact_prepared(valid, work, context)
-        return self.store.transact(lambda unit: work(unit, valid, context))
+            return self._transact_prepared(session, valid, work, context, queue)
+        return self.store.transact(lambda unit: work(unit, valid, context), Touched((session,), valid, (), queue))
 
     def _validate_all(self, drafts: Sequence[Event | Draft]) -> list[Draft]:
         validate = self._validator.validate
@@ -156,15 +159,22 @@ class EventLog:
 
     async def _transact_many_values(
         self,
+        session: str,
         drafts: Sequence[Event | Draft],
         work: Callable[[UnitOfWork, list[Draft], WriteContext], T],
         context: WriteContext,
+        queue: str,
     ) -> T:
         valid = await run_off_loop(True, self._validate_all, drafts)
-        return await self._transact_prepared(valid, work, context)
+        return await self._transact_prepared(session, valid, work, context, queue)
 
     async def _transact_prepared(
-        self, valid: list[Draft], work: Callable[[UnitOfWork, list[Draft], WriteContext], T], context: WriteContext
+        self,
+        session: str,
+        valid: list[Draft],
+        work: Callable[[UnitOfWork, list[Draft], WriteContext], T],
+        context: WriteContext,
+        queue: str,
     ) -> T:
         """Store large values as blobs and give the owner a lease before the transaction."""
         blobs: Blobs = {}
@@ -177,18 +187,19 @@ class EventLog:
                     raise
         if context.owner and self._owner_leases.get(context.owner, -math.inf) < time.monotonic():
             await self._renew(context.owner)
+        touched = Touched((session,), valid, (), queue)
         if blobs:
-            return await self._transact_with_blobs(lambda unit: work(unit, valid, context), blobs)
-        return await self.store.transact(lambda unit: work(unit, valid, context))
+            return await self._transact_with_blobs(lambda unit: work(unit, valid, context), blobs, touched)
+        return await self.store.transact(lambda unit: work(unit, valid, context), touched)
 
-    async def _transact_with_blobs(self, write: Callable[[UnitOfWork], T], blobs: Blobs) -> T:
+    async def _transact_with_blobs(self, write: Callable[[UnitOfWork], T], blobs: Blobs, touched: Touched) -> T:
         """Write events that refer to blobs; store again what a sweep removed before any event referred to it."""
 
         def write_if_stored(unit: UnitOfWork) -> T | None:
             return write(unit) if all(unit.has_blob(blob) for blob in blobs) else None
 
         while True:
-            result = await self.store.transact(write_if_stored)
+            result = await self.store.transact(write_if_stored, touched)
             if result is not None:
                 return result
             for data, media_type in blobs.values():
@@ -206,7 +217,9 @@ class EventLog:
     async def close_owner(self, owner: str, reason: str) -> int:
         """End the calls and turns of a closed connection, and return how many."""
         context = self.write_context(source="callslip")
-        count = await self.store.transact(lambda unit: liveness.close_owner(unit, owner, reason, context))
+        count = await self.store.transact(
+            lambda unit: liveness.close_owner(unit, owner, reason, context), Touched(owner=owner)
+        )
         if self._owner_leases.pop(owner, None) is not None:
             await self.store.drop_owner(owner)
         return count

@@ -10,7 +10,7 @@ from callslip.errors import CallslipError
 from callslip.ledger.aio import cancel_all
 from callslip.ledger.write import WriteContext, release_held_text
 from callslip.model.records import SessionRecord
-from callslip.store.protocol import Store
+from callslip.store.protocol import Store, Touched
 
 
 class ReleaseTimer:
@@ -59,7 +59,9 @@ class ReleaseTimer:
             for session in ready:
                 del self._dues[session]
             releases = [
-                self._store.transact(partial(release_held_text, session=session, until=due, context=self._context))
+                self._store.transact(
+                    partial(release_held_text, session=session, until=due, context=self._context), Touched((session,))
+                )
                 for session, due in ready.items()
             ]
             for release in releases:

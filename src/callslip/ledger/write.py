@@ -355,9 +355,9 @@ class WriteOperation:
             return structs.replace(event, call=record.id, aliases=new)
         if event.call and not ids.CALL.match(event.call):
             raise InvalidInputError("call", f"{event.call!r} is not an execution id. Pass foreign ids as aliases.")
-        call = event.call or ids.call_id()
-        while self.unit.call(call) is not None:
-            call = ids.call_id()
+        call = event.call
+        if not call or self.unit.call(call) is not None:
+            call = self.unit.new_call_id()
         reused = any(self.unit.has_alias(session, alias.id) for alias in event.aliases)
         return structs.replace(event, call=call, reused=reused)
 
@@ -442,12 +442,10 @@ class WriteOperation:
 
     def _new_approval_id(self, preferred: str) -> str:
         """Return the preferred id if it is free; in a copy of a session, an id that its answers can derive."""
-        approval = preferred or ids.approval_id()
-        if self.unit.approval(approval) is not None:
-            approval = self._copied_approval_id(approval)
-        while self.unit.approval(approval) is not None:
-            approval = ids.approval_id()
-        return approval
+        for approval in (preferred, self._copied_approval_id(preferred)) if preferred else ():
+            if self.unit.approval(approval) is None:
+                return approval
+        return self.unit.new_approval_id()
 
     def _copied_approval_id(self, approval: str) -> str:
         """Return the id that an approval of another session has in this copy."""

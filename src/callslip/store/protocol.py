@@ -15,7 +15,7 @@ import msgspec
 
 from callslip.errors import InvalidInputError
 from callslip.model import codec
-from callslip.model.events import Event
+from callslip.model.events import Draft, Event
 from callslip.model.records import (
     AliasRecord,
     ApprovalRecord,
@@ -41,10 +41,35 @@ class StoredEvent(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
+class Touched(msgspec.Struct, frozen=True, gc=False):
+    """What a transaction is expected to read and write, so that an engine can read it with one query.
+
+    Records that are not named are read when the work asks for them. `drafts` name calls, foreign ids and keys of the
+    first session. A transaction with an `owner` concerns all that this owner has open: it waits for earlier writes.
+    """
+
+    sessions: tuple[str, ...] = ()
+    drafts: Sequence[Draft] = ()
+    calls: Sequence[str] = ()
+    queue: str = ""
+    owner: str = ""
+
+
+NOTHING_KNOWN = Touched()
+
+
 class Reads(Protocol):
     """Records as of the current transaction."""
 
     def now(self) -> int: ...
+    def is_taken(self, identity: str) -> bool:
+        """Return whether a call or an approval has a generated id. An engine may find that out when it writes."""
+        ...
+
+    def has_room(self, client: str, added: int, limit: int) -> bool:
+        """Return whether fewer than `limit` commands are pending, counting those that the transaction adds."""
+        ...
+
     def session(self, name: str) -> SessionRecord | None: ...
     def call(self, call: str) -> CallRecord | None: ...
     def approval(self, approval: str) -> ApprovalRecord | None: ...
@@ -58,7 +83,6 @@ class Reads(Protocol):
     def has_blob(self, identity: str) -> bool: ...
     def open_calls(self, session: str) -> list[CallRecord]: ...
     def owned_calls(self, owner: str) -> list[CallRecord]: ...
-    def pending_count(self, client: str) -> int: ...
     def oldest_pending(self, client: str, limit: int) -> list[CallRecord]: ...
     def sealed(self, call: str) -> bytes | None: ...
     def owned_turns(self, owner: str) -> list[SessionRecord]: ...
@@ -119,7 +143,7 @@ class Store(Protocol):
     was_unused: bool
     """Whether no other process had the store open for writing when this one opened it."""
 
-    def transact(self, work: Callable[[Any], T]) -> Awaitable[T]: ...
+    def transact(self, work: Callable[[Any], T], touched: Touched = ...) -> Awaitable[T]: ...
     def on_commit(self, listener: Callable[[list[StoredEvent]], None]) -> None: ...
     def on_commands(self, listener: Callable[[list[CallRecord]], None]) -> Callable[[], None]: ...
     def on_sessions(self, listener: Callable[[list[SessionRecord], int], None]) -> None: ...

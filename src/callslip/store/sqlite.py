@@ -33,7 +33,7 @@ from callslip.model.records import (
 from callslip.settings import Settings
 from callslip.store import sqlite_open
 from callslip.store.ledger_files import LedgerFiles, create_database
-from callslip.store.protocol import Checkpoint, Progress, RowCounts, StoredEvent, read_cursor
+from callslip.store.protocol import NOTHING_KNOWN, Checkpoint, Progress, RowCounts, StoredEvent, Touched, read_cursor
 from callslip.store.sql import Connection
 from callslip.store.sqlite_maintenance import delete_session, prune_session, save_progress
 from callslip.store.sqlite_open import translate_errors
@@ -111,8 +111,11 @@ class SqliteStore:
 
     # Writing
 
-    def transact(self, work: Callable[[UnitOfWork], T]) -> Awaitable[T]:
-        """Run a function in a transaction and return its result once it is durable."""
+    def transact(self, work: Callable[[UnitOfWork], T], touched: Touched = NOTHING_KNOWN) -> Awaitable[T]:
+        """Run a function in a transaction and return its result once it is durable.
+
+        `touched` is not used: a read of a record takes a few microseconds.
+        """
         return self._require_writer().submit(work)
 
     async def _alone(self, work: Callable[[Connection], T], *, durable: bool = True, erases: bool = False) -> T:

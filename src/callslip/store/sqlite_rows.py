@@ -196,12 +196,15 @@ class Rows:
     def owned_calls(self, owner: str) -> list[CallRecord]:
         return [call_row(row) for row in self._all("owned_calls", owner)]
 
-    def pending_count(self, client: str) -> int:
-        """Return how many commands of a client are pending, counted once and then updated by `update_cache`."""
+    def is_taken(self, identity: str) -> bool:
+        return (self.call if identity.startswith("exec_") else self.approval)(identity) is not None
+
+    def has_room(self, client: str, added: int, limit: int) -> bool:
+        """Return whether a client has fewer pending commands: counted once, and then updated by `update_cache`."""
         count = self._waiting.get(client)
         if count is None:
             count = self._waiting[client] = first_value(self._all("pending_count", client), 0)
-        return count
+        return count + added < limit
 
     def oldest_pending(self, client: str, limit: int) -> list[CallRecord]:
         return [call_row(row) for row in self._all("oldest_pending", client, limit)]

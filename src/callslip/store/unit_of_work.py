@@ -27,11 +27,40 @@ from callslip.rules.lifecycle import OPEN_STATES, PENDING_STATES
 from callslip.store.protocol import Reads, StoredEvent
 
 
+class GeneratedIds:
+    """The ids that the work of one caller has generated. If the work runs again, it gets the same ones."""
+
+    __slots__ = ("_at", "_ids")
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+        self._at = 0
+
+    def rewind(self) -> None:
+        """Begin with the first id again."""
+        self._at = 0
+
+    def clear(self) -> None:
+        """Forget all ids, because a record has one of them."""
+        self._ids.clear()
+        self._at = 0
+
+    def next(self, generate: Callable[[], str]) -> str:
+        """Return the next id."""
+        if self._at == len(self._ids):
+            self._ids.append(generate())
+        self._at += 1
+        return self._ids[self._at - 1]
+
+
 class UnitOfWork:
-    """Reads return the stored records, or those put before."""
+    """Reads return the stored records, or those put before.
+
+    `generated` are the ids of the work that runs. An engine that runs a work again sets it before each run.
+    """
 
     __slots__ = (
-        *("_stored", "now"),
+        *("_stored", "generated", "now"),
         *("aliases", "approvals", "calls", "conversations", "events", "keys", "owners", "pending_changes", "posts"),
         *("seals", "sessions"),
     )
@@ -39,6 +68,7 @@ class UnitOfWork:
     def __init__(self, stored: Reads) -> None:
         self._stored = stored
         self.now = stored.now()
+        self.generated = GeneratedIds()
         self.sessions: dict[str, SessionRecord] = {}
         self.calls: dict[str, CallRecord] = {}
         self.approvals: dict[str, ApprovalRecord] = {}
@@ -78,9 +108,21 @@ class UnitOfWork:
                 self.pending_changes[row.client] = self.pending_changes.get(row.client, 0) + more
         self.calls[row.id] = row
 
-    def pending_count(self, client: str) -> int:
-        """Return how many commands of a client await approval or are queued."""
-        return self._stored.pending_count(client) + self.pending_changes.get(client, 0)
+    def new_call_id(self) -> str:
+        """Return an id that no call has."""
+        while (call := self.generated.next(ids.call_id)) in self.calls or self._stored.is_taken(call):
+            pass
+        return call
+
+    def new_approval_id(self) -> str:
+        """Return an id that no approval has."""
+        while (approval := self.generated.next(ids.approval_id)) in self.approvals or self._stored.is_taken(approval):
+            pass
+        return approval
+
+    def has_room(self, client: str, limit: int) -> bool:
+        """Return whether fewer commands of a client than `limit` await approval or are queued."""
+        return self._stored.has_room(client, self.pending_changes.get(client, 0), limit)
 
     def oldest_pending(self, client: str) -> CallRecord | None:
         """Return the oldest pending command of a client."""
