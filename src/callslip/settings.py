@@ -16,6 +16,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     busy_timeout: float = 30.0
     notice_interval: float = 0.025
 
+    # PostgreSQL: how many connections a process uses, how long one statement may take, and how long a read or a write
+    # waits for a server that cannot be reached.
+    read_connections: int = 4
+    write_connections: int = 2
+    statement_timeout: float = 10.0
+    database_timeout: float = 30.0
+
     max_event: int = 16 * 2**20
     max_blob: int = 2**30
     inline_limit: int = 64 * 2**10

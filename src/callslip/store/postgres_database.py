@@ -1,0 +1,325 @@
+"""Connections to a PostgreSQL server: open, check and migrate the schema, read with a deadline, and know its clock.
+
+Every wait for the server has a timeout. A read whose connection is lost is repeated on another one, because the server
+may have been restarted; a write is resolved by the writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from copy import copy
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar, cast
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+
+from callslip.errors import (
+    DiskFullError,
+    InvalidDatabaseError,
+    ReadOnlyStoreError,
+    StoreError,
+    UnsupportedVersionError,
+)
+from callslip.settings import Settings
+from callslip.store.sql import migrations
+
+T = TypeVar("T")
+OLDEST_READER = 1
+CONNECT_TIMEOUT_S = 5.0
+MAX_CLOCK_AGE_S = 1.0
+"""How old the last reading of the server's clock may be when a caller needs the time exactly."""
+RETRY_DELAYS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+MIGRATION_LOCK = 0x43536C70
+LOST_STATES = ("08", "57P", "53300")
+"""The start of the SQL states of a server that stops, starts or has no free connection. The connection is gone."""
+
+
+class Connection(Protocol):
+    """The methods of a connection that the store uses. The annotations of asyncpg leave values unknown."""
+
+    async def fetch(self, query: str, *values: Any, timeout: float | None = ...) -> list[Sequence[Any]]: ...
+    async def execute(self, query: str, *values: Any, timeout: float | None = ...) -> str: ...
+    async def executemany(self, command: str, args: Any, *, timeout: float | None = ...) -> None: ...
+    async def add_listener(self, channel: str, callback: Callable[..., None]) -> None: ...
+    async def close(self, *, timeout: float | None = ...) -> None: ...
+    def add_termination_listener(self, callback: Callable[..., None]) -> None: ...
+    def terminate(self) -> None: ...
+    def is_closed(self) -> bool: ...
+    def get_server_pid(self) -> int: ...
+
+
+class LostConnectionError(StoreError):
+    """The connection to the server was lost, or the server did not answer in time."""
+
+
+def display_url(url: str) -> str:
+    """Return the URL of a database without its password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}"))
+
+
+def is_lost(error: BaseException) -> bool:
+    """Return whether an error means that the connection is gone, and so what it did last may be unknown."""
+    if isinstance(error, asyncpg.PostgresError):
+        return str(getattr(error, "sqlstate", "")).startswith(LOST_STATES)
+    return isinstance(error, OSError | TimeoutError | asyncpg.InterfaceError | asyncpg.InternalClientError)
+
+
+@contextlib.contextmanager
+def translate_errors(name: str) -> Generator[None]:
+    """Translate errors of PostgreSQL and of the network to those of Callslip."""
+    try:
+        yield
+    except asyncpg.DataError:
+        raise
+    except asyncpg.DiskFullError as error:
+        raise DiskFullError(f"{name}: disk full; nothing was written") from error
+    except (asyncpg.ReadOnlySQLTransactionError, asyncpg.InsufficientPrivilegeError) as error:
+        raise ReadOnlyStoreError(f"{name} cannot be written ({error})") from error
+    except asyncpg.TooManyConnectionsError as error:
+        raise LostConnectionError(f"{name}: the server has no free connection ({error})") from error
+    except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.UndefinedFunctionError) as error:
+        raise InvalidDatabaseError(f"{name} is not a ledger, or an incomplete one: {error}") from error
+    except TimeoutError as error:
+        raise LostConnectionError(f"{name}: the server did not answer in time") from error
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
+        kind = LostConnectionError if is_lost(error) else StoreError
+        raise kind(f"{name}: {error}") from error
+
+
+class Database:
+    """A PostgreSQL database with the schema of Callslip. `clock_shift_ms` is added to its clock, for tests."""
+
+    def __init__(self, url: str, settings: Settings) -> None:
+        self.url = url
+        self.name = display_url(url)
+        self.settings = settings
+        self.read_only = False
+        self.has_pooler = False
+        """Whether a pooler gives each transaction another connection of the server."""
+        self.clock_shift_ms = 0
+        self._clock_offset_ms = time.time() * 1000 - time.monotonic() * 1000
+        self._clock_read_at = float("-inf")
+        self._pool: Any = None
+        self._only: Connection | None = None
+        self._closed = False
+
+    @classmethod
+    async def open(cls, url: str, settings: Settings, *, migrate: bool = True) -> Self:
+        """Connect, and create or migrate the schema if needed."""
+        database = cls(url, settings)
+        with translate_errors(database.name):
+            connection = await database.connect()
+            try:
+                rows = await connection.fetch("SELECT pg_backend_pid()")
+                database.has_pooler = rows[0][0] != connection.get_server_pid()
+                database.read_only = await _is_read_only(connection)
+                await prepare(connection, database.name, migrate=migrate and not database.read_only)
+                if not database.read_only:
+                    database.read_only = not await _can_write(connection)
+                await database._read_clock(connection)
+            finally:
+                await _close(connection)
+            database._pool = asyncpg.create_pool(
+                **database._connect_options(),
+                min_size=0,
+                max_size=settings.read_connections,
+                reset=_keep_state,
+            )
+            await database._pool
+        return database
+
+    def _connect_options(self) -> dict[str, Any]:
+        return {
+            "dsn": self.url,
+            "timeout": CONNECT_TIMEOUT_S,
+            "command_timeout": self.settings.statement_timeout,
+            "statement_cache_size": 0 if self.has_pooler else 100,
+            "max_cacheable_statement_size": 2**17,
+            "max_cached_statement_lifetime": 0,
+        }
+
+    async def connect(self) -> Connection:
+        """Open a connection that the caller closes."""
+        with translate_errors(self.name):
+            return cast(Any, await asyncpg.connect(**self._connect_options()))
+
+    # Reading
+
+    async def fetch(self, sql: str, *values: Any) -> list[Sequence[Any]]:
+        """Return the rows of a query. After a lost connection it is repeated, until the time for reads is over."""
+        if self._only is not None:
+            with translate_errors(self.name):
+                return await self._only.fetch(sql, *values)
+        return await self.retry(lambda: self._fetch_pooled(sql, values))
+
+    async def _fetch_pooled(self, sql: str, values: tuple[Any, ...]) -> list[Sequence[Any]]:
+        if self._closed:
+            raise StoreError("the ledger is closed")
+        connection: Any = None
+        with translate_errors(self.name):
+            try:
+                connection = await self._pool.acquire(timeout=self.settings.statement_timeout)
+            except TimeoutError as error:
+                raise StoreError(
+                    f"{self.name}: all {self.settings.read_connections} read connections are in use"
+                ) from (error)
+            try:
+                return await connection.fetch(sql, *values)
+            except BaseException as error:
+                if is_lost(error) or isinstance(error, asyncio.CancelledError):
+                    connection.terminate()  # Its state is not known.
+                raise
+            finally:
+                await self._pool.release(connection)
+
+    async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Repeat an attempt that can be repeated, while the server cannot be reached and there is time."""
+        until = time.monotonic() + self.settings.database_timeout
+        number = 0
+        while True:
+            try:
+                return await attempt()
+            except LostConnectionError:
+                delay_s = RETRY_DELAYS_S[min(number, len(RETRY_DELAYS_S) - 1)]
+                if self._closed or time.monotonic() + delay_s >= until:
+                    raise
+                number += 1
+                await asyncio.sleep(delay_s)
+
+    @contextlib.asynccontextmanager
+    async def snapshot(self) -> AsyncGenerator[Database]:
+        """Return a view that reads the current state, which later writes do not change."""
+        view = copy(self)
+        view._only = connection = await self.connect()
+        try:
+            with translate_errors(self.name):
+                await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                await connection.fetch("SELECT 1")  # The first read starts the snapshot.
+            yield view
+        finally:
+            await _close(connection)
+
+    # The clock of the server, which all leases and deadlines use
+
+    def time_ms(self) -> int:
+        """Return the time of the server as this process knows it, without asking."""
+        return int(time.monotonic() * 1000 + self._clock_offset_ms) + self.clock_shift_ms
+
+    async def clock(self) -> int:
+        """Return the time of the server in ms, read not more than a second ago."""
+        if time.monotonic() - self._clock_read_at > MAX_CLOCK_AGE_S:
+            sent_at = time.monotonic()
+            rows = await self.fetch("SELECT callslip_clock()")
+            self.note_clock(rows[0][0], sent_at)
+        return self.time_ms()
+
+    async def _read_clock(self, connection: Connection) -> None:
+        sent_at = time.monotonic()
+        rows = await connection.fetch("SELECT callslip_clock()")
+        self.note_clock(rows[0][0], sent_at)
+
+    def note_clock(self, clock_ms: int, sent_at: float) -> None:
+        """Take over the time of the server from an answer to a request that was sent at a monotonic time."""
+        now = time.monotonic()
+        self._clock_offset_ms = clock_ms - (sent_at + now) / 2 * 1000
+        self._clock_read_at = now
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._closed = True
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    await pool.close()
+            except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                pool.terminate()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def _keep_state(connection: Any) -> None:
+    """Do nothing when a connection returns to the pool: reads leave no state, and a reset takes a round trip."""
+
+
+async def _close(connection: Connection) -> None:
+    try:
+        await connection.close(timeout=1.0)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        connection.terminate()
+
+
+async def _is_read_only(connection: Connection) -> bool:
+    rows = await connection.fetch("SELECT pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on'")
+    return rows[0][0]
+
+
+async def _can_write(connection: Connection) -> bool:
+    return (await connection.fetch("SELECT has_table_privilege('events', 'INSERT')"))[0][0]
+
+
+# The schema
+
+
+async def schema_version(connection: Connection) -> int:
+    """Return the version of the schema, 0 if there is none."""
+    if (await connection.fetch("SELECT to_regclass('meta') IS NULL"))[0][0]:
+        return 0
+    rows = await connection.fetch("SELECT value FROM meta WHERE name = 'schema'")
+    return int(rows[0][0]) if rows else 0
+
+
+async def prepare(connection: Connection, name: str, *, migrate: bool) -> None:
+    """Check that this version can use the database, and create or migrate its schema. Concurrent calls are safe."""
+    newest = migrations("postgres")[-1][0]
+    version = await schema_version(connection)
+    if version > newest:
+        oldest = await _oldest_reader(connection, version)
+        if oldest > newest:
+            raise UnsupportedVersionError(
+                f"{name}: schema {version} needs a Callslip that supports schema {oldest}, "
+                f"this one supports {newest}. Upgrade Callslip."
+            )
+        return
+    if version == newest:
+        return
+    if not migrate:
+        if not version:
+            raise InvalidDatabaseError(f"{name} is not a ledger")
+        return
+    await connection.execute("BEGIN")
+    try:
+        await connection.fetch("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+        version = await schema_version(connection)
+        if not version and not (await connection.fetch("SELECT to_regclass('sessions') IS NULL"))[0][0]:
+            raise InvalidDatabaseError(f"{name} has tables of another program. Use another database or schema.")
+        for number, sql in migrations("postgres"):
+            if number > version:
+                await connection.execute(sql)
+        put = "INSERT INTO meta VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+        await connection.execute(put, "schema", str(max(version, newest)))
+        await connection.execute(put, "oldest_reader", str(OLDEST_READER))
+        await connection.execute("COMMIT")
+    except BaseException:
+        if not connection.is_closed():
+            with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                await connection.execute("ROLLBACK")
+        raise
+
+
+async def _oldest_reader(connection: Connection, version: int) -> int:
+    rows = await connection.fetch("SELECT value FROM meta WHERE name = 'oldest_reader'")
+    return int(rows[0][0]) if rows else version
