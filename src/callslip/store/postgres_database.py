@@ -12,10 +12,10 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from copy import copy
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, cast
+from typing import Any, Protocol, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-import asyncpg
+import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from callslip.errors import (
     DiskFullError,
@@ -28,6 +28,7 @@ from callslip.settings import Settings
 from callslip.store.sql import migrations
 
 T = TypeVar("T")
+_driver: Any = asyncpg
 OLDEST_READER = 1
 CONNECT_TIMEOUT_S = 5.0
 MAX_CLOCK_AGE_S = 1.0
@@ -68,7 +69,9 @@ def is_lost(error: BaseException) -> bool:
     """Return whether an error means that the connection is gone, and so what it did last may be unknown."""
     if isinstance(error, asyncpg.PostgresError):
         return str(getattr(error, "sqlstate", "")).startswith(LOST_STATES)
-    return isinstance(error, OSError | TimeoutError | asyncpg.InterfaceError | asyncpg.InternalClientError)
+    if isinstance(error, asyncpg.InterfaceError):  # Others are faults of the caller.
+        return "closed" in str(error) or "terminated" in str(error)
+    return isinstance(error, OSError | asyncpg.InternalClientError)  # TimeoutError is an OSError.
 
 
 @contextlib.contextmanager
@@ -126,7 +129,7 @@ class Database:
                 await database._read_clock(connection)
             finally:
                 await _close(connection)
-            database._pool = asyncpg.create_pool(
+            database._pool = _driver.create_pool(
                 **database._connect_options(),
                 min_size=0,
                 max_size=settings.read_connections,
@@ -148,7 +151,7 @@ class Database:
     async def connect(self) -> Connection:
         """Open a connection that the caller closes."""
         with translate_errors(self.name):
-            return cast(Any, await asyncpg.connect(**self._connect_options()))
+            return await _driver.connect(**self._connect_options())
 
     # Reading
 
@@ -167,9 +170,10 @@ class Database:
             try:
                 connection = await self._pool.acquire(timeout=self.settings.statement_timeout)
             except TimeoutError as error:
-                raise StoreError(
-                    f"{self.name}: all {self.settings.read_connections} read connections are in use"
-                ) from (error)
+                if self._pool.get_size() < self._pool.get_max_size():
+                    raise
+                message = f"{self.name}: all {self.settings.read_connections} connections for reads are in use"
+                raise StoreError(message) from error
             try:
                 return await connection.fetch(sql, *values)
             except BaseException as error:

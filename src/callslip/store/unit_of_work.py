@@ -1,12 +1,13 @@
 """A unit of work: the records that the writes of one transaction change, in memory until they are flushed.
 
 Several writes share a transaction and its unit (group commit). If one of them fails, the unit is discarded and each
-write runs again with a unit of its own.
+write runs again with a unit of its own, or with a nested unit, which is merged if the write succeeds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -60,7 +61,7 @@ class UnitOfWork:
     """
 
     __slots__ = (
-        *("_stored", "generated", "now"),
+        *("_stored", "change_count", "generated", "now"),
         *("aliases", "approvals", "calls", "conversations", "events", "keys", "owners", "pending_changes", "posts"),
         *("seals", "sessions"),
     )
@@ -68,6 +69,7 @@ class UnitOfWork:
     def __init__(self, stored: Reads) -> None:
         self._stored = stored
         self.now = stored.now()
+        self.change_count = 0
         self.generated = GeneratedIds()
         self.sessions: dict[str, SessionRecord] = {}
         self.calls: dict[str, CallRecord] = {}
@@ -107,6 +109,7 @@ class UnitOfWork:
             if more:
                 self.pending_changes[row.client] = self.pending_changes.get(row.client, 0) + more
         self.calls[row.id] = row
+        self.change_count += 1
 
     def new_call_id(self) -> str:
         """Return an id that no call has."""
@@ -126,13 +129,18 @@ class UnitOfWork:
 
     def oldest_pending(self, client: str) -> CallRecord | None:
         """Return the oldest pending command of a client."""
-        stored = self._stored.oldest_pending(client, len(self.calls) + 1)
+        return next(iter(self.pending(client, 1)), None)
+
+    def pending(self, client: str, limit: int) -> list[CallRecord]:
+        """Return the oldest pending commands of a client, in order."""
+        stored = self._stored.oldest_pending(client, len(self.calls) + limit)
         rows = self._merged(stored, lambda row: row.client == client and row.state in PENDING_STATES)
-        return min(rows, key=lambda row: row.created_at, default=None)
+        return sorted(rows, key=lambda row: row.created_at)[:limit]
 
     def seal(self, row: CallRecord, data: bytes) -> None:
         """Store the unredacted arguments of a command until it ends."""
         self.seals[row.id] = (row.session, data)
+        self.change_count += 1
 
     def sealed(self, call: str) -> bytes | None:
         """Return the unredacted arguments of a command, if they are stored."""
@@ -148,6 +156,7 @@ class UnitOfWork:
 
     def put_approval(self, row: ApprovalRecord) -> None:
         self.approvals[row.id] = row
+        self.change_count += 1
 
     def alias(self, session: str, ns: str, identity: str) -> str | None:
         """Return the newest call with a foreign id, or "" for an id that is not of a call."""
@@ -160,6 +169,7 @@ class UnitOfWork:
 
     def put_alias(self, session: str, ns: str, identity: str, call: str) -> None:
         self.aliases[session, identity, ns] = call
+        self.change_count += 1
         if call:
             self.aliases[session, identity, ""] = call  # For has_alias; not stored.
 
@@ -168,6 +178,7 @@ class UnitOfWork:
 
     def put_key(self, row: KeyRecord) -> None:
         self.keys[row.session, row.key] = row
+        self.change_count += 1
 
     def conversation(self, name: ConversationName) -> ConversationRecord | None:
         """Return a posted conversation without its state; None if it is not stored."""
@@ -182,6 +193,7 @@ class UnitOfWork:
         )
         changes = self.conversations[name][1] if name in self.conversations else []
         self.conversations[name] = (None if change.is_ended else after, [*changes, (version, change)])
+        self.change_count += 1
         return 0 if change.is_ended else version
 
     def post(self, session: str, key: str) -> PostRecord | None:
@@ -191,9 +203,11 @@ class UnitOfWork:
     def put_post(self, row: PostRecord) -> None:
         """Write the key of a posted body, with its answer."""
         self.posts[row.session, row.key] = row
+        self.change_count += 1
 
     def put_owner(self, row: OwnerRecord) -> None:
         self.owners[row.id] = row
+        self.change_count += 1
 
     def event(self, session: str, seq: int) -> Event | None:
         """Return an event."""
@@ -211,6 +225,7 @@ class UnitOfWork:
     def add_event(self, session: str, event: Event) -> None:
         """Append an event."""
         self.events.append(StoredEvent(session, event, encode_event(event)))
+        self.change_count += 1
 
     def has_blob(self, identity: str) -> bool:
         """Return whether a blob is stored completely."""
@@ -236,3 +251,53 @@ class UnitOfWork:
             (row for row in rows.values() if row.state in OPEN_STATES and matches(row)),
             key=lambda row: (row.session, row.entry),
         )
+
+    def nested(self) -> UnitOfWork:
+        """Return a unit that reads what this one has, and whose changes `merge` adds to this one."""
+        return UnitOfWork(cast(Reads, _UnitReads(self, self._stored)))
+
+    def merge(self, nested: UnitOfWork) -> None:
+        """Add the changes of a nested unit."""
+        self.sessions.update(nested.sessions)
+        self.calls.update(nested.calls)
+        self.approvals.update(nested.approvals)
+        self.aliases.update(nested.aliases)
+        self.keys.update(nested.keys)
+        self.posts.update(nested.posts)
+        self.owners.update(nested.owners)
+        self.seals.update(nested.seals)
+        self.events.extend(nested.events)
+        for name, (record, changes) in nested.conversations.items():
+            earlier = self.conversations[name][1] if name in self.conversations else []
+            self.conversations[name] = (record, [*earlier, *changes])
+        for client, change in nested.pending_changes.items():
+            self.pending_changes[client] = self.pending_changes.get(client, 0) + change
+        self.change_count += nested.change_count
+
+
+class _UnitReads:
+    """The records of a unit of work, as a nested unit reads them."""
+
+    __slots__ = ("_stored", "_unit")
+
+    def __init__(self, unit: UnitOfWork, stored: Reads) -> None:
+        self._unit = unit
+        self._stored = stored
+
+    def now(self) -> int:
+        return self._unit.now
+
+    def is_taken(self, identity: str) -> bool:
+        return identity in self._unit.calls or identity in self._unit.approvals or self._stored.is_taken(identity)
+
+    def has_room(self, client: str, added: int, limit: int) -> bool:
+        return self._stored.has_room(client, self._unit.pending_changes.get(client, 0) + added, limit)
+
+    def oldest_pending(self, client: str, limit: int) -> list[CallRecord]:
+        return self._unit.pending(client, limit)
+
+    def user_messages(self, session: str) -> list[Event]:
+        return list(self._unit.user_messages(session))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._unit, name)

@@ -429,11 +429,11 @@ BEGIN
       RAISE EXCEPTION 'a conversation was started by another process' USING ERRCODE = 'CS001';
     END IF;
     UPDATE conversations AS c SET version = u.version, claimed_by = u.claimed_by, claimed_until = u.claimed_until,
-      updated_at = now_ms, state = coalesce(u.state, c.state),
+      updated_at = now_ms, chunks = u.chunks, state = coalesce(u.state, c.state),
       state_version = CASE WHEN u.state IS NULL THEN c.state_version ELSE u.state_version END
-    FROM unnest(v_session, v_format, v_caller, v_expected, v_ended, v_version, v_claimed_by, v_claimed_until, v_state,
-        v_state_version)
-      AS u(session, format, caller, expected, ended, version, claimed_by, claimed_until, state, state_version)
+    FROM unnest(v_session, v_format, v_caller, v_expected, v_ended, v_chunks, v_version, v_claimed_by, v_claimed_until,
+        v_state, v_state_version)
+      AS u(session, format, caller, expected, ended, chunks, version, claimed_by, claimed_until, state, state_version)
     WHERE (c.session, c.format, c.caller) = (u.session, u.format, u.caller) AND NOT u.ended AND u.expected > 0
       AND c.version = u.expected;
     GET DIAGNOSTICS written = ROW_COUNT;

@@ -1,0 +1,485 @@
+"""The records that a process remembers of the sessions it writes, and how it reads the ones it lacks.
+
+Every write to a session increases its `rev`. What was read together with a rev is valid while the session has it, and
+the statement that writes compares it. So most transactions need no read at all: one statement decides and writes.
+
+A decision is a plain function that asks for records. If one is not known, `MissingRecord` interrupts the decision; all
+missing records of a group are read with one query, and the decisions run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from callslip.model.events import Event, decode_event
+from callslip.model.records import (
+    ApprovalRecord,
+    CallRecord,
+    ConversationName,
+    ConversationRecord,
+    KeyRecord,
+    PostRecord,
+    SessionRecord,
+)
+from callslip.rules.lifecycle import OPEN_STATES
+from callslip.store.postgres_database import Connection
+from callslip.store.postgres_rows import (
+    CALL_COLUMNS,
+    SESSION_COLUMNS,
+    Row,
+    approval_record,
+    call_record,
+    session_record,
+)
+from callslip.store.unit_of_work import UnitOfWork
+
+MAX_SESSIONS = 2048
+MAX_SESSION_RECORDS = 4096
+
+_OPEN = "('queued', 'awaiting_approval', 'running')"
+_NO_SESSION = "NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL"
+LOAD = f"""
+SELECT 1, {SESSION_COLUMNS}, NULL::text, NULL::text, NULL::text, NULL::bigint, NULL::bytea
+  FROM sessions s WHERE s.name = ANY ($1)
+UNION ALL SELECT 2, {SESSION_COLUMNS}, NULL, NULL, NULL, c.rev, c.record
+  FROM calls c JOIN sessions s ON s.id = c.session WHERE c.id = ANY ($2)
+UNION ALL SELECT 3, {SESSION_COLUMNS}, NULL, NULL, NULL, c.rev, c.record
+  FROM sessions s JOIN calls c ON c.session = s.id WHERE s.name = ANY ($3) AND c.state IN {_OPEN}
+UNION ALL SELECT 4, {SESSION_COLUMNS}, NULL, NULL, NULL, NULL, a.record
+  FROM approvals a JOIN sessions s ON s.id = a.session WHERE a.id = ANY ($4)
+UNION ALL SELECT 5, {_NO_SESSION}, u.session, a.id, a.ns, NULL, convert_to(a.call, 'UTF8')
+  FROM unnest($5::text[], $6::text[]) AS u(session, id) JOIN sessions s ON s.name = u.session
+  JOIN aliases a ON a.session = s.id AND a.id = u.id
+UNION ALL SELECT 6, {_NO_SESSION}, u.session, k.key, k.mark, k.seq, NULL
+  FROM unnest($7::text[], $8::text[]) AS u(session, key) JOIN sessions s ON s.name = u.session
+  JOIN keys k ON k.session = s.id AND k.key = u.key
+UNION ALL SELECT 7, {_NO_SESSION}, u.session, NULL, NULL, e.seq, e.body
+  FROM unnest($9::text[], $10::bigint[]) AS u(session, seq) JOIN sessions s ON s.name = u.session
+  JOIN events e ON e.session = s.id AND e.seq = u.seq
+UNION ALL SELECT 8, {_NO_SESSION}, q.client, NULL, NULL, q.waiting, NULL FROM queues q WHERE q.client = ANY ($11)
+"""
+OWNED_CALLS = f"""
+SELECT {CALL_COLUMNS} FROM calls c JOIN sessions s ON s.id = c.session
+WHERE c.owner = $1 AND c.owner <> '' AND c.state IN {_OPEN} ORDER BY c.session, c.entry
+"""
+OWNED_TURNS = f"SELECT {SESSION_COLUMNS} FROM sessions s WHERE s.turn_owner = $1 AND s.turn_owner <> ''"
+OLDEST_PENDING = f"""
+SELECT {CALL_COLUMNS} FROM calls c JOIN sessions s ON s.id = c.session
+WHERE c.client = $1 AND c.client <> '' AND c.state IN ('queued', 'awaiting_approval')
+ORDER BY c.created_at, c.session, c.entry LIMIT $2
+"""
+USER_MESSAGES = """
+SELECT e.body FROM events e JOIN sessions s ON s.id = e.session
+WHERE s.name = $1 AND substr(e.body, 1, 22) = '{"type":"message.user"'::bytea ORDER BY e.seq
+"""
+CONVERSATION = """
+SELECT chunks, version, claimed_by, claimed_until FROM conversations WHERE (session, format, caller) = ($1, $2, $3)
+"""
+
+
+class MissingRecord(BaseException):
+    """A decision needs a record that is not known. It is not an Exception, so that no rule can suppress it."""
+
+
+class Missing:
+    """The records to read with the next query."""
+
+    __slots__ = ("aliases", "approvals", "calls", "events", "keys", "open_calls", "other", "queues", "sessions")
+
+    def __init__(self) -> None:
+        self.sessions: set[str] = set()
+        self.calls: set[str] = set()
+        self.open_calls: set[str] = set()
+        self.approvals: set[str] = set()
+        self.aliases: set[tuple[str, str]] = set()
+        self.keys: set[tuple[str, str]] = set()
+        self.events: set[tuple[str, int]] = set()
+        self.queues: set[str] = set()
+        self.other: set[tuple[Any, ...]] = set()
+
+    def has_common(self) -> bool:
+        """Return whether the query LOAD has anything to read."""
+        return any(getattr(self, name) for name in self.__slots__ if name != "other")
+
+    def __bool__(self) -> bool:
+        return bool(self.other) or self.has_common()
+
+
+class CachedSession:
+    """What is known of a session at a rev. `is_complete`: a record that is not known does not exist.
+
+    `valid_at` is a time of the event loop at which the session had this rev.
+    """
+
+    __slots__ = ("aliases", "approvals", "calls", "has_open_calls", "is_complete", "keys", "record", "rev", "valid_at")
+
+    def __init__(self, record: SessionRecord | None, rev: int, valid_at: float) -> None:
+        self.record = record
+        self.rev = rev
+        self.valid_at = valid_at
+        self.is_complete = self.has_open_calls = record is None
+        self.calls: dict[str, CallRecord] = {}
+        self.approvals: dict[str, ApprovalRecord] = {}
+        self.aliases: dict[str, dict[str, str]] = {}
+        self.keys: dict[str, KeyRecord | None] = {}
+
+    def size(self) -> int:
+        return len(self.calls) + len(self.approvals) + len(self.aliases) + len(self.keys)
+
+
+class Cache:
+    """The sessions that this process has written or read to write, the last used ones last."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, CachedSession] = {}
+        self.call_sessions: dict[str, str] = {}
+        self.approval_sessions: dict[str, str] = {}
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Forget sessions."""
+        for name in names:
+            cached = self.sessions.pop(name, None)
+            if cached is not None:
+                for call in cached.calls:
+                    self.call_sessions.pop(call, None)
+                for approval in cached.approvals:
+                    self.approval_sessions.pop(approval, None)
+
+    def names_of(self, identities: Iterable[int]) -> set[str]:
+        """Return the names of sessions by their numbers."""
+        wanted = set(identities)
+        return {name for name, cached in self.sessions.items() if cached.record and cached.record.id in wanted}
+
+    def trim(self) -> None:
+        """Forget the sessions that were not used for the longest time, and those with too many records."""
+        excess = len(self.sessions) - MAX_SESSIONS
+        if excess > 0:
+            self.drop(list(self.sessions)[:excess])
+
+    def put_session(self, record: SessionRecord, rev: int, valid_at: float) -> CachedSession:
+        """Take over a session that was read. What was known at another rev is forgotten."""
+        cached = self.sessions.get(record.name)
+        if cached is not None and cached.rev == rev and cached.record is not None and cached.record.id == record.id:
+            cached.valid_at = max(cached.valid_at, valid_at)
+            return cached
+        self.drop([record.name])
+        cached = self.sessions[record.name] = CachedSession(record, rev, valid_at)
+        return cached
+
+    def put_call(self, cached: CachedSession, record: CallRecord) -> None:
+        cached.calls[record.id] = record
+        self.call_sessions[record.id] = record.session
+
+    def put_approval(self, cached: CachedSession, record: ApprovalRecord) -> None:
+        cached.approvals[record.id] = record
+        self.approval_sessions[record.id] = record.session
+
+    def update(self, unit: UnitOfWork, revs: dict[str, int], valid_at: float) -> None:
+        """Take over what a unit of work has written to sessions that had these revs, after its commit."""
+        current: dict[str, CachedSession] = {}
+        for name, rev in revs.items():
+            cached = self.sessions.get(name)
+            if cached is None or cached.rev != rev:  # Another lane has read it again.
+                self.drop([name])
+                continue
+            del self.sessions[name]
+            self.sessions[name] = current[name] = cached  # The last used one is the last.
+            cached.record = unit.sessions[name]
+            cached.rev += 1
+            cached.valid_at = valid_at
+        for record in unit.calls.values():
+            if record.session in current:
+                self.put_call(current[record.session], record)
+        for record in unit.approvals.values():
+            if record.session in current:
+                self.put_approval(current[record.session], record)
+        for (session, identity, ns), call in unit.aliases.items():
+            cached = current.get(session)
+            if ns and cached is not None and (cached.is_complete or identity in cached.aliases):
+                cached.aliases.setdefault(identity, {})[ns] = call
+        for record in unit.keys.values():
+            if record.session in current:
+                current[record.session].keys[record.key] = record
+        self.drop([name for name, cached in current.items() if cached.size() > MAX_SESSION_RECORDS])
+        self.trim()
+
+
+class GroupReads:
+    """The records of one group of transactions. `used` are the sessions that its decisions have read.
+
+    Records that no rev protects, such as the length of a queue, are in `other` and are read again for each group.
+    """
+
+    def __init__(self, cache: Cache, now_ms: int) -> None:
+        self._cache = cache
+        self._now = now_ms
+        self._generated: set[str] = set()
+        self.other: dict[tuple[Any, ...], Any] = {}
+        self.missing = Missing()
+        self.used: set[str] = set()
+        self.rooms: dict[str, int] = {}
+        """How many commands may be pending in a queue, at most, for the decisions to be right."""
+        self.reads_keys = False
+        """Whether keys are read. At first they are taken to be unused, and the write finds out."""
+
+    def begin(self, now_ms: int) -> None:
+        """Prepare another run of the decisions."""
+        self._now = now_ms
+        self._generated.clear()
+        self.used = set()
+        self.rooms = {}
+        self.missing = Missing()
+
+    def forget_other(self) -> None:
+        """Read again what no rev protects."""
+        self.other.clear()
+
+    # What a decision asks for
+
+    def now(self) -> int:
+        return self._now
+
+    def is_taken(self, identity: str) -> bool:
+        """Take a generated id to be free. The write finds out if it is not."""
+        self._generated.add(identity)
+        return False
+
+    def _session(self, name: str) -> CachedSession:
+        cached = self._cache.sessions.get(name)
+        if cached is None:
+            self.missing.sessions.add(name)
+            raise MissingRecord
+        self.used.add(name)
+        return cached
+
+    def _other(self, *key: Any) -> Any:
+        if key not in self.other:
+            self.missing.other.add(key)
+            raise MissingRecord
+        return self.other[key]
+
+    def session(self, name: str) -> SessionRecord | None:
+        return self._session(name).record
+
+    def call(self, call: str) -> CallRecord | None:
+        session = self._cache.call_sessions.get(call)
+        if session is not None:
+            return self._session(session).calls.get(call)
+        if call in self._generated:
+            return None
+        if ("call", call) not in self.other:
+            self.missing.calls.add(call)
+            raise MissingRecord
+        return None
+
+    def approval(self, approval: str) -> ApprovalRecord | None:
+        session = self._cache.approval_sessions.get(approval)
+        if session is not None:
+            return self._session(session).approvals.get(approval)
+        if approval in self._generated:
+            return None
+        if ("approval", approval) not in self.other:
+            self.missing.approvals.add(approval)
+            raise MissingRecord
+        return None
+
+    def _aliases(self, session: str, identity: str) -> dict[str, str]:
+        cached = self._session(session)
+        found = cached.aliases.get(identity)
+        if found is None:
+            if cached.is_complete:
+                return {}
+            self.missing.aliases.add((session, identity))
+            raise MissingRecord
+        return found
+
+    def alias(self, session: str, ns: str, identity: str) -> str | None:
+        return self._aliases(session, identity).get(ns)
+
+    def has_alias(self, session: str, identity: str) -> bool:
+        return any(self._aliases(session, identity).values())
+
+    def key(self, session: str, key: str) -> KeyRecord | None:
+        cached = self._session(session)
+        if key in cached.keys or cached.is_complete or not self.reads_keys:
+            return cached.keys.get(key)
+        self.missing.keys.add((session, key))
+        raise MissingRecord
+
+    def event(self, session: str, seq: int) -> Event | None:
+        if self._session(session).record is None:
+            return None
+        if ("event", session, seq) not in self.other:
+            self.missing.events.add((session, seq))
+            raise MissingRecord
+        body = self.other["event", session, seq]
+        return decode_event(body) if body is not None else None
+
+    def open_calls(self, session: str) -> list[CallRecord]:
+        cached = self._session(session)
+        if not (cached.has_open_calls or cached.is_complete):
+            self.missing.open_calls.add(session)
+            raise MissingRecord
+        return sorted((row for row in cached.calls.values() if row.state in OPEN_STATES), key=lambda row: row.entry)
+
+    def has_room(self, client: str, added: int, limit: int) -> bool:
+        if ("queue", client) not in self.other:
+            self.missing.queues.add(client)
+            raise MissingRecord
+        if self.other["queue", client] + added >= limit:
+            return False
+        self.rooms[client] = min(self.rooms.get(client, limit), limit - added - 1)
+        return True
+
+    def owned_calls(self, owner: str) -> list[CallRecord]:
+        rows: list[CallRecord] = self._other("owned_calls", owner)
+        return [call for row in rows if (call := self.call(row.id)) is not None]
+
+    def owned_turns(self, owner: str) -> list[SessionRecord]:
+        names: list[str] = self._other("owned_turns", owner)
+        return [session for name in names if (session := self.session(name)) is not None]
+
+    def oldest_pending(self, client: str, limit: int) -> list[CallRecord]:
+        rows: list[CallRecord] = self._other("oldest_pending", client, limit)
+        return [call for row in rows if (call := self.call(row.id)) is not None]
+
+    def user_messages(self, session: str) -> list[Event]:
+        if self._session(session).record is None:
+            return []
+        return [decode_event(body) for body in self._other("user_messages", session)]
+
+    def sealed(self, call: str) -> bytes | None:
+        return None if call in self._generated else self._other("sealed", call)
+
+    def has_blob(self, identity: str) -> bool:
+        return self._other("blob", identity)
+
+    def conversation(self, name: ConversationName) -> ConversationRecord | None:
+        return self._other("conversation", *name)
+
+    def post(self, session: str, key: str) -> PostRecord | None:
+        return self._other("post", session, key)
+
+    # Reading what is missing
+
+    async def load(self, connection: Connection, missing: Missing, sent_at: float) -> None:
+        """Read records. Those of one session are read with its rev."""
+        if missing.has_common():
+            await self._load_common(connection, missing, sent_at)
+        for key in missing.other:
+            self.other[key] = await _READERS[key[0]](connection, *key[1:])
+
+    async def _load_common(self, connection: Connection, missing: Missing, sent_at: float) -> None:
+        aliases, keys, events = list(missing.aliases), list(missing.keys), list(missing.events)
+        names = {*missing.sessions, *missing.open_calls}
+        names.update(session for session, _ in aliases)
+        names.update(session for session, _ in keys)
+        rows = await connection.fetch(
+            LOAD,
+            list(names),
+            list(missing.calls),
+            list(missing.open_calls),
+            list(missing.approvals),
+            [session for session, _ in aliases],
+            [identity for _, identity in aliases],
+            [session for session, _ in keys],
+            [key for _, key in keys],
+            [session for session, _ in events],
+            [seq for _, seq in events],
+            list(missing.queues),
+        )
+        found: set[str] = set()
+        for row in rows:
+            if row[0] <= 4:
+                found.add(row[2])
+                self._cache.put_session(session_record(row[1:9]), row[3], sent_at)
+        for name in names - found:
+            self._cache.drop([name])
+            self._cache.sessions[name] = CachedSession(None, 0, sent_at)
+        self._mark_as_read(missing)
+        for row in rows:
+            self._take_over(row)
+
+    def _mark_as_read(self, missing: Missing) -> None:
+        """Note what was asked for: what the query did not return does not exist."""
+        for session, identity in missing.aliases:
+            self._cache.sessions[session].aliases[identity] = {}
+        for session, key in missing.keys:
+            self._cache.sessions[session].keys[key] = None
+        for session in missing.open_calls:
+            self._cache.sessions[session].has_open_calls = True
+        self.other.update({("call", call): None for call in missing.calls})
+        self.other.update({("approval", approval): None for approval in missing.approvals})
+        self.other.update({("event", session, seq): None for session, seq in missing.events})
+        self.other.update({("queue", client): 0 for client in missing.queues})
+
+    def _take_over(self, row: Row) -> None:
+        kind, name, (text1, text2, text3, number, body) = row[0], row[2], row[9:14]
+        match kind:
+            case 2 | 3:
+                self._cache.put_call(self._cache.sessions[name], call_record((name, number, body)))
+            case 4:
+                self._cache.put_approval(self._cache.sessions[name], approval_record((name, body)))
+            case 5:
+                self._cache.sessions[text1].aliases[text2][text3] = bytes(body).decode()
+            case 6:
+                self._cache.sessions[text1].keys[text2] = KeyRecord(text1, text2, text3, number)
+            case 7:
+                self.other["event", text1, number] = body
+            case 8:
+                self.other["queue", text1] = number
+            case _:
+                pass
+
+
+async def _read_owned_calls(connection: Connection, owner: str) -> list[CallRecord]:
+    return [call_record(row) for row in await connection.fetch(OWNED_CALLS, owner)]
+
+
+async def _read_owned_turns(connection: Connection, owner: str) -> list[str]:
+    return [row[1] for row in await connection.fetch(OWNED_TURNS, owner)]
+
+
+async def _read_oldest_pending(connection: Connection, client: str, limit: int) -> list[CallRecord]:
+    return [call_record(row) for row in await connection.fetch(OLDEST_PENDING, client, limit)]
+
+
+async def _read_user_messages(connection: Connection, session: str) -> list[bytes]:
+    return [row[0] for row in await connection.fetch(USER_MESSAGES, session)]
+
+
+async def _read_sealed(connection: Connection, call: str) -> bytes | None:
+    rows = await connection.fetch("SELECT input FROM sealed WHERE call = $1", call)
+    return rows[0][0] if rows else None
+
+
+async def _read_blob(connection: Connection, identity: str) -> bool:
+    return bool(await connection.fetch("SELECT 1 FROM blobs WHERE hash = $1 AND whole", identity))
+
+
+async def _read_conversation(
+    connection: Connection, session: str, format: str, caller: str
+) -> ConversationRecord | None:
+    rows = await connection.fetch(CONVERSATION, session, format, caller)
+    if not rows:
+        return None
+    chunks, version, claimed_by, claimed_until = rows[0]
+    return ConversationRecord(chunks=chunks, version=version, claimed_by=claimed_by, claimed_until=claimed_until)
+
+
+async def _read_post(connection: Connection, session: str, key: str) -> PostRecord | None:
+    rows = await connection.fetch("SELECT mark, answer FROM posts WHERE session = $1 AND key = $2", session, key)
+    return PostRecord(session, key, rows[0][0], rows[0][1]) if rows else None
+
+
+_READERS: dict[str, Any] = {
+    "owned_calls": _read_owned_calls,
+    "owned_turns": _read_owned_turns,
+    "oldest_pending": _read_oldest_pending,
+    "user_messages": _read_user_messages,
+    "sealed": _read_sealed,
+    "blob": _read_blob,
+    "conversation": _read_conversation,
+    "post": _read_post,
+}

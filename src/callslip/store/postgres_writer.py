@@ -1,0 +1,803 @@
+"""Group commit on PostgreSQL: tasks that are queued together are decided together and written with one statement.
+
+A process writes through a few lanes, each with a connection of its own. A session is written by one lane at a time, so
+the tasks of one session keep their order. Decisions use the records that the process remembers. The statement that
+writes compares the rev of every session that was used; if another process has changed one, nothing is written, and the
+decisions run again. A session that is disturbed in this way is then locked before it is read, for as long as others
+write to it, because otherwise a slow writer could lose forever.
+
+If a connection is lost during a commit, the outcome is read from the row of the lane: the group was committed, or it
+is fenced, which keeps it from being committed later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
+
+import asyncpg  # pyright: ignore[reportMissingTypeStubs]
+
+from callslip.errors import StoreError
+from callslip.model.events import ApprovalAnswer, CallEvent, blob_of
+from callslip.model.records import CallRecord, SessionRecord
+from callslip.rules.lifecycle import TERMINAL_STATES
+from callslip.store.postgres_cache import Cache, GroupReads, Missing, MissingRecord
+from callslip.store.postgres_database import (
+    RETRY_DELAYS_S,
+    Connection,
+    Database,
+    LostConnectionError,
+    is_lost,
+    translate_errors,
+)
+from callslip.store.postgres_rows import approval_body, call_body, session_body
+from callslip.store.protocol import NOTHING_KNOWN, StoredEvent, Touched
+from callslip.store.unit_of_work import GeneratedIds, UnitOfWork
+
+T = TypeVar("T")
+MAX_BATCH = 1024
+MAX_SCANNED_TASKS = 4096
+MAX_ROUNDS = 100
+"""How often the decisions of a group may ask for more records. A decision that never ends is a fault of its code."""
+UNDISTURBED_ROUNDS = 8
+"""After how many writes without a disturbance a session is no longer locked first."""
+SESSION_ID_BLOCK = 64
+MAX_CONFLICT_RETRIES = 3
+RETRIED_STATES = ("40P01", "40001", "55P03")
+"""Deadlock, serialization failure, and a lock that was not available in time."""
+CHANGED, ID_TAKEN, QUEUE_CHANGED, FENCED = "CS001", "CS002", "CS003", "CS004"
+
+LOCK_SESSIONS = "SELECT 1 FROM sessions WHERE name = ANY ($1) ORDER BY id FOR NO KEY UPDATE"
+ADD_LANE = "INSERT INTO lanes (id, last, used_at) SELECT nextval('lane_ids'), 0, callslip_clock() RETURNING id"
+USE_LANE = "UPDATE lanes SET last = $2, used_at = callslip_clock() WHERE id = $1 AND last < $2 RETURNING last"
+RESOLVE_LANE = """
+UPDATE lanes SET last = CASE WHEN last < $2 THEN $2 + 1 ELSE last END, used_at = callslip_clock()
+WHERE id = $1 RETURNING last
+"""
+SESSION_IDS = "SELECT nextval('session_ids') FROM generate_series(1, $1)"
+
+
+class Task:
+    """Something to write: `work` on a unit of work with others, or `alone` on a connection in its own transaction."""
+
+    __slots__ = ("alone", "durable", "future", "generated", "submitted_at", "timeout", "touched", "work")
+
+    def __init__(
+        self,
+        touched: Touched,
+        future: asyncio.Future[Any],
+        work: Callable[[Any], Any] | None = None,
+        alone: Callable[[Connection], Awaitable[Any]] | None = None,
+        *,
+        durable: bool = True,
+        timeout: float | None = None,
+    ) -> None:
+        self.touched = touched
+        self.future = future
+        self.work = work
+        self.alone = alone
+        self.durable = durable
+        self.timeout = timeout
+        self.generated = GeneratedIds()
+        self.submitted_at = time.monotonic()
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether all earlier tasks must have ended, because it concerns sessions that it cannot name."""
+        return bool(self.touched.owner)
+
+
+class Outcome:
+    """What a task returned or raised, and which sessions it has used. `wrote` is whether it changed anything."""
+
+    __slots__ = ("error", "task", "used", "value", "wrote")
+
+    def __init__(self, task: Task, value: Any, error: Exception | None, used: set[str], wrote: bool) -> None:
+        self.task = task
+        self.value = value
+        self.error = error
+        self.used = used
+        self.wrote = wrote
+
+
+class _Disturbed(Exception):
+    """Other processes have changed these sessions since they were read."""
+
+    def __init__(self, sessions: set[str]) -> None:
+        super().__init__()
+        self.sessions = sessions
+
+
+class _Again(Exception):
+    """The decisions must run again."""
+
+
+class _MustLock(Exception):
+    """A group that locks its sessions first has used more of them."""
+
+    def __init__(self, sessions: set[str]) -> None:
+        super().__init__()
+        self.sessions = sessions
+
+
+class Lane:
+    """A connection that writes. Its row in the database has the number of its last group.
+
+    Groups have even numbers. An odd number fences the group before it.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._connection: Connection | None = None
+        self.id = 0
+        self.number = 0
+
+    async def connect(self) -> Connection:
+        """Return the connection; open another one if it was lost."""
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await self._database.connect()
+        if not self.id:
+            with translate_errors(self._database.name):
+                self.id = (await self._connection.fetch(ADD_LANE))[0][0]
+                self.number = 0
+        return self._connection
+
+    def next_number(self) -> int:
+        """Return the number of a new group."""
+        self.number += 2
+        return self.number
+
+    def drop(self) -> None:
+        """Give up the connection, whose state is not known."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+    async def is_committed(self, until: float) -> bool:
+        """Return whether the last group was committed. If not, it cannot be committed any more."""
+        self.drop()
+        delays = iter(RETRY_DELAYS_S)
+        while True:
+            try:
+                connection = await self.connect()
+                with translate_errors(self._database.name):
+                    rows = await connection.fetch(RESOLVE_LANE, self.id, self.number)
+                if not rows:
+                    raise StoreError(f"{self._database.name}: the row of a write connection is gone; outcome unknown")
+                return rows[0][0] == self.number
+            except LostConnectionError as error:
+                self.drop()
+                delay_s = next(delays, RETRY_DELAYS_S[-1])
+                if time.monotonic() + delay_s > until:
+                    self.id = 0  # The outcome of its group stays unknown, so the next group uses another row.
+                    raise StoreError(
+                        f"{error}. Whether the last write was stored is not known. Repeat it with an idempotency key."
+                    ) from error
+                await asyncio.sleep(delay_s)
+
+    async def close(self) -> None:
+        """Close the connection and remove the row."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            await connection.execute("DELETE FROM lanes WHERE id = $1", self.id, timeout=1.0)
+            await connection.close(timeout=1.0)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):  # TimeoutError is an OSError.
+            connection.terminate()
+
+
+class PostgresWriter:
+    """Runs tasks, those of one session in order.
+
+    After each commit `deliver` gets the events and commands, `deliver_sessions` the sessions and the time of the
+    transaction, and `deliver_heads` the last seq of each session and whether commands have changed.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        deliver: Callable[[list[StoredEvent], list[CallRecord]], None],
+        deliver_sessions: Callable[[list[SessionRecord], int], None],
+        deliver_heads: Callable[[dict[str, int], bool], None],
+    ) -> None:
+        self._database = database
+        self._deliver = deliver
+        self._deliver_sessions = deliver_sessions
+        self._deliver_heads = deliver_heads
+        self._cache = Cache()
+        self._queue: deque[Task] = deque()
+        self._busy: set[str] = set()
+        self._active = 0
+        self._has_exclusive = False
+        self._disturbed: dict[str, int] = {}
+        """The sessions that are locked first, with how often they were not disturbed since."""
+        self._session_ids: list[int] = []
+        self._lanes: list[asyncio.Task[None]] = []
+        self._idle: set[asyncio.Future[None]] = set()
+        self._closed = False
+
+    # Taking tasks
+
+    def submit(self, work: Callable[[Any], Any], touched: Touched = NOTHING_KNOWN) -> asyncio.Future[Any]:
+        """Queue a task and return a future that is done when its transaction is durable."""
+        return self._put(Task(touched, asyncio.get_running_loop().create_future(), work))
+
+    async def run_alone(
+        self,
+        work: Callable[[Connection], Awaitable[T]],
+        *,
+        durable: bool = True,
+        sessions: tuple[str, ...] = (),
+        timeout: float | None = None,
+    ) -> T:
+        """Run a function in a transaction of its own; it may run several times. Forget what is known of `sessions`.
+
+        `timeout` is the time of the whole transaction in seconds, by default that of a statement.
+        """
+        future = asyncio.get_running_loop().create_future()
+        return await self._put(Task(Touched(sessions), future, alone=work, durable=durable, timeout=timeout))
+
+    def _put(self, task: Task) -> asyncio.Future[Any]:
+        if self._closed:
+            raise StoreError("the ledger is closed")
+        self._queue.append(task)
+        if self._idle:
+            self._wake(1)
+        elif len(self._lanes) < self._database.settings.write_connections:
+            self._lanes.append(asyncio.ensure_future(self._run_lane(Lane(self._database))))
+        return task.future
+
+    def _wake(self, count: int | None = None) -> None:
+        for future in list(self._idle)[:count]:
+            self._idle.discard(future)
+            if not future.done():
+                future.set_result(None)
+
+    async def close(self) -> None:
+        """Finish the queued tasks, then close the lanes."""
+        self._closed = True
+        self._wake()
+        if self._lanes:
+            await asyncio.wait(self._lanes)
+
+    async def _run_lane(self, lane: Lane) -> None:
+        try:
+            while True:
+                tasks, locked = self._take()
+                if tasks:
+                    await self._run_tasks(lane, tasks, locked)
+                elif self._closed and not self._queue and not self._active:
+                    self._wake()
+                    return
+                else:
+                    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._idle.add(future)
+                    await future
+        finally:
+            await lane.close()
+
+    def _take(self) -> tuple[list[Task], bool]:
+        """Return tasks to run now, and whether their sessions are locked first."""
+        if not self._queue or self._has_exclusive:
+            return [], False
+        first = self._queue[0]
+        if first.is_exclusive:
+            if self._active:
+                return [], False
+            self._queue.popleft()
+            self._has_exclusive = True
+            return [first], False
+        taken: list[Task] = []
+        left: list[Task] = []
+        blocked = set(self._busy)
+        locked = False
+        for _ in range(min(len(self._queue), MAX_SCANNED_TASKS)):
+            task = self._queue[0]
+            if task.is_exclusive or len(taken) >= MAX_BATCH:
+                break
+            self._queue.popleft()
+            sessions = task.touched.sessions
+            is_disturbed = any(name in self._disturbed for name in sessions)
+            if not blocked.isdisjoint(sessions) or (
+                taken and (is_disturbed != locked or task.alone is not None or taken[0].alone is not None)
+            ):
+                left.append(task)
+                blocked.update(sessions)
+                continue
+            locked = is_disturbed
+            taken.append(task)
+            if task.alone is not None:
+                break
+        self._queue.extendleft(reversed(left))
+        return taken, locked and taken[0].alone is None
+
+    async def _run_tasks(self, lane: Lane, tasks: list[Task], locked: bool) -> None:
+        sessions = {name for task in tasks for name in task.touched.sessions}
+        self._busy |= sessions
+        self._active += 1
+        try:
+            if tasks[0].alone is not None:
+                await self._run_alone(lane, tasks[0])
+            else:
+                await self._run_group(lane, tasks, sessions if locked else None)
+        except _Disturbed as error:
+            self._disturbed.update(dict.fromkeys(error.sessions, 0))
+            self._queue.extendleft(reversed(tasks))
+        except BaseException as error:  # Every caller must get it, or it would wait forever.
+            for task in tasks:
+                if not task.future.done():
+                    task.future.set_exception(error if isinstance(error, Exception) else StoreError("interrupted"))
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._active -= 1
+            self._busy -= sessions
+            self._has_exclusive = False
+            self._wake()
+
+    # One group
+
+    def _deadline(self, tasks: Iterable[Task]) -> float:
+        return min(task.submitted_at for task in tasks) + self._database.settings.database_timeout
+
+    async def _run_group(self, lane: Lane, tasks: list[Task], locked: set[str] | None) -> None:
+        """Decide and write tasks. With `locked`, lock these sessions first."""
+        until = self._deadline(tasks)
+        conflicts = attempts = 0
+        reads = GroupReads(self._cache, self._database.time_ms())
+        while True:
+            try:
+                return await self._attempt(lane, tasks, reads, locked, until)
+            except _MustLock as error:
+                locked = error.sessions
+            except _Again:
+                if time.monotonic() > until:
+                    raise StoreError(f"{self._database.name}: the write did not succeed in time") from None
+            except LostConnectionError:
+                lane.drop()
+                delay_s = RETRY_DELAYS_S[min(attempts, len(RETRY_DELAYS_S) - 1)]
+                attempts += 1
+                if time.monotonic() + delay_s > until:
+                    raise
+                await asyncio.sleep(delay_s)
+            except asyncpg.PostgresError as error:
+                state = str(getattr(error, "sqlstate", ""))
+                if state in RETRIED_STATES and conflicts < MAX_CONFLICT_RETRIES:
+                    conflicts += 1
+                elif state not in (CHANGED, ID_TAKEN, QUEUE_CHANGED) or time.monotonic() > until:
+                    with translate_errors(self._database.name):
+                        raise
+                else:
+                    self._prepare_again(tasks, reads, state)
+
+    def _prepare_again(self, tasks: list[Task], reads: GroupReads, state: str) -> None:
+        """Forget what led to a conflict."""
+        self._cache.drop({*reads.used, *(name for task in tasks for name in task.touched.sessions)})
+        reads.forget_other()
+        reads.reads_keys = True
+        if state == ID_TAKEN:
+            for task in tasks:
+                task.generated.clear()
+
+    async def _attempt(
+        self, lane: Lane, tasks: list[Task], reads: GroupReads, locked: set[str] | None, until: float
+    ) -> None:
+        connection = await lane.connect()
+        if locked is not None:
+            with self._unless_lost():
+                await connection.execute("BEGIN")
+        try:
+            await self._decide_and_write(lane, connection, tasks, reads, locked, until)
+        except BaseException as error:
+            if locked is not None and not connection.is_closed():
+                await self._roll_back(lane, connection, error)
+            raise
+
+    async def _roll_back(self, lane: Lane, connection: Connection, error: BaseException) -> None:
+        if is_lost(error) or isinstance(error, LostConnectionError | asyncio.CancelledError):
+            return lane.drop()
+        try:
+            await connection.execute("ROLLBACK")
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            lane.drop()
+
+    @contextlib.contextmanager
+    def _unless_lost(self) -> Any:
+        """Translate the loss of a connection; other errors of the server have a meaning for the group."""
+        try:
+            yield
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            if is_lost(error):
+                problem = str(error) or "the server did not answer in time"
+                raise LostConnectionError(f"{self._database.name}: {problem}") from error
+            raise
+
+    async def _decide_and_write(
+        self,
+        lane: Lane,
+        connection: Connection,
+        tasks: list[Task],
+        reads: GroupReads,
+        locked: set[str] | None,
+        until: float,
+    ) -> None:
+        reads.forget_other()
+        if locked is not None:
+            await self._lock(connection, locked)
+        await self._reserve_session_ids(connection, len(tasks))
+        missing = self._expected(tasks)
+        unit, outcomes = await self._decide(connection, tasks, reads, missing)
+        if locked is not None and not reads.used <= locked:
+            raise _MustLock(locked | reads.used)
+        if not unit.change_count and not _changed_sessions(unit, self._cache):
+            if locked is not None:
+                with self._unless_lost():
+                    await connection.execute("ROLLBACK")
+            return self._settle(outcomes, None, set())
+        await self._write(lane, connection, unit, reads, outcomes, locked, until)
+
+    async def _lock(self, connection: Connection, names: set[str]) -> None:
+        """Lock sessions, and count those that no other process has changed since they were written here."""
+        before = {name: self._cache.sessions[name].rev for name in names if name in self._cache.sessions}
+        with self._unless_lost():
+            await connection.fetch(LOCK_SESSIONS, list(names))
+            missing = Missing()
+            missing.sessions |= names
+            reads = GroupReads(self._cache, self._database.time_ms())
+            await reads.load(connection, missing, time.monotonic())
+        for name in names & self._disturbed.keys():
+            is_undisturbed = before.get(name) == self._cache.sessions[name].rev
+            self._disturbed[name] = self._disturbed[name] + 1 if is_undisturbed else 0
+            if self._disturbed[name] >= UNDISTURBED_ROUNDS:
+                del self._disturbed[name]
+
+    def _expected(self, tasks: list[Task]) -> Missing:
+        """Return what the tasks are expected to read and is not known."""
+        missing, cache = Missing(), self._cache
+        for task in tasks:
+            touched = task.touched
+            for name in touched.sessions:
+                if name not in cache.sessions:
+                    missing.sessions.add(name)
+            missing.calls.update(call for call in touched.calls if call not in cache.call_sessions)
+            if touched.queue:
+                missing.queues.add(touched.queue)
+            cached = cache.sessions.get(touched.sessions[0]) if touched.sessions else None
+            if not touched.drafts or (cached is not None and cached.is_complete):
+                continue
+            name = touched.sessions[0]
+            for draft in touched.drafts:
+                if draft.key and cached is None:
+                    missing.keys.add((name, draft.key))
+                event = draft.event
+                if isinstance(event, CallEvent):
+                    missing.aliases.update(
+                        (name, alias.id) for alias in event.aliases if cached is None or alias.id not in cached.aliases
+                    )
+                    if event.call.startswith("exec_") and event.call not in cache.call_sessions:
+                        missing.calls.add(event.call)
+                    if isinstance(event, ApprovalAnswer) and event.approval not in cache.approval_sessions:
+                        missing.approvals.add(event.approval)
+        return missing
+
+    async def _decide(
+        self, connection: Connection, tasks: list[Task], reads: GroupReads, missing: Missing
+    ) -> tuple[UnitOfWork, list[Outcome]]:
+        """Run the decisions, and again with the records that they lack, until they lack none."""
+        for _ in range(MAX_ROUNDS):
+            if missing:
+                with self._unless_lost():
+                    await reads.load(connection, missing, time.monotonic())
+            unit, outcomes = self._run_decisions(tasks, reads)
+            missing = reads.missing
+            if not missing and not (missing := self._find_outdated(outcomes)):
+                return unit, outcomes
+        raise StoreError("a transaction asks for records without end")
+
+    def _run_decisions(self, tasks: list[Task], reads: GroupReads) -> tuple[UnitOfWork, list[Outcome]]:
+        """Run each decision over what the ones before it have written. If one fails, each gets a nested unit."""
+        now = self._database.time_ms()
+        for is_nested in (False, True):
+            reads.begin(now)
+            unit = UnitOfWork(reads)
+            outcomes = [self._run_decision(task, unit, reads, is_nested) for task in tasks]
+            if is_nested or not any(outcome.error for outcome in outcomes if outcome is not None):
+                break
+        return unit, [outcome for outcome in outcomes if outcome is not None]
+
+    def _run_decision(self, task: Task, unit: UnitOfWork, reads: GroupReads, is_nested: bool) -> Outcome | None:
+        assert task.work is not None
+        own = unit.nested() if is_nested else unit
+        own.generated = task.generated
+        task.generated.rewind()
+        all_used, reads.used = reads.used, set()
+        before = own.change_count
+        value, error = None, None
+        try:
+            value = task.work(own)
+        except MissingRecord:
+            return None
+        except Exception as raised:
+            error = raised
+        finally:
+            used, reads.used = reads.used, reads.used | all_used
+        if is_nested and error is None:
+            unit.merge(own)
+        return Outcome(task, value, error, used, error is None and own.change_count > before)
+
+    def _find_outdated(self, outcomes: list[Outcome]) -> Missing:
+        """Return the sessions to read again: a refusal, or a decision to write nothing, must not use older records."""
+        missing = Missing()
+        for outcome in outcomes:
+            if not outcome.wrote:
+                submitted_at = outcome.task.submitted_at
+                missing.sessions.update(
+                    name
+                    for name in outcome.used
+                    if name not in self._cache.sessions or self._cache.sessions[name].valid_at < submitted_at
+                )
+        return missing
+
+    # Writing
+
+    async def _reserve_session_ids(self, connection: Connection, count: int) -> None:
+        if len(self._session_ids) < count:
+            with self._unless_lost():
+                rows = await connection.fetch(SESSION_IDS, max(count, SESSION_ID_BLOCK))
+            self._session_ids += [row[0] for row in rows]
+
+    async def _write(
+        self,
+        lane: Lane,
+        connection: Connection,
+        unit: UnitOfWork,
+        reads: GroupReads,
+        outcomes: list[Outcome],
+        locked: set[str] | None,
+        until: float,
+    ) -> None:
+        written = _changed_sessions(unit, self._cache)
+        created = {name for name in written if not unit.sessions[name].id}
+        if len(self._session_ids) < len(created):
+            await self._reserve_session_ids(connection, len(created))
+            raise _Again
+        revs = {name: self._cache.sessions[name].rev for name in written}
+        for name in sorted(created):
+            unit.sessions[name].id = self._session_ids.pop()
+        for row in unit.calls.values():
+            row.change = revs[row.session] + 1
+        sent_at = time.monotonic()
+        number = lane.next_number()
+        try:
+            rows = await connection.fetch(APPLY, *self._values(lane, number, unit, reads, written, created))
+            reason, clock, stale = rows[0]
+            if locked is not None and not reason:
+                await connection.execute("COMMIT")
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            if not is_lost(error) and not connection.is_closed():
+                raise
+            if not await lane.is_committed(until):
+                raise LostConnectionError(f"{self._database.name}: {error}") from error
+            reason, clock, stale = "", 0, None
+        except asyncio.CancelledError:
+            lane.drop()
+            raise
+        if clock:
+            self._database.note_clock(clock - self._database.clock_shift_ms, sent_at)
+        if reason == "clock":
+            raise _Again
+        if reason:
+            names = self._cache.names_of(stale or ())
+            self._cache.drop(names)
+            raise _Disturbed(names)
+        self._cache.update(unit, revs, sent_at)
+        self._settle(outcomes, unit, written)
+
+    def _values(
+        self, lane: Lane, number: int, unit: UnitOfWork, reads: GroupReads, written: set[str], created: set[str]
+    ) -> list[Any]:
+        """Return the parameters of the statement that writes."""
+        cache = self._cache.sessions
+        used = [name for name in {*reads.used, *written} if cache[name].record is not None or name in written]
+        sessions = [unit.sessions[name] if name in written else cache[name].record for name in used]
+        ids = {name: row.id for name, row in zip(used, sessions, strict=True) if row is not None}
+        rows = [row for row in sessions if row is not None]
+        events = unit.events
+        calls = list(unit.calls.values())
+        approvals = list(unit.approvals.values())
+        aliases = [(ids[s], identity, ns, call) for (s, identity, ns), call in unit.aliases.items() if ns]
+        keys = list(unit.keys.values())
+        uses = [(ids[e.session], e.event.seq, blob.hash) for e in events if (blob := blob_of(e.event))]
+        ended = [row.id for row in calls if row.client and row.state in TERMINAL_STATES]
+        seals = [(call, ids[s], data) for call, (s, data) in unit.seals.items() if call not in ended]
+        owners = list(unit.owners.values())
+        queues = sorted({*unit.pending_changes, *reads.rooms})
+        conversations = [
+            _conversation_values(name, changes, reads) for name, (_, changes) in unit.conversations.items()
+        ]
+        inputs = [row for values in conversations for row in values[1]]
+        posts = list(unit.posts.values())
+        return [
+            *(lane.id, number, unit.now, self._database.clock_shift_ms),
+            [row.id for row in rows],
+            [0 if name in created else cache[name].rev for name in used],
+            [name if name in created else "" for name in used],
+            [name in written for name in used],
+            [row.last_seq for row in rows],
+            [row.updated_at for row in rows],
+            [row.turn_owner for row in rows],
+            [row.release_at for row in rows],
+            [bool(row.release_at) for row in rows],
+            [session_body(row) if name in written else b"" for name, row in zip(used, rows, strict=True)],
+            [ids[stored.session] for stored in events],
+            [stored.event.seq for stored in events],
+            [stored.body for stored in events],
+            [row.id for row in calls],
+            [row.id not in self._cache.call_sessions for row in calls],
+            [ids[row.session] for row in calls],
+            [row.entry for row in calls],
+            [row.state for row in calls],
+            [row.client_call_id for row in calls],
+            [row.tool for row in calls],
+            [row.title for row in calls],
+            [row.deadline for row in calls],
+            [row.created_at for row in calls],
+            [row.ended_at for row in calls],
+            [row.end for row in calls],
+            [row.owner for row in calls],
+            [row.lease for row in calls],
+            [row.client for row in calls],
+            [call_body(row) for row in calls],
+            [row.id for row in approvals],
+            [row.id not in self._cache.approval_sessions for row in approvals],
+            [ids[row.session] for row in approvals],
+            [row.call for row in approvals],
+            [row.entry for row in approvals],
+            [row.state for row in approvals],
+            [row.expires_at for row in approvals],
+            [row.created_at for row in approvals],
+            [approval_body(row) for row in approvals],
+            *_columns(aliases, 4),
+            *([ids[row.session] for row in keys], [row.key for row in keys]),
+            *([row.mark for row in keys], [row.seq for row in keys]),
+            *_columns(uses, 3),
+            *_columns(seals, 3),
+            ended,
+            *([row.id for row in owners], [row.until for row in owners]),
+            queues,
+            [unit.pending_changes.get(client, 0) for client in queues],
+            [reads.rooms.get(client, 2**62) for client in queues],
+            *_columns([values[0] for values in conversations], 12),
+            *_columns(inputs, 5),
+            *([row.session for row in posts], [row.key for row in posts]),
+            *([row.mark for row in posts], [row.answer for row in posts]),
+        ]
+
+    def _settle(self, outcomes: list[Outcome], unit: UnitOfWork | None, written: set[str]) -> None:
+        """Deliver what was written, then the results."""
+        try:
+            if unit is not None:
+                commands = unit.commands()
+                if unit.events or commands:
+                    self._deliver(unit.events, commands)
+                self._deliver_sessions(list(unit.sessions.values()), unit.now)
+                self._deliver_heads({name: unit.sessions[name].last_seq for name in written}, bool(commands))
+        finally:  # Callers get their result even if a listener fails.
+            for outcome in outcomes:
+                future = outcome.task.future
+                if future.done():
+                    continue
+                if outcome.error is not None:
+                    future.set_exception(outcome.error)
+                else:
+                    future.set_result(outcome.value)
+
+    # A task in a transaction of its own
+
+    async def _run_alone(self, lane: Lane, task: Task) -> None:
+        until = self._deadline([task])
+        attempts = conflicts = 0
+        while True:
+            try:
+                value = await self._attempt_alone(lane, task, until)
+                break
+            except LostConnectionError:
+                lane.drop()
+                delay_s = RETRY_DELAYS_S[min(attempts, len(RETRY_DELAYS_S) - 1)]
+                attempts += 1
+                if time.monotonic() + delay_s > until:
+                    raise
+                await asyncio.sleep(delay_s)
+            except asyncpg.PostgresError as error:
+                if str(getattr(error, "sqlstate", "")) not in RETRIED_STATES or conflicts >= MAX_CONFLICT_RETRIES:
+                    with translate_errors(self._database.name):
+                        raise
+                conflicts += 1
+        self._cache.drop(task.touched.sessions)
+        if not task.future.done():
+            task.future.set_result(value)
+
+    async def _attempt_alone(self, lane: Lane, task: Task, until: float) -> Any:
+        assert task.alone is not None
+        connection = await lane.connect()
+        number = lane.next_number()
+        is_committing = False
+        try:
+            with self._unless_lost():
+                await connection.execute("BEGIN" if task.durable else "BEGIN; SET LOCAL synchronous_commit = off")
+                async with asyncio.timeout(task.timeout or self._database.settings.statement_timeout):
+                    await connection.fetch(USE_LANE, lane.id, number)
+                    value = await task.alone(connection)
+                is_committing = True
+                await connection.execute("COMMIT")
+        except BaseException as error:
+            if is_committing and isinstance(error, LostConnectionError):
+                if await lane.is_committed(until):
+                    return value  # pyright: ignore[reportPossiblyUnboundVariable]
+                raise
+            if connection.is_closed():
+                lane.drop()
+            else:
+                await self._roll_back(lane, connection, error)
+            raise
+        return value
+
+
+def _columns(rows: list[Any], count: int) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(count)]
+
+
+def _changed_sessions(unit: UnitOfWork, cache: Cache) -> set[str]:
+    """Return the sessions that a unit has changed in any of their rows."""
+    changed = {stored.session for stored in unit.events}
+    changed.update(row.session for row in unit.calls.values())
+    changed.update(row.session for row in unit.approvals.values())
+    changed.update(session for session, _, _ in unit.aliases)
+    changed.update(row.session for row in unit.keys.values())
+    changed.update(session for session, _ in unit.seals.values())
+    for name, row in unit.sessions.items():
+        if name not in changed and row.last_seq and row != cache.sessions[name].record:
+            changed.add(name)
+    return changed
+
+
+def _conversation_values(name: Any, changes: list[Any], reads: GroupReads) -> tuple[tuple[Any, ...], list[Any]]:
+    """Return what a list of changes leaves of a conversation: its row, and the bodies to add."""
+    before = reads.other.get(("conversation", *name))
+    inputs: list[Any] = []
+    drops_inputs, state, state_version = False, None, 0
+    version, last = changes[-1]
+    chunks = before.chunks if before is not None else None
+    for number, change in changes:
+        if change.is_ended:
+            inputs, drops_inputs, state, state_version, chunks = [], True, b"", 0, None
+            continue
+        chunks = change.chunks if chunks is None else chunks
+        if change.drops_inputs:
+            inputs, drops_inputs = [], True
+        if change.input:
+            inputs.append((*name, number, change.input))
+        if change.state:
+            state, state_version = change.state, number
+    row = (
+        *name,
+        before.version if before is not None else 0,
+        last.is_ended,
+        chunks or "",
+        version,
+        last.claimed_by,
+        last.claimed_until,
+        drops_inputs,
+        state,
+        state_version,
+    )
+    return row, [] if last.is_ended else inputs
+
+
+_PARAMETERS = 83
+APPLY = f"SELECT reason, clock, stale FROM callslip_apply({', '.join(f'${n}' for n in range(1, _PARAMETERS + 1))})"
