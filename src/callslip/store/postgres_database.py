@@ -230,9 +230,15 @@ class Database:
         self.note_clock(rows[0][0], sent_at)
 
     def note_clock(self, clock_ms: int, sent_at: float) -> None:
-        """Take over the time of the server from an answer to a request that was sent at a monotonic time."""
+        """Take over the time of the server from an answer to a request that was sent at a monotonic time.
+
+        The server read its clock between the request and the answer. While the known offset is possible, it stays, so
+        that the time does not go back and forth with the speed of answers.
+        """
         now = time.monotonic()
-        self._clock_offset_ms = clock_ms - (sent_at + now) / 2 * 1000
+        least, most = clock_ms - now * 1000, clock_ms + 1 - sent_at * 1000
+        if not least <= self._clock_offset_ms <= most:
+            self._clock_offset_ms = (least + most) / 2
         self._clock_read_at = now
 
     async def close(self) -> None:
