@@ -35,6 +35,8 @@ MAX_CLOCK_AGE_S = 1.0
 """How old the last reading of the server's clock may be when a caller needs the time exactly."""
 RETRY_DELAYS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 MIGRATION_LOCK = 0x43536C70
+FORGET_LANES = "DELETE FROM lanes WHERE used_at < callslip_clock() - 86400000"
+"""Remove the rows of write connections whose process was killed, after a day."""
 LOST_STATES = ("08", "57P", "53300")
 """The start of the SQL states of a server that stops, starts or has no free connection. The connection is gone."""
 
@@ -126,6 +128,8 @@ class Database:
                 await prepare(connection, database.name, migrate=migrate and not database.read_only)
                 if not database.read_only:
                     database.read_only = not await _can_write(connection)
+                if not database.read_only:
+                    await connection.execute(FORGET_LANES)
                 await database._read_clock(connection)
             finally:
                 await _close(connection)

@@ -49,6 +49,7 @@ SESSION_ID_BLOCK = 64
 MAX_CONFLICT_RETRIES = 3
 RETRIED_STATES = ("40P01", "40001", "55P03")
 """Deadlock, serialization failure, and a lock that was not available in time."""
+LOCK_TIMEOUT_MS = 5000
 CHANGED, ID_TAKEN, QUEUE_CHANGED, FENCED = "CS001", "CS002", "CS003", "CS004"
 
 LOCK_SESSIONS = "SELECT 1 FROM sessions WHERE name = ANY ($1) ORDER BY id FOR NO KEY UPDATE"
@@ -178,6 +179,10 @@ class Lane:
                         f"{error}. Whether the last write was stored is not known. Repeat it with an idempotency key."
                     ) from error
                 await asyncio.sleep(delay_s)
+
+    def renew(self) -> None:
+        """Use another row, because this one is gone: rows that were not used for a day are removed."""
+        self.id = 0
 
     async def close(self) -> None:
         """Close the connection and remove the row."""
@@ -367,8 +372,10 @@ class PostgresWriter:
                 await asyncio.sleep(delay_s)
             except asyncpg.PostgresError as error:
                 state = str(getattr(error, "sqlstate", ""))
-                if state in RETRIED_STATES and conflicts < MAX_CONFLICT_RETRIES:
+                if (state in RETRIED_STATES or state == FENCED) and conflicts < MAX_CONFLICT_RETRIES:
                     conflicts += 1
+                    if state == FENCED:
+                        lane.renew()
                 elif state not in (CHANGED, ID_TAKEN, QUEUE_CHANGED) or time.monotonic() > until:
                     with translate_errors(self._database.name):
                         raise
@@ -390,7 +397,7 @@ class PostgresWriter:
         connection = await lane.connect()
         if locked is not None:
             with self._unless_lost():
-                await connection.execute("BEGIN")
+                await connection.execute(f"BEGIN; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}")
         try:
             await self._decide_and_write(lane, connection, tasks, reads, locked, until)
         except BaseException as error:
@@ -731,7 +738,9 @@ class PostgresWriter:
             with self._unless_lost():
                 await connection.execute("BEGIN" if task.durable else "BEGIN; SET LOCAL synchronous_commit = off")
                 async with asyncio.timeout(task.timeout or self._database.settings.statement_timeout):
-                    await connection.fetch(USE_LANE, lane.id, number)
+                    if not await connection.fetch(USE_LANE, lane.id, number):
+                        lane.renew()
+                        raise LostConnectionError(f"{self._database.name}: the row of a write connection is gone")
                     value = await task.alone(connection)
                 is_committing = True
                 await connection.execute("COMMIT")

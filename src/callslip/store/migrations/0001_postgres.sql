@@ -247,15 +247,15 @@ CREATE FUNCTION callslip_clock() RETURNS bigint LANGUAGE sql VOLATILE AS
 $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint $$;
 
 -- Write the changes of a group of transactions. The result is '' and the clock, or a reason to decide again:
---   stale: a session has changed since its rows were read; `stale` has the ids
+--   stale: a session has changed since its rows were read, or another process writes to it; `stale` has the ids
 --   clock: the time of the decision differs from the clock by more than a second
 -- Nothing is written then. Rarer conflicts raise an error, which undoes what was written:
 --   CS001 a session, key or post was created by another process, or a conversation or blob has changed
 --   CS002 a generated id is taken, or belongs to another session
 --   CS003 a queue has less room than the decision assumed
 --   CS004 the connection was given up, and its group counts as not written
--- Locks are taken in one order: sessions by id, new sessions by name, then rows by id, and queues last. So two groups
--- never wait for each other.
+-- A session that is locked by another process is not waited for, so a group never waits for one of its sessions. Other
+-- locks are taken in one order: new sessions by name, then rows by id, and queues last.
 CREATE FUNCTION callslip_apply(
   lane bigint, number bigint, now_ms bigint, shift_ms bigint,
   s_id bigint[], s_rev bigint[], s_new text[], s_write boolean[], s_head bigint[], s_updated bigint[], s_turn_owner text[],
@@ -293,7 +293,8 @@ BEGIN
   IF cardinality(s_id) > 0 THEN
     SELECT array_agg(u.id) INTO stale
     FROM unnest(s_id, s_rev) AS u(id, rev)
-    LEFT JOIN (SELECT s.id, s.rev FROM sessions s WHERE s.id = ANY (s_id) ORDER BY s.id FOR NO KEY UPDATE) AS l
+    LEFT JOIN (SELECT s.id, s.rev FROM sessions s WHERE s.id = ANY (s_id) ORDER BY s.id
+      FOR NO KEY UPDATE SKIP LOCKED) AS l
       ON l.id = u.id
     WHERE u.rev > 0 AND l.rev IS DISTINCT FROM u.rev;
     IF stale IS NOT NULL THEN
