@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -13,10 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import quick
+from tests.support import quick, slow_store
 from tests.support.paths import ROOT
 from tests.support.quick import (  # noqa: F401 (hooks of pytest)
-    pytest_addoption,
     pytest_collection_modifyitems,
     pytest_ignore_collect,
     pytest_runtest_protocol,
@@ -50,6 +50,21 @@ os.environ.setdefault("CALLSLIP_NODE_MODULES", str(ROOT / ".cache" / "npm" / "no
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of these tests."""
+    quick.pytest_addoption(parser)
+    parser.addoption("--slow-reads", action="store_true", help="let every read of a store in this process wait")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of `slow_store.TESTS` a second time, with slow reads."""
+    path = metafunc.definition.path.relative_to(ROOT).as_posix()
+    names = slow_store.TESTS.get(path)
+    is_selected = names is not None and (not names or metafunc.definition.originalname in names)
+    if is_selected and not metafunc.config.getoption("slow_reads"):
+        metafunc.parametrize("reads", ["fast", "slow"], indirect=True)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Run fewer examples with `--quick`."""
     quick.pytest_configure(config)
@@ -61,6 +76,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def anyio_backend() -> str:
     """Run tests marked `anyio` on asyncio only."""
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def reads(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Slow down the reads of all stores, in some runs."""
+    is_slow = getattr(request, "param", "fast") == "slow" or request.config.getoption("slow_reads")
+    with slow_store.slow_reads() if is_slow else contextlib.nullcontext():
+        yield
 
 
 _home_numbers = itertools.count(1)

@@ -568,7 +568,7 @@ async def test_waiting_for_a_call_returns_when_it_ends(ledger: LocalLedger, sess
         (event,) = await ledger.log.append("a", [ev.CallStarted(tool_name="t")])
         assert isinstance(event, ev.CallStarted)
         waiters = [asyncio.create_task(ledger.wait(event.call)) for _ in range(3)]
-        await until_in("_wait_in", *waiters)
+        await until_in("_wait_for", *waiters)
         assert not any(task.done() for task in waiters)
         (end,) = await ledger.log.append("a", [end_type(call=event.call, reason="why")])
         async with asyncio.timeout(60):
@@ -583,7 +583,7 @@ async def test_a_denied_request_wakes_the_waiter(ledger: LocalLedger) -> None:
     (event,) = await ledger.log.append("a", [ev.ApprovalRequested(tool_name="t")])
     assert isinstance(event, ev.ApprovalRequested)
     waiter = asyncio.create_task(ledger.wait(event.call))
-    await until_in("_wait_in", waiter)
+    await until_in("_wait_for", waiter)
     await ledger.log.append("a", [ev.ApprovalRefused(approval=event.approval, reason="no")])
     async with asyncio.timeout(60):
         assert (await waiter).state == "denied"

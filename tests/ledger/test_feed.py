@@ -21,7 +21,7 @@ from callslip.store.protocol import StoredEvent
 from tests.support.invariants import open_with_settings, read_events, start_program
 from tests.support.tasks import until_in
 
-READER_WAITS = "_wait_in"
+READER_WAITS = "_wait_for"
 
 pytestmark = pytest.mark.anyio
 
@@ -174,7 +174,7 @@ async def test_a_delivered_event_is_already_stored(ledger: LocalLedger, db: str)
                     return
 
         checking = asyncio.create_task(check_stored())
-        await asyncio.sleep(0)
+        await until_in(READER_WAITS, checking)
         await asyncio.gather(*(ledger.log.append("a", user_messages(number)) for number in range(300)))
         async with asyncio.timeout(10):
             await checking
@@ -185,7 +185,7 @@ async def test_events_of_another_process_arrive(ledger: LocalLedger, db: str) ->
     other = OtherProcess(db, "a", 40)
     await other.wait_until_ready()
     reading = asyncio.create_task(follow_events(ledger, "a", 40))
-    await asyncio.sleep(0)
+    await until_in(READER_WAITS, reading)
     started = time.monotonic()
     other.start()
     assert list_seqs(await reading) == list(range(1, 41))
@@ -259,7 +259,7 @@ async def test_a_slow_reader_is_dropped_and_resumes_without_loss(db: str) -> Non
         batches = ledger.log.batches("a")
         received = list_seqs(await anext(batches))
         waiting = asyncio.create_task(anext(batches))
-        await asyncio.sleep(0)
+        await until_in(READER_WAITS, waiting)
         await ledger.log.append("a", user_messages(1))
         received += list_seqs(await waiting)
         for number in range(2, 40):
@@ -328,7 +328,7 @@ async def test_readers_survive_a_temporary_disk_error(
         raise StoreError("the disk failed")
 
     async with await callslip.open(db) as other:
-        for method in ("changed", "events"):
+        for method in ("wait_changes", "events"):
             with monkeypatch.context() as patch:
                 patch.setattr(ledger.log.store, method, fail)
                 await other.log.append("a", user_messages(method, method))

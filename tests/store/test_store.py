@@ -32,13 +32,14 @@ from callslip.model import events as ev
 from callslip.model import ids
 from callslip.model.entries import Set
 from callslip.model.events import Alias, Draft, decode_event, encode_event
-from callslip.model.records import OwnerRecord, SessionRecord, TokenRecord
+from callslip.model.records import CallRecord, OwnerRecord, SessionRecord, TokenRecord
 from callslip.rules.fold import SessionFold
 from callslip.settings import Settings
 from callslip.store import sqlite_open
 from callslip.store.protocol import Checkpoint, Progress, StoredEvent
 from callslip.store.sql import migrations
 from tests.support.invariants import find_faults, open_with_settings, read_events
+from tests.support.tasks import TIMEOUT_S
 
 
 def messages(*texts: str) -> list[ev.Event]:
@@ -189,13 +190,34 @@ class StoreSuite:
         assert bodies == [(stored.event.seq, stored.body) for stored in received]
 
     async def test_changes_by_another_ledger_are_detected(self, ledger: LocalLedger, url: str) -> None:
-        """A reader finds out cheaply whether the database changed."""
+        """A reader is told that another process may have written, also if it wrote before the reader waits."""
+        async with await callslip.open(url) as other, asyncio.timeout(TIMEOUT_S):
+            for number in range(1, 4):
+                await other.log.append("a", messages(str(number)))
+                changes = await ledger.log.store.wait_changes()
+                assert changes.sessions is None or changes.sessions["a"] == number
+                assert len(await read_events(ledger, "a")) == number
+
+    async def test_changed_commands_are_read_after_a_cursor(self, ledger: LocalLedger, url: str) -> None:
+        """Those of other processes, as they are now, in pages; `change` grows with each write."""
+        store = ledger.log.store
         async with await callslip.open(url) as other:
-            await ledger.log.store.changed()
-            assert not await ledger.log.store.changed()
-            await other.log.append("a", messages("hello"))
-            assert await ledger.log.store.changed()
-            assert [event.text for event in await read_events(ledger, "a")] == ["hello"]
+            before = await other.commands.submit("before")
+            cursor = await store.change_cursor()
+            assert await store.commands_changed(cursor, 10) == ([], cursor)
+            await ledger.commands.submit("own")
+            names = {(await other.commands.submit(f"a{number}")).correlation_id for number in range(5)}
+            await other.commands.cancel(before.correlation_id)
+            found: dict[str, CallRecord] = {}
+            page: list[CallRecord] = []
+            while not found or len(page) == 2:
+                page, cursor = await store.commands_changed(cursor, 2)
+                found |= {record.id: record for record in page}
+            assert names | {before.correlation_id} <= set(found) and found[before.correlation_id].state == "cancelled"
+            await other.commands.cancel(min(names))
+            page, _ = await store.commands_changed(cursor, 10)
+            (cancelled,) = (record for record in page if record.id == min(names))
+            assert cancelled.change > found[min(names)].change
 
     async def test_two_ledgers_write_the_same_session_without_gaps(self, ledger: LocalLedger, url: str) -> None:
         """C8: the store sets the order, however many ledgers write."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from callslip.api.access import FULL_ACCESS, Access
 from callslip.api.export import check_position
-from callslip.errors import ConflictError, CursorExpiredError, InvalidInputError
+from callslip.errors import ConflictError, CursorExpiredError, InvalidInputError, NotFoundError
 from callslip.formats import registry
 from callslip.ledger import queries
 from callslip.ledger.aio import LARGE_HISTORY, run_off_loop
@@ -85,6 +85,13 @@ class MessagePage(NamedTuple):
     cursor: str
 
 
+async def check_same_session(log: EventLog, name: str, session_id: int) -> None:
+    """Raise NotFoundError unless a session still exists: what was read by its name may be of a new one."""
+    record = await log.get_session(name)
+    if (record.id if record else 0) != session_id:
+        raise NotFoundError(f"no session {name!r}")
+
+
 async def read_events(
     log: EventLog, record: SessionRecord, *, limit: int | None = None, cursor: str = "", at: int | None = None
 ) -> EventPage:
@@ -104,6 +111,7 @@ async def read_events(
             break
         events += [body for _, body in page]
         after = page[-1][0]
+    await check_same_session(log, record.name, record.id)
     return EventPage(events, last, str(after) if after < last else "")
 
 
@@ -116,6 +124,7 @@ async def read_entries(
         return EntryPage(snapshot.entries, snapshot.seq, snapshot.info, "")
     (before,) = read_cursor(f"[{cursor}]", int) if cursor else (queries.ALL,)
     snapshot = await log.snapshot(record.name, limit=queries.ALL if limit is None else limit + 1, before=before)
+    await check_same_session(log, record.name, record.id)
     has_more = limit is not None and len(snapshot.entries) > limit
     entries = snapshot.entries[1:] if has_more else snapshot.entries
     return EntryPage(entries, snapshot.seq, snapshot.info, str(entries[0].id) if has_more else "")
@@ -138,6 +147,7 @@ async def read_messages(
         return MessagePage(messages, snapshot.seq, "")
     newest_first = registry.find(format).newest_first
     page = await queries.messages(log.store, record.name, encode, limit=limit, cursor=cursor, newest_first=newest_first)
+    await check_same_session(log, record.name, record.id)
     return MessagePage(page.messages, page.seq, page.cursor)
 
 
@@ -150,7 +160,10 @@ async def read_document(log: EventLog, record: SessionRecord, format: str, at: i
 async def read_snapshot(log: EventLog, record: SessionRecord, at: int | None = None) -> Snapshot:
     """Return all entries of a session, now or as they were after event `at`."""
     check_position(record, at)
-    return await log.snapshot(record.name) if at is None else (await log.state_at(record.name, at)).snapshot()
+    state = None if at is None else await log.state_at(record.name, at)
+    snapshot = await log.snapshot(record.name) if state is None else state.snapshot()
+    await check_same_session(log, record.name, record.id)
+    return snapshot
 
 
 def open_snapshots(log: EventLog, session: str, max_bytes: int) -> SnapshotSource:

@@ -1,7 +1,8 @@
 """Watch the open commands: wake workers, waiters and the timer of deadlines at the right moment.
 
-Records of this process's own writes arrive as they are committed. Those of other processes are read by their `change`
-number. If records arrive out of order, all are read again in order. One timer serves all deadlines.
+Records of this process's own writes are applied as they are committed. Those of other processes are read after a
+cursor, when the feed notices a change. The two may arrive in any order and more than once: an older record of a command
+never replaces a newer one. One timer serves all deadlines.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ PAGE_ROWS = 1000
 END_POLL_S = 1.0
 """How often a caller that waits for an end reads the store, because a deleted command sends no notice."""
 RETRY_DELAY_MS = 1000
+MAX_REMEMBERED = 4096
+"""Of how many commands the newest change is remembered, to recognise older records that arrive late."""
 
 
 class CommandMonitor:
@@ -41,8 +44,9 @@ class CommandMonitor:
         self._context = log.write_context(source="callslip", strict=True)
         self._waiter_queues: WaiterQueues = {}
         self._end_waiters: dict[str, set[asyncio.Future[CallRecord]]] = {}
-        self._last_change = -1
-        self._is_loaded = self._is_loading = self._must_load = False
+        self._changes: dict[str, int] = {}
+        self._cursor: str | None = None
+        self._is_started = self._is_loading = self._must_load = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._expire_from = -math.inf
@@ -107,34 +111,41 @@ class CommandMonitor:
 
     def start(self) -> None:
         """Start watching."""
-        if self._last_change < 0:
-            self._last_change = 0
-            self._clock_offset = time.time() - time.monotonic()
+        if not self._is_started:
+            self._is_started = True
+            self._clock_offset = self._store.time_ms() / 1000 - time.monotonic()
             self._schedule_load()
 
     def _on_written(self, records: list[CallRecord]) -> None:
-        """Apply what this process wrote, or read everything in order if another process wrote in between."""
-        if self._last_change < 0:
-            return
-        if self._is_loading or records[0].change != self._last_change + 1:
-            self._schedule_load()
-        else:
+        """Apply what this process wrote."""
+        if self._is_started:
             self._apply(records)
 
     def _apply(self, records: list[CallRecord]) -> None:
         self._notify(records)
-        self._last_change = records[-1].change
         self._set_timer()
         self._watch()
 
     def _notify(self, records: list[CallRecord]) -> None:
         for record in records:
+            if not self._remember(record):
+                continue
             if self._tracker.update(record) and record.client in self._waiter_queues:
                 self._waiter_queues[record.client].wake()
             if record.id in self._end_waiters and record.state in TERMINAL_STATES:
                 for future in self._end_waiters.pop(record.id):
                     if not future.done():
                         future.set_result(record)
+
+    def _remember(self, record: CallRecord) -> bool:
+        """Return whether a record is newer than what is known of its command."""
+        changes = self._changes
+        known = changes.pop(record.id, -1)
+        changes[record.id] = max(known, record.change)  # The last one was changed last.
+        if len(changes) > MAX_REMEMBERED and not self._is_loading:  # A load may still return older records of all.
+            for command in list(changes)[: len(changes) - MAX_REMEMBERED // 2]:
+                del changes[command]
+        return record.change > known
 
     def _schedule_load(self) -> None:
         self._must_load = True
@@ -146,23 +157,30 @@ class CommandMonitor:
         try:
             while self._must_load:
                 self._must_load = False
-                with contextlib.suppress(CallslipError):
-                    if not self._is_loaded:
-                        await self._load_pending()
-                    while records := await self._store.commands_changed(self._last_change, PAGE_ROWS):
-                        self._apply(records)
+                try:
+                    await self._load_changes()
+                except CallslipError:  # The disk may recover.
+                    self._must_load = True
+                    await asyncio.sleep(RETRY_DELAY_MS / 1000)
         finally:
             self._is_loading = False
 
-    async def _load_pending(self) -> None:
-        """Read the commands that are open already."""
-        self._last_change = await self._store.last_change()
-        self._notify(await self._store.pending_commands("", NUMBER_LIMIT))
-        self._is_loaded = True
-        if 0 < self._tracker.next_due <= await self._store.clock():  # This process did not see them expire.
-            self._expire_from = time.monotonic() + self._grace
-        self._set_timer()
-        self._watch()
+    async def _load_changes(self) -> None:
+        """Read what was written since the last time; the first time, all open commands."""
+        if self._cursor is None:
+            cursor = await self._store.change_cursor()
+            self._notify(await self._store.pending_commands("", NUMBER_LIMIT))
+            self._cursor = cursor
+            if 0 < self._tracker.next_due <= self._store.time_ms():  # This process did not see them expire.
+                self._expire_from = time.monotonic() + self._grace
+            self._set_timer()
+            self._watch()
+        is_complete = False
+        while not is_complete:
+            records, self._cursor = await self._store.commands_changed(self._cursor, PAGE_ROWS)
+            is_complete = len(records) < PAGE_ROWS
+            if records:
+                self._apply(records)
 
     def _watch(self) -> None:
         """Read what other processes write while a command is open or a worker waits."""
@@ -176,10 +194,12 @@ class CommandMonitor:
             self._watch()  # A command or a waiter arrived while the watcher was stopping.
 
     async def _watch_other_processes(self) -> None:
-        with self._log.feed.watch():
+        feed = self._log.feed
+        with feed.watch():
             while self._waiter_queues or self._tracker.pending:
-                await self._log.feed.wait_external_change()
+                seen = feed.external_changes
                 self._schedule_load()
+                await feed.wait_external_change(seen)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -192,7 +212,7 @@ class CommandMonitor:
         due = self._tracker.next_due
         if not due or self._closed:
             return
-        at = max(time.monotonic() + due / 1000 - time.time(), self._expire_from)
+        at = max(time.monotonic() + (due - self._store.time_ms()) / 1000, self._expire_from)
         if self._timer is not None:
             if self._timer_at <= at:
                 return
@@ -208,7 +228,7 @@ class CommandMonitor:
 
     def _has_clock_jumped(self) -> bool:
         """Return whether the clock was set or the machine slept; if so, expire nothing for the grace period."""
-        offset = time.time() - time.monotonic()
+        offset = self._store.time_ms() / 1000 - time.monotonic()
         has_jumped = offset - self._clock_offset > self._grace
         self._clock_offset = offset
         if has_jumped:

@@ -118,10 +118,12 @@ class LiveList:
         return list(zip(sessions, frames, strict=True))
 
     async def fill(self) -> None:
-        with self._ledger.log.feed.watch():
+        feed = self._ledger.log.feed
+        with feed.watch():
             while True:
+                seen = feed.changes
                 await self._update()
-                await self._ledger.log.feed.wait_change()
+                await feed.wait_change(seen)
                 await asyncio.sleep(COALESCE_S)
 
     async def _update(self) -> None:

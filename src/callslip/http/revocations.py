@@ -63,19 +63,15 @@ class Revocations:
         known: set[str] | None = None
         with feed.watch():
             while True:
-                # A change that follows the read must not be missed, so the wait begins before it.
-                change = asyncio.ensure_future(feed.wait_external_change())
+                seen = feed.external_changes
                 try:
                     tokens = {token.id for token in await list_tokens(self._log)}
                     if known is None or known - tokens:
                         await self._check_requests()
                     known = tokens
-                    await change
+                    await feed.wait_external_change(seen)
                 except StoreError:  # The disk may recover. If the ledger is closed, the end of the requests ends this.
                     await asyncio.sleep(RETRY_DELAY_S)
-                finally:
-                    change.cancel()
-                    await asyncio.gather(change, return_exceptions=True)
 
     async def _check_requests(self) -> None:
         for request in list(self._requests):

@@ -139,7 +139,8 @@ async def _wait_changed(context: RequestContext, record: SessionRecord, wait: fl
     if not wait:
         return False
     try:
-        async with asyncio.timeout(wait), aclosing(context.ledger.log.batches(record.name, record.last_seq)) as batches:
+        events = context.ledger.log.batches(record.name, record.last_seq, record.id)
+        async with asyncio.timeout(wait), aclosing(events) as batches:
             async for _ in batches:
                 return True
     except TimeoutError:

@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from callslip.api.ledger import LocalLedger
-from callslip.api.sessions import load_state, load_turn, needs_snapshot, open_snapshots, read_rows
+from callslip.api.sessions import (
+    check_same_session,
+    load_state,
+    load_turn,
+    needs_snapshot,
+    open_snapshots,
+    read_rows,
+)
 from callslip.errors import CallslipError, CursorExpiredError, NotFoundError
 from callslip.formats import registry
 from callslip.formats.base import Restart, Streaming, TurnEncoder
@@ -92,6 +99,8 @@ class Hub:
         stream = self._streams.get(key)
         # A stream of a deleted session is not for the readers of a new session with its name.
         if stream is None or stream.broadcast.ended or stream.source.session_id not in (0, record.id if record else 0):
+            if stream is not None:
+                self._release_key(key, stream.source)  # It may have readers, who still need heartbeats.
             stream = self._streams[key] = _OpenStream(key, make(), self._building)
         stream.readers += 1
         try:
@@ -288,6 +297,7 @@ class SessionStream:
         record = await self._log.get_session(self._session)
         self.session_id, last_seq = (record.id, record.last_seq) if record else (0, 0)
         self._state = await self._load_state(last_seq)
+        await check_same_session(self._log, self._session, self.session_id)
         self.broadcast.frames.restart(last_seq + 1)
 
     async def _load_state(self, seq: int) -> SessionFold | None:
@@ -295,7 +305,7 @@ class SessionStream:
 
     async def fill(self) -> None:
         frame, state, pruned_at = self._kind.frame, self._state, self.broadcast.next
-        async for batch in self._log.batches(self._session, self.broadcast.next - 1):
+        async for batch in self._log.batches(self._session, self.broadcast.next - 1, self.session_id):
             self.broadcast.push([frame(state, stored.event, stored.body) for stored in batch])
             if state is not None and self.broadcast.next - pruned_at >= PRUNE_EVENTS:
                 state.take_finished()
@@ -392,6 +402,7 @@ class TurnStream:
         record = await self._log.get_session(self._session)
         self.session_id = record.id if record else 0
         self._state = await load_turn(self._log, self._session, self._turn)
+        await check_same_session(self._log, self._session, self.session_id)
         encoder = await run_off_loop(len(self._state.entries) >= LARGE_HISTORY, self._open_encoder)
         if self._turn and not encoder.turn.has_begun:
             raise NotFoundError(f"no turn {self._turn!r} in session {self._session!r}")
@@ -430,7 +441,7 @@ class TurnStream:
     async def fill(self) -> None:
         if self.broadcast.ended:
             return
-        async for batch in self._log.batches(self._session, self._state.seq):
+        async for batch in self._log.batches(self._session, self._state.seq, self.session_id):
             for stored in batch:
                 self._feed(stored.event)
                 if self.broadcast.ended:

@@ -258,9 +258,10 @@ async def state_at(store: Store, name: str, seq: int | None = None) -> SessionFo
             raise CursorExpiredError(upto, session.pruned_seq)
         state = await load_state(store, name, None, with_texts=True)
         await fold_upto(store, state, upto)
-        current = await store.session(name)
-        if current is None or current.pruned_seq == session.pruned_seq:  # Else retention removed events meanwhile.
+        current = await load_session(store, name)
+        if (current.id, current.pruned_seq) == (session.id, session.pruned_seq):
             return state
+        # Else it was deleted and created again, or retention removed events meanwhile.
 
 
 # Retention stores a full state with its open texts as a base, from which the remaining log continues.
@@ -300,7 +301,7 @@ async def prune(store: Store, name: str, before: int) -> int:
         pass
     base = freeze(state)
     kept = {number: blob.hash if (blob := blob_of_entry(entry)) else "" for number, entry in state.entries.items()}
-    return await store.prune(name, cut, base, kept)
+    return await store.prune(session, cut, base, kept)
 
 
 async def _last_seq_before(store: Store, session: SessionRecord, before: int) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import time
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -60,7 +59,7 @@ class EntryMatcher:
             async with stored.lock:  # Two readers of the same filter share the work.
                 await stored.update(head)
                 counts = stored.counts.copy()
-                await stored.scan.add(counts, list(head.state.entries.values()), _now())
+                await stored.scan.add(counts, list(head.state.entries.values()), self._store.time_ms())
             counts.finish()
             ids, has_more = _newest(counts.ids, limit, before)
             return counts, await self._read_entries(head, ids), has_more
@@ -99,10 +98,6 @@ class EntryMatcher:
         return entries
 
 
-def _now() -> int:
-    return int(time.time() * 1000)
-
-
 def _newest(ids: list[int], limit: int, before: int) -> tuple[list[int], bool]:
     end = bisect_left(ids, before)
     return ids[max(0, end - limit) : end], end > limit
@@ -126,9 +121,10 @@ class _StoredMatches:
         name = head.session.name
         tail = head.state.entries
         for id in sorted(self._open - tail.keys()):
-            rows = await self._store.entries_from(name, id, 1)
-            await self._add([row for row in rows if row[0] == id])
-            self._open.discard(id)
+            rows = [row for row in await self._store.entries_from(name, id, 1) if row[0] == id]
+            if rows:  # Else this head is older than the one that had it, and the entry is still open.
+                await self._add(rows)
+                self._open.discard(id)
         while rows := await self._store.entries_from(name, self._next, PAGE_ROWS, PAGE_BYTES):
             rows = [row for row in rows if row[0] <= head.at.seq]  # Others were stored after the head was read.
             if not rows:
@@ -141,7 +137,7 @@ class _StoredMatches:
     async def _add(self, rows: list[tuple[int, bytes]]) -> None:
         is_large = sum(len(body) for _, body in rows) >= LARGE_BYTES
         entries = await run_off_loop(is_large, lambda: [read_entry(body) for _, body in rows])
-        await self.scan.add(self.counts, entries, _now())
+        await self.scan.add(self.counts, entries, self._store.time_ms())
 
 
 class _Scan:

@@ -53,6 +53,7 @@ class EventLog:
         self._release_timer = ReleaseTimer(store, self.write_context(source="callslip"), settings.text_hold)
         self._events_since_checkpoint: dict[str, int] = {}
         self._checkpointing: dict[str, asyncio.Task[None]] = {}
+        self._checkpoint_again: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._owner_leases: dict[str, float] = {}
         self._closed = False
@@ -247,9 +248,12 @@ class EventLog:
                 yield decode_event(body)
             after = rows[-1][0]
 
-    def batches(self, session: str, after: int = 0) -> AsyncGenerator[list[StoredEvent]]:
-        """Yield the events of a session after a cursor, then new ones as they are written, in batches."""
-        return self.feed.subscribe(session, after)
+    def batches(self, session: str, after: int = 0, session_id: int = 0) -> AsyncGenerator[list[StoredEvent]]:
+        """Yield the events of a session after a cursor, then new ones as they are written, in batches.
+
+        With the id of the session that the cursor is of, another one of the same name raises CursorExpiredError.
+        """
+        return self.feed.subscribe(session, after, session_id)
 
     async def follow(self, session: str, after: int = 0) -> AsyncGenerator[Event]:
         """Yield the events of a session after a cursor, then new ones as they are written."""
@@ -326,6 +330,7 @@ class EventLog:
         """Delete a session with everything in it."""
         if not await self.store.delete(session):
             raise NotFoundError(f"no session {session!r}")
+        self.feed.check_session(session)
 
     async def project(self, session: str) -> None:
         """Bring a session's checkpoint up to its last event."""
@@ -364,7 +369,10 @@ class EventLog:
                 self._schedule_checkpoint(session)
 
     def _schedule_checkpoint(self, session: str) -> None:
-        if self._closed or session in self._checkpointing:
+        if self._closed:
+            return
+        if session in self._checkpointing:
+            self._checkpoint_again.add(session)
             return
         self._events_since_checkpoint[session] = 0
         task = asyncio.ensure_future(self._checkpoint(session))
@@ -373,9 +381,13 @@ class EventLog:
 
     async def _checkpoint(self, session: str) -> None:
         with contextlib.suppress(CallslipError):  # A checkpoint is derived data: the next checkpoint includes it.
-            open_count = await checkpoint.project(self.store, session)
-            # Open entries are written again with every checkpoint, so many of them make checkpoints rarer.
-            self._events_since_checkpoint[session] = -(open_count or 0)
+            is_complete = False
+            while not is_complete:
+                self._checkpoint_again.discard(session)
+                open_count = await checkpoint.project(self.store, session)
+                # Open entries are written again with every checkpoint, so many of them make checkpoints rarer.
+                self._events_since_checkpoint[session] = -(open_count or 0)
+                is_complete = session not in self._checkpoint_again
 
     async def _maintain(self) -> None:
         while True:
@@ -388,8 +400,12 @@ class EventLog:
     async def _renew(self, *owners: str) -> None:
         if not owners:
             return
+        known = [owner for owner in owners if owner in self._owner_leases]
         lease = self.settings.owner_lease
         until = await self.store.clock() + int(lease * 1000)
         lease_end = time.monotonic() + lease
         await self.store.transact(lambda unit: [unit.put_owner(OwnerRecord(owner, until)) for owner in owners])
-        self._owner_leases.update(dict.fromkeys(owners, lease_end))
+        closed = [owner for owner in known if owner not in self._owner_leases]
+        self._owner_leases.update({owner: lease_end for owner in owners if owner not in closed})
+        for owner in closed:  # Its connection was closed meanwhile.
+            await self.store.drop_owner(owner)

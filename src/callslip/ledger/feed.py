@@ -1,8 +1,11 @@
 """Follow sessions: read from the store, then receive new events, without a gap or a repeat.
 
 One channel per followed session holds the newest events once for all its readers; a reader is a cursor into it. A
-reader that falls behind the channel gets SlowReaderError with its cursor, so a slow reader blocks no other. Events of
-other processes are found by asking the store a few dozen times a second, only while a session is followed.
+reader that falls behind the channel gets SlowReaderError with its cursor, so a slow reader blocks no other. The store
+tells when other processes may have written; it is asked only while a session is followed.
+
+Other tasks run while a read waits for the store, so everything here is registered first and read after that: what is
+written meanwhile is noted in the channel.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from callslip.model.events import CallEvent, decode_event
 from callslip.model.records import SessionRecord
 from callslip.rules.lifecycle import is_terminal
 from callslip.settings import Settings
-from callslip.store.protocol import Store, StoredEvent
+from callslip.store.protocol import Changes, Store, StoredEvent
 
 CLOSED = "the ledger is closed"
 
@@ -32,14 +35,18 @@ CLOSED = "the ledger is closed"
 class Channel:
     """The newest events of one session: those after seq `base` up to seq `last`."""
 
-    def __init__(self, session: str, record: SessionRecord | None, length: int, max_bytes: int) -> None:
+    def __init__(self, session: str, length: int, max_bytes: int) -> None:
         self.session = session
-        self.session_id = record.id if record else 0
-        first = record.last_seq + 1 if record else 1
-        self.events: Window[StoredEvent] = Window(first, length, max_bytes, lambda stored: len(stored.body))
+        self.session_id = 0
+        """The id of the session, 0 while it does not exist."""
+        self.events: Window[StoredEvent] = Window(1, length, max_bytes, lambda stored: len(stored.body))
         self.readers = 0
+        self.is_open = False
+        """Whether the session was read, and so the place of the channel in it is known."""
         self.is_filling = self.must_fill = False
         self.error: CallslipError | None = None
+        self._length = length
+        self._waiting: list[StoredEvent] = []
         self._readers: set[asyncio.Future[None]] = set()
         self._end_waiters: dict[str, set[asyncio.Future[None]]] = {}
 
@@ -53,6 +60,35 @@ class Channel:
         """The seq of the newest event."""
         return self.events.next - 1
 
+    def open(self, record: SessionRecord | None) -> None:
+        """Begin after the last event of the session."""
+        self.is_open = True
+        if record is not None:
+            self.session_id = record.id
+            self.events.restart(record.last_seq + 1)
+
+    def add(self, stored: StoredEvent) -> bool:
+        """Add an event that was written. Return False if the store must be read first."""
+        seq = stored.event.seq
+        if not self.session_id or seq == 1 <= self.last:  # It may be the start of a session that was deleted before.
+            self._waiting.clear()
+            return False
+        if seq == self.last + 1:
+            self.push(stored)
+        elif self.is_filling and seq > self.last:
+            if len(self._waiting) >= self._length:
+                self._waiting.clear()
+            self._waiting.append(stored)
+        return self.is_filling or seq <= self.last
+
+    def add_waiting(self) -> bool:
+        """Add what was written while the store was read. Return False if events before it are missing."""
+        waiting, self._waiting = self._waiting, []
+        for stored in waiting:
+            if stored.event.seq == self.last + 1:
+                self.push(stored)
+        return not waiting or waiting[-1].event.seq <= self.last
+
     def push(self, stored: StoredEvent) -> None:
         self.events.push(stored)
         event = stored.event
@@ -60,8 +96,10 @@ class Channel:
             _resolve(self._end_waiters.pop(event.call, ()))
 
     def skip_to(self, seq: int) -> None:
-        """Continue at an event, because retention removed those before it."""
+        """Continue at an event, because retention removed those before it: among them may be ends of calls."""
         self.events.restart(seq)
+        for waiting in self._end_waiters.values():
+            _resolve(waiting)
 
     def wake(self) -> None:
         _resolve(self._readers)
@@ -81,25 +119,43 @@ class Channel:
         """Wait for new events."""
         await _wait_in(self._readers, self.error)
 
-    async def wait_ended(self, call: str) -> None:
-        """Wait for the end of a call."""
+    @contextlib.contextmanager
+    def expect_end(self, call: str) -> Generator[asyncio.Future[None]]:
+        """Return a future that is done when the call ends, or when its end may have been missed."""
+        if self.error is not None:
+            raise self.error
+        waiting = self._end_waiters.setdefault(call, set())
         try:
-            await _wait_in(self._end_waiters.setdefault(call, set()), self.error)
+            with _registered(waiting) as future:
+                yield future
         finally:
-            if not self._end_waiters.get(call, True):
+            if not waiting and self._end_waiters.get(call) is waiting:
                 del self._end_waiters[call]
+
+
+@contextlib.contextmanager
+def _registered(waiting: set[asyncio.Future[None]]) -> Generator[asyncio.Future[None]]:
+    """Return a future for which `_resolve` is called with these waiters."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiting.add(future)
+    try:
+        yield future
+    finally:
+        waiting.discard(future)
+        if future.done() and not future.cancelled():
+            future.exception()  # Mark it as retrieved: its owner may have left before it waited.
 
 
 async def _wait_in(waiting: set[asyncio.Future[None]], error: CallslipError | None) -> None:
     """Wait until `_resolve` is called for these waiters, or raise the error of what is already closed."""
     if error is not None:
         raise error
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    waiting.add(future)
-    try:
-        await future
-    finally:
-        waiting.discard(future)
+    with _registered(waiting) as future:
+        await _wait_for(future)
+
+
+async def _wait_for(future: asyncio.Future[None]) -> None:
+    await future
 
 
 def _resolve(waiting: Iterable[asyncio.Future[None]], error: BaseException | None = None) -> None:
@@ -120,15 +176,17 @@ class Feed:
         self._channels: dict[str, Channel] = {}
         self._poller: asyncio.Task[None] | None = None
         self._fills: set[asyncio.Task[None]] = set()
-        self._is_behind = False
         self._closed = asyncio.Event()
         self._watchers = 0
+        self.changes = self.external_changes = 0
+        """How many changes were noticed: all of them, and those that another process may have made."""
         self._change_waiters: set[asyncio.Future[None]] = set()
         self._external_waiters: set[asyncio.Future[None]] = set()
         store.on_commit(self.publish)
 
     def publish(self, events: list[StoredEvent]) -> None:
         """Pass events on to their readers. They are durable."""
+        self.changes += 1
         if self._change_waiters:
             self._resolve_change_waiters()
         if not self._channels:
@@ -138,32 +196,41 @@ class Feed:
             channel = self._channels.get(stored.session)
             if channel is None:
                 continue
-            if stored.event.seq == 1 <= channel.last:
-                self._fill_soon(channel)  # It may be the start of a new session with the name of a deleted one.
-            elif stored.event.seq == channel.last + 1 and channel.session_id and not channel.is_filling:
-                channel.push(stored)
+            last = channel.last
+            if not channel.add(stored):
+                self._fill_soon(channel)
+            elif channel.last > last:
                 touched.add(channel)
-            elif stored.event.seq > channel.last:
-                self._fill_soon(channel)  # Another process wrote in between, or the session must be checked first.
         for channel in touched:
             channel.wake()
 
+    def check_session(self, session: str) -> None:
+        """Read a followed session again, because it may have been deleted."""
+        channel = self._channels.get(session)
+        if channel is not None:
+            self._fill_soon(channel)
+
     def _fill_soon(self, channel: Channel) -> None:
         channel.must_fill = True  # A read in progress may have missed it.
-        if not channel.is_filling:
+        if channel.is_open and not channel.is_filling:
             channel.is_filling = True
             task = asyncio.ensure_future(self._fill(channel))
             self._fills.add(task)
             task.add_done_callback(self._fills.discard)
 
     async def _fill(self, channel: Channel) -> None:
-        """Read what is missing in a channel from the store."""
+        """Read what is missing in a channel from the store; if that fails, again until it succeeds."""
         try:
-            while channel.must_fill:
+            while channel.must_fill and channel.readers and channel.error is None:
                 channel.must_fill = False
-                await self._fill_from_store(channel)
-        except StoreError:
-            self._is_behind = True
+                try:
+                    await self._fill_from_store(channel)
+                except StoreError:  # The disk may recover; readers wait for it.
+                    channel.must_fill = True
+                    await asyncio.sleep(self._settings.notice_interval)
+                else:
+                    channel.must_fill |= not channel.add_waiting()
+                    channel.wake()
         finally:
             channel.is_filling = False
             channel.wake()
@@ -175,10 +242,10 @@ class Feed:
         channel.session_id = record.id
         while channel.last < record.last_seq:
             rows = await self._read_rows(channel.session, channel.last)
-            if not rows:
-                return
             if not await self._is_current(channel):
                 return self._close_deleted(channel)
+            if not rows:
+                return
             if rows[0][0] > channel.last + 1:
                 channel.skip_to(rows[0][0])
             for seq, body in rows:
@@ -198,26 +265,53 @@ class Feed:
                 del self._channels[channel.session]
 
     @contextlib.asynccontextmanager
-    async def _follow(self, session: str) -> AsyncGenerator[Channel]:
-        if (error := self._error()) is not None:
-            raise error
-        channel = self._channels.get(session)
-        if channel is not None and channel.session_id and not await self._is_current(channel):
-            self._close_deleted(channel)
+    async def _follow(self, session: str) -> AsyncGenerator[tuple[Channel, SessionRecord | None]]:
+        """Return the channel of a session, and the session as it is now."""
+        while True:
+            if (error := self._error()) is not None:
+                raise error
             channel = self._channels.get(session)
-        if channel is None:
-            record = await self._store.session(session)
-            settings = self._settings
-            channel = Channel(session, record, settings.feed_length, settings.feed_bytes)
-            channel = self._channels.setdefault(session, channel)
+            if channel is None:
+                channel = Channel(session, self._settings.feed_length, self._settings.feed_bytes)
+                self._channels[session] = channel
+            with self._count_reader(channel), self.watch():
+                is_current, record = await self._open(channel)
+                if is_current:
+                    yield channel, record
+                    return
+
+    @contextlib.contextmanager
+    def _count_reader(self, channel: Channel) -> Generator[None]:
         channel.readers += 1
         try:
-            with self.watch():
-                yield channel
+            yield
         finally:
             channel.readers -= 1
-            if not channel.readers and self._channels.get(session) is channel:
-                del self._channels[session]
+            if not channel.readers and self._channels.get(channel.session) is channel:
+                del self._channels[channel.session]
+
+    async def _open(self, channel: Channel) -> tuple[bool, SessionRecord | None]:
+        """Read the session for a new reader of a channel. Return whether the channel is not that of a deleted one."""
+        while True:
+            known_id = channel.session_id
+            record = await self._store.session(channel.session)
+            if isinstance(channel.error, CursorExpiredError):
+                return False, None
+            if channel.error is not None:
+                raise channel.error
+            if not channel.is_open:
+                channel.open(record)
+                if channel.must_fill:
+                    self._fill_soon(channel)
+            if channel.session_id == (record.id if record else 0):
+                return True, record
+            if not channel.session_id:
+                self._fill_soon(channel)
+                return True, record
+            if channel.session_id == known_id:
+                self._close_deleted(channel)
+                return False, None
+            # Else another reader opened the channel during this read, which may be older.
 
     @contextlib.contextmanager
     def watch(self) -> Generator[None]:
@@ -232,18 +326,29 @@ class Feed:
             if not self._watchers:
                 self._stop_polling()
 
-    async def wait_change(self) -> None:
-        """Wait until a process has written to the store. Changes of other processes are found inside `watch`."""
-        await _wait_in(self._change_waiters, self._error())
+    async def wait_change(self, seen: int) -> None:
+        """Wait for a change after the first `seen` ones. Changes of other processes are found inside `watch`.
+
+        Keep the number of `changes` before you read, and pass it here: what is written during the read is not missed.
+        """
+        if self.changes == seen or self._closed.is_set():
+            await _wait_in(self._change_waiters, self._error())
+
+    async def wait_external_change(self, seen: int) -> None:
+        """Wait for a change after the first `seen` of `external_changes`: of commands or tokens, if that is known."""
+        if self.external_changes == seen or self._closed.is_set():
+            await _wait_in(self._external_waiters, self._error())
 
     def notice_change(self) -> None:
         """Wake all who wait for a change, after one that is no event."""
-        self._resolve_change_waiters()
-        _resolve(list(self._external_waiters))
+        self._notice(Changes())
 
-    async def wait_external_change(self) -> None:
-        """Wait until another process may have written to the store."""
-        await _wait_in(self._external_waiters, self._error())
+    def _notice(self, changes: Changes) -> None:
+        self.changes += 1
+        self._resolve_change_waiters()
+        if changes.commands or changes.sessions is None:
+            self.external_changes += 1
+            _resolve(list(self._external_waiters))
 
     def _error(self) -> StoreError | None:
         return StoreError(CLOSED) if self._closed.is_set() else None
@@ -259,17 +364,17 @@ class Feed:
 
     async def _poll(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.notice_interval)
             try:
-                if await self._store.changed() or self._is_behind:
-                    self._is_behind = False
-                    self.notice_change()
-                    for channel in list(self._channels.values()):
-                        self._fill_soon(channel)
-            except LostFileError as error:
-                self._fail_readers(error)
-            except StoreError:  # The disk may recover; readers wait for it.
-                pass
+                changes = await self._store.wait_changes()
+            except StoreError as error:  # The disk may recover; readers wait for it.
+                if isinstance(error, LostFileError):
+                    self._fail_readers(error)
+                await asyncio.sleep(self._settings.notice_interval)
+                continue
+            self._notice(changes)
+            for channel in list(self._channels.values()):
+                if changes.sessions is None or changes.sessions.get(channel.session, 0) > channel.last:
+                    self._fill_soon(channel)
 
     def _fail_readers(self, error: StoreError) -> None:
         """Raise an error in everything that waits for events of this file. Later readers get it from the store."""
@@ -278,11 +383,16 @@ class Feed:
             channel.close(error)
         self._resolve_change_waiters(error)
 
-    async def subscribe(self, session: str, after: int = 0) -> AsyncGenerator[list[StoredEvent]]:
-        """Yield the events after a cursor in batches, then new ones as they are written, without end."""
-        await self._check_cursor(session, after)
+    async def subscribe(self, session: str, after: int = 0, session_id: int = 0) -> AsyncGenerator[list[StoredEvent]]:
+        """Yield the events after a cursor in batches, then new ones as they are written, without end.
+
+        With the id of the session that the cursor is of, another one of the same name raises CursorExpiredError.
+        """
         cursor, is_live = after, False
-        async with self._follow(session) as channel:
+        async with self._follow(session) as (channel, record):
+            if session_id and (record is None or record.id != session_id):
+                raise CursorExpiredError(after, after)
+            _check_cursor(record, after)
             while True:
                 if cursor < channel.base:
                     if is_live:
@@ -310,20 +420,15 @@ class Feed:
             raise CursorExpiredError(cursor, record.pruned_seq if record else cursor)
         return [StoredEvent(session, decode_event(body), body) for _, body in rows]
 
-    async def _check_cursor(self, session: str, after: int) -> None:
-        record = await self._store.session(session)
-        last_seq, pruned_seq = (record.last_seq, record.pruned_seq) if record else (0, 0)
-        if not 0 <= after <= last_seq:
-            raise InvalidInputError("after", f"must be from 0 to the last event ({last_seq}), got {after}")
-        if after < pruned_seq:
-            raise CursorExpiredError(after, pruned_seq)
-
     async def until_ended(self, session: str, call: str) -> None:
-        """Wait until a call has ended."""
-        async with self._follow(session) as channel:
-            record = await self._store.call(call)
-            if record is None or not record.end:
-                await channel.wait_ended(call)
+        """Wait until a call has ended. One that was deleted counts as ended."""
+        async with self._follow(session) as (channel, _):
+            while True:
+                with channel.expect_end(call) as ended:
+                    record = await self._store.call(call)
+                    if record is None or record.end:
+                        return
+                    await _wait_for(ended)
 
     async def until_closed(self) -> None:
         """Wait until the ledger closes."""
@@ -339,3 +444,11 @@ class Feed:
             channel.close(StoreError(CLOSED))
         self._resolve_change_waiters(StoreError(CLOSED))
         _resolve(list(self._external_waiters), StoreError(CLOSED))
+
+
+def _check_cursor(record: SessionRecord | None, after: int) -> None:
+    last_seq, pruned_seq = (record.last_seq, record.pruned_seq) if record else (0, 0)
+    if not 0 <= after <= last_seq:
+        raise InvalidInputError("after", f"must be from 0 to the last event ({last_seq}), got {after}")
+    if after < pruned_seq:
+        raise CursorExpiredError(after, pruned_seq)

@@ -66,8 +66,8 @@ class SessionRecord(msgspec.Struct, gc=False):
 class CallRecord(msgspec.Struct, gc=False):
     """A call. One with a `client` is a command.
 
-    `owner` and `lease` keep it alive. `change` grows with every write to any command, so that another process can read
-    the changes that it has not seen.
+    `owner` and `lease` keep it alive. `change` grows with every write to a command, so that an older record of it
+    is known from a newer one.
     """
 
     id: str

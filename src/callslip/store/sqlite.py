@@ -33,7 +33,16 @@ from callslip.model.records import (
 from callslip.settings import Settings
 from callslip.store import sqlite_open
 from callslip.store.ledger_files import LedgerFiles, create_database
-from callslip.store.protocol import NOTHING_KNOWN, Checkpoint, Progress, RowCounts, StoredEvent, Touched, read_cursor
+from callslip.store.protocol import (
+    NOTHING_KNOWN,
+    Changes,
+    Checkpoint,
+    Progress,
+    RowCounts,
+    StoredEvent,
+    Touched,
+    read_cursor,
+)
 from callslip.store.sql import Connection
 from callslip.store.sqlite_maintenance import delete_session, prune_session, save_progress
 from callslip.store.sqlite_open import translate_errors
@@ -70,6 +79,7 @@ class SqliteStore:
         self._listeners: list[Callable[[list[StoredEvent]], None]] = []
         self._command_listeners: list[Callable[[list[CallRecord]], None]] = []
         self._session_listeners: list[Callable[[list[SessionRecord], int], None]] = []
+        self._own_changes = (0, 0)
         self._write_lock = WriteLock()
         self._files = LedgerFiles()
         self._open: list[Connection] = []
@@ -144,6 +154,8 @@ class SqliteStore:
             for listener in self._listeners:
                 listener(events)
         if commands:
+            first, last = self._own_changes
+            self._own_changes = (first if commands[0].change == last + 1 else commands[0].change), commands[-1].change
             for listener in self._command_listeners:
                 listener(commands)
 
@@ -151,11 +163,13 @@ class SqliteStore:
         for listener in self._session_listeners:
             listener(sessions, now)
 
-    async def changed(self) -> bool:
-        """Return whether the database changed since the last call."""
-        version = self._data_version()
-        before, self._version = self._version, version
-        return version != before
+    async def wait_changes(self) -> Changes:
+        """Wait until the database has changed since the last call returned. SQLite does not say what was written."""
+        while True:
+            await asyncio.sleep(self._settings.notice_interval)
+            before, self._version = self._version, self._data_version()
+            if self._version != before:
+                return Changes()
 
     def _data_version(self) -> int:
         self._files.check_sometimes()
@@ -164,6 +178,10 @@ class SqliteStore:
 
     async def clock(self) -> int:
         """Return the time of the store in ms, which all leases and deadlines use."""
+        return self.time_ms()
+
+    def time_ms(self) -> int:
+        """Return the time of the store in ms."""
         return int(time.time() * 1000)
 
     # Reading
@@ -283,11 +301,18 @@ class SqliteStore:
     async def failed_commands(self, client: str, limit: int) -> list[CallRecord]:
         return self._calls("failed_commands_of", client, limit) if client else self._calls("failed_commands", limit)
 
-    async def commands_changed(self, after: int, limit: int) -> list[CallRecord]:
-        return self._calls("commands_changed", after, limit)
+    async def commands_changed(self, cursor: str, limit: int) -> tuple[list[CallRecord], str]:
+        """Return the commands that were written since a cursor, in order, and the next cursor."""
+        (after,) = read_cursor(f"[{cursor}]", int)
+        first, last = self._own_changes
+        if first <= after + 1 <= last:  # The next changes are all of this process, whose listeners have got them.
+            after = last
+        records = self._calls("commands_changed", after, limit)
+        return records, str(records[-1].change if records else after)
 
-    async def last_change(self) -> int:
-        return first_value(self._all("last_change"))
+    async def change_cursor(self) -> str:
+        """Return the cursor of `commands_changed` for all writes from now on."""
+        return str(first_value(self._all("last_change")))
 
     async def sealed(self, call: str) -> bytes | None:
         """Return the unredacted arguments of a command, if they differ from those in the log."""
@@ -460,7 +485,8 @@ class SqliteStore:
 
     # Maintenance
 
-    async def prune(self, session: str, seq: int, base: bytes, kept: dict[int, str]) -> int:
+    async def prune(self, session: SessionRecord, seq: int, base: bytes, kept: dict[int, str]) -> int:
+        """Delete the events up to `seq`, unless the session was deleted or pruned since it was read."""
         return await self._alone(lambda connection: prune_session(connection, session, seq, base, kept), erases=True)
 
     async def delete(self, session: str) -> bool:

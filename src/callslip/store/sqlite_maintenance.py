@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from callslip.model.records import SessionRecord
 from callslip.store.protocol import Progress
 from callslip.store.sql import Connection
 from callslip.store.sqlite_rows import SQL, first_value
@@ -50,14 +51,16 @@ def save_progress(connection: Connection, progress: Progress) -> bool:
     return True
 
 
-def prune_session(connection: Connection, name: str, seq: int, base: bytes, kept: dict[int, str]) -> int:
+def prune_session(connection: Connection, record: SessionRecord, seq: int, base: bytes, kept: dict[int, str]) -> int:
     """Delete the events up to `seq` and everything that ended by then; return how many events were deleted.
+
+    Delete nothing if the session was deleted or pruned since the record was read: `base` may then be of other events.
 
     `base` is the state that the remaining log continues from. `kept` are the entries that were open at `seq`, each with
     the hash of its blob, "" for none. The blob then belongs to the event that created the entry.
     """
-    session = _session_id(connection, name)
-    if session is None:
+    session = record.id
+    if connection.execute("SELECT low FROM sessions WHERE id = ?", (session,)).fetchall() != [(record.pruned_seq,)]:
         return 0
 
     def run(sql: str) -> list[tuple[Any]]:
