@@ -1993,8 +1993,26 @@ TURNLESS_STREAMS = (
     ),
 )
 
+DATABASES = (
+    R(
+        "DB1",
+        "Shown texts may contain NUL: events keep it, records have U+FFFD instead; ids and names with it are refused.",
+        (
+            "tests/rules/test_record_texts.py::test_the_texts_of_calls_and_sessions_contain_no_nul",
+            "tests/rules/test_record_texts.py::test_the_texts_of_approvals_contain_no_nul",
+            "tests/ledger/test_record_texts.py::test_no_text_column_contains_nul",
+            "tests/ledger/test_record_texts.py::test_events_and_entries_keep_nul",
+            "tests/ledger/test_record_texts.py::test_lone_surrogates_do_not_reach_records",
+            "tests/ledger/test_record_texts.py::test_an_older_ledger_with_nul_is_migrated",
+            "tests/ledger/test_validation.py::test_a_field_of_the_wrong_type_is_refused_by_name",
+            "tests/http/test_posted_input.py::test_the_id_of_a_caller_may_contain_any_character",
+        ),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
     *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS, *ACP_ENTRIES, *PRODUCER_IDS, *TURNLESS_STREAMS),
+    *DATABASES,
 )

@@ -19,6 +19,7 @@ from callslip.api.ledger import LocalLedger
 from callslip.api.posts import Body, PostResult, Posts, _BodyWrite  # pyright: ignore[reportPrivateUsage]
 from callslip.errors import ConflictError, StoreError
 from callslip.formats import registry
+from callslip.http.access import Principal
 from callslip.ledger import liveness
 from callslip.model import codec
 from callslip.model.entries import Message, ToolCall
@@ -27,7 +28,7 @@ from callslip.settings import Settings
 from tests.conftest import LONG
 from tests.support import format_cases
 from tests.support.invariants import find_faults, normalize_entries
-from tests.support.live_server import HttpResponse, fetch, serving_ledger
+from tests.support.live_server import HttpResponse, fetch, running, serving_ledger
 
 pytestmark = pytest.mark.anyio
 
@@ -489,3 +490,20 @@ async def test_a_claim_of_a_dead_process_does_not_delay_others(servers: Servers)
     assert (await servers.post("events", [*many, owner], session="other")).status == 400
     names = store._read.execute("SELECT session FROM conversations").fetchall()
     assert names == [("s",)]
+
+
+async def test_the_id_of_a_caller_may_contain_any_character(db: str) -> None:
+    """DB1: a host chooses the ids of its users; a conversation is stored under an id without control characters."""
+    principal = Principal("ann", id="a\0b")
+    async with (
+        callslip.open(db, SETTINGS) as ledger,
+        running(callslip.asgi(ledger, authorize=lambda *_: principal)) as url,
+    ):
+        chunk = {"id": "r", "choices": [{"index": 0, "delta": {"content": "word "}}]}
+        for _ in range(2):
+            response = await fetch(f"{url}/v1/sessions/s/events?format=openai", "POST", value=[chunk])
+            assert response.status in (200, 201), response.body
+        connection = sqlite3.connect(db.removeprefix("sqlite:///"))
+        ((caller,),) = connection.execute("SELECT caller FROM conversations").fetchall()
+        connection.close()
+    assert caller.startswith("digest:")

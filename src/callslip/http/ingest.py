@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from callslip.api.posts import Body
 from callslip.formats import registry
+from callslip.formats.json_fields import identifier
 from callslip.http import schemas
 from callslip.http.body import MEDIA_JSON, MEDIA_LINES, parse_messages
 from callslip.http.request import RequestContext, Route, json_response
@@ -63,7 +64,7 @@ async def post(context: RequestContext) -> Response:
         requires_validation=query.requires_validation,
         with_events=query.returns == "events",
     )
-    conversation = ConversationName(name, query.format, principal.caller)
+    conversation = ConversationName(name, query.format, identifier(principal.caller))
     result = await context.server.posts.append(conversation, posted, context.access)
     appended = schemas.Appended(
         session=name,

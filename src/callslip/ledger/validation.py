@@ -29,6 +29,8 @@ NUMBER_LIMIT = 2**53 - 1
 
 _BLOB_FIELDS = ("output", "content", "body")
 _ID_FIELDS = ("call", "approval", "turn", "message_id", "source", "key", "owner")
+_NAME_FIELDS = ("client", "worker")
+"""Names are checked as ids are; unlike ids, they are redacted."""
 _EVENT_CLASSES = frozenset(ev.EVENT_TYPES.values())
 _CHUNK_POLICIES = get_args(ev.Chunks)
 _JSON_FIELDS = {
@@ -139,6 +141,8 @@ class DraftValidator:
             return value
         if field in _ID_FIELDS and value:
             return check_id(value, field)
+        if field in _NAME_FIELDS:
+            check_id(value, field)
         checked = codec.validate_json(value, field, max_bytes=max_bytes)
         return self._redactor.value(checked) if redact else checked
 

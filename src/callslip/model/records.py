@@ -13,6 +13,14 @@ import msgspec
 T = TypeVar("T")
 
 
+def record_text(text: str) -> str:
+    """Return a text as records have it: NUL, which PostgreSQL cannot store in a text, becomes U+FFFD.
+
+    The event keeps the text as it was. Ids and names need no change, because `check_id` refuses NUL.
+    """
+    return text.replace("\0", "\ufffd") if "\0" in text else text
+
+
 class HeldText(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The end of a streamed text that may begin a secret, held back until more of it arrives or until `due` (ms).
 

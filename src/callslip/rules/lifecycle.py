@@ -42,7 +42,7 @@ from callslip.model.events import (
     type_of,
 )
 from callslip.model.names import RETURNED_NAMESPACES
-from callslip.model.records import ApprovalRecord, CallRecord
+from callslip.model.records import ApprovalRecord, CallRecord, record_text
 
 CallState = Literal[
     "none",
@@ -235,7 +235,7 @@ def classify_answer(row: CallRecord | None, approval: ApprovalRecord | None, eve
         return "orphan"
     if approval.state == "pending":
         return classify_event(row, event)
-    same = approval.state == ANSWER_STATES[type(event)] and approval.option == event.option
+    same = approval.state == ANSWER_STATES[type(event)] and approval.option == record_text(event.option)
     return "duplicate" if same else "late"
 
 

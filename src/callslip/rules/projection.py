@@ -1,6 +1,7 @@
 """Project events to the records of sessions, calls, approvals and aliases.
 
 The ledger does this in the transaction that appends the event. `verify` repeats it for the whole log and compares.
+Every text that is not an id goes through `record_text`, so that no record contains NUL.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from msgspec import UNSET
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Event
-from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
+from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord, record_text
 from callslip.rules.lifecycle import (
     ANSWER_STATES,
     TERMINAL_STATES,
@@ -66,7 +67,7 @@ def apply_event(tables: Tables, session: SessionRecord, event: Event) -> None:
 
 def _apply_info(session: SessionRecord, event: ev.SessionInfo) -> None:
     if event.title is not UNSET:
-        session.title = str(event.title or "")
+        session.title = record_text(str(event.title or ""))
     if event.labels is not UNSET:
         session.labels = event.labels
     if event.owner is not UNSET:
@@ -124,11 +125,11 @@ def _update_call(row: CallRecord, event: ev.CallEvent) -> None:
     row.deadline = deadline_of(row, event)
     if isinstance(event, ev.CallUpdate):
         if isinstance(event.tool_name, str):
-            row.tool = strip_mcp_prefix(event.tool_name)
+            row.tool = record_text(strip_mcp_prefix(event.tool_name))
         if event.title is not UNSET:
-            row.title = str(event.title or "")
+            row.title = record_text(str(event.title or ""))
         if event.kind is not UNSET:
-            row.kind = str(event.kind or "")
+            row.kind = record_text(str(event.kind or ""))
         if event.input is not UNSET:
             row.input_mark = input_mark(event.input)
     if isinstance(event, ev.CallProposed):
@@ -137,20 +138,20 @@ def _update_call(row: CallRecord, event: ev.CallEvent) -> None:
         row.scope = scope_of(row.state, row.scope, event)
         row.idempotent = event.idempotent or row.idempotent
         if row.state == "none":
-            row.client, row.timeout = event.client, event.timeout
+            row.client, row.timeout = record_text(event.client), event.timeout
     elif isinstance(event, ev.CallStarted):
         row.attempt = event.attempt or row.attempt
-        row.worker = event.worker or row.worker
+        row.worker = record_text(event.worker) or row.worker
     elif isinstance(event, ev.CallEnd):
         row.ending = ending_mark(event)
-        row.reason = event.reason
+        row.reason = record_text(event.reason)
     elif isinstance(event, ev.ApprovalGranted):
         if event.input is not UNSET:
             row.input_mark = input_mark(event.input)
         if event.title is not UNSET:
-            row.title = str(event.title or "")
+            row.title = record_text(str(event.title or ""))
     elif isinstance(event, ev.ApprovalAnswer):
-        row.reason = event.reason
+        row.reason = record_text(event.reason)
 
 
 def _new_approval(row: CallRecord, event: ev.ApprovalRequested) -> ApprovalRecord:
@@ -161,11 +162,11 @@ def _new_approval(row: CallRecord, event: ev.ApprovalRequested) -> ApprovalRecor
         entry=event.seq,
         input_mark=row.input_mark,
         attempt=row.attempt,
-        description=event.description or row.title,
+        description=record_text(event.description) or row.title,
         options=event.options,
         expires_at=event.expires_at,
         created_at=event.at,
-        answer_at=event.answer_at,
+        answer_at=record_text(event.answer_at),
     )
 
 
@@ -177,5 +178,5 @@ def _close_approval(tables: Tables, approval: str, state: str, event: ev.CallEve
     row.state, row.answer_at = state, ""
     row.answered_at = event.at
     if isinstance(event, ev.ApprovalAnswer):
-        row.option, row.by, row.reason = event.option, event.by, event.reason
+        row.option, row.by, row.reason = map(record_text, (event.option, event.by, event.reason))
     tables.put_approval(row)

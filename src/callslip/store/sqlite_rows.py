@@ -24,6 +24,7 @@ from callslip.model.records import (
     PostRecord,
     SessionRecord,
     TokenRecord,
+    record_text,
 )
 from callslip.rules.lifecycle import TERMINAL_STATES
 from callslip.store.sql import Connection, statements
@@ -93,7 +94,7 @@ _decode_request = msgspec.json.Decoder(_Request).decode
 def _answer_at(request: bytes) -> str:
     """Return where a request must be answered. If its event is damaged, `verify` reports that."""
     try:
-        return _decode_request(request).answer_at
+        return record_text(_decode_request(request).answer_at)
     except codec.DECODE_ERRORS:
         return ""
 

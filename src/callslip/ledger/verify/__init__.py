@@ -25,7 +25,7 @@ from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.entries import blob_of_entry
 from callslip.model.events import Blob, Event, blob_of, parse_event
-from callslip.model.records import SessionRecord
+from callslip.model.records import SessionRecord, record_text
 from callslip.rules.fold import SessionFold
 from callslip.rules.projection import apply_event
 from callslip.store.protocol import Store
@@ -97,7 +97,7 @@ class _SessionCheck:
             self.report.add("base", str(error))
             return
         info = self.state.info
-        self.derived.turn, self.derived.title = info.turn, info.title or ""
+        self.derived.turn, self.derived.title = info.turn, record_text(info.title or "")
         self.derived.owner, self.derived.labels = info.owner, info.labels
         await self.records.start(self.state)
         for entry in self.state.entries.values():

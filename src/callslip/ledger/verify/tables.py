@@ -10,7 +10,7 @@ from callslip.errors import CorruptDataError
 from callslip.ledger.verify.problems import Report, differences
 from callslip.model.entries import Entry, PermissionRequest, ToolCall
 from callslip.model.events import CallEvent, type_of
-from callslip.model.records import OPERATIONAL, AliasRecord, ApprovalRecord, CallRecord, SessionRecord
+from callslip.model.records import OPERATIONAL, AliasRecord, ApprovalRecord, CallRecord, SessionRecord, record_text
 from callslip.rules.fold import SessionFold
 from callslip.rules.lifecycle import TERMINAL_STATES, next_state
 from callslip.rules.projection import TURN_NAMESPACE, input_mark
@@ -19,7 +19,7 @@ from callslip.store.protocol import Store
 R = TypeVar("R", CallRecord, ApprovalRecord)
 PAGE_ROWS = 1000
 # The fields of a call that its entry has by the same name, and those that an open entry does not have.
-_ENTRY_FIELDS = ("source", "turn", "iteration", "index", "scope", "attempt", "worker", "started_at")
+_ENTRY_FIELDS = ("source", "turn", "iteration", "index", "scope", "attempt", "started_at")
 _RECORD_FIELDS = ("idempotent", "opening", "deadline", "client", "timeout")
 
 
@@ -82,9 +82,10 @@ class RecordCheck:
             entry=entry.id,
             state=entry.status,
             client_call_id=entry.tool_call_id,
-            tool=entry.tool_name or "",
-            title=entry.title or "",
-            kind=entry.kind or "",
+            tool=record_text(entry.tool_name or ""),
+            title=record_text(entry.title or ""),
+            kind=record_text(entry.kind or ""),
+            worker=record_text(entry.worker),
             approval=entry.approval if entry.status == "awaiting_approval" else "",
             input_mark=input_mark(entry.raw_input),
             created_at=entry.at,
@@ -104,7 +105,7 @@ class RecordCheck:
             entry=entry.id,
             input_mark=input_mark(entry.raw_input),
             attempt=stored.attempt if stored else 0,
-            description=entry.description,
+            description=record_text(entry.description),
             options=entry.options,
             expires_at=entry.expires_at,
             created_at=entry.at,
