@@ -2008,6 +2008,34 @@ DATABASES = (
             "tests/http/test_posted_input.py::test_the_id_of_a_caller_may_contain_any_character",
         ),
     ),
+    R(
+        "DB2",
+        "The password in the URL of a database is in no message, argument or file, and agents do not get it.",
+        (
+            "tests/model/test_database_url.py::test_a_password_is_masked",
+            "tests/model/test_database_url.py::test_no_part_of_an_unescaped_password_is_shown",
+            "tests/store/test_open.py::test_a_missing_driver_is_named_with_its_extra",
+            "tests/cli/test_server_database.py::test_a_server_url_is_a_location_without_a_path",
+            "tests/cli/test_server_database.py::test_an_invalid_server_url_is_refused_without_showing_it",
+            "tests/cli/test_server_database.py::test_the_address_of_a_server_is_stored_in_the_data_folder",
+            "tests/cli/test_server_database.py::test_an_empty_list_names_the_database_without_its_password",
+            "tests/cli/test_server_database.py::test_a_ledger_is_shown_without_a_password",
+            "tests/cli/test_server_database.py::test_an_agent_does_not_get_the_password",
+            "tests/cli/test_server_database.py::test_a_worker_of_the_demo_gets_the_url_in_its_environment",
+        ),
+    ),
+    R(
+        "DB3",
+        "The URL of a database chooses its engine; commands and `callslip doctor` need no file for one on a server.",
+        (
+            "tests/store/test_open.py::test_a_server_url_opens_the_engine_of_servers",
+            "tests/store/test_open.py::test_a_file_is_opened_without_the_modules_of_the_other_engine",
+            "tests/store/test_open.py::test_facts_of_a_server_come_from_its_engine",
+            "tests/cli/test_server_database.py::test_commands_read_a_database_on_a_server",
+            "tests/cli/test_server_database.py::test_doctor_reports_a_server_without_files",
+            "tests/cli/test_server_database.py::test_doctor_reports_a_server_that_cannot_be_reached",
+        ),
+    ),
 )
 
 REQUIREMENTS = (

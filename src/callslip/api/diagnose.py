@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 from callslip.model.records import ApprovalRecord, CallRecord, OwnerRecord
 from callslip.settings import Settings
-from callslip.store import sqlite_facts, sqlite_open
-from callslip.store.sqlite import SqliteStore
+from callslip.store import open as databases
 
 MAX_APPROVALS = 10_000
 
@@ -23,25 +22,30 @@ class OpenWork(NamedTuple):
     workers: dict[str, int]
 
 
-def database_version() -> str:
-    """Return the version of the database library."""
-    return sqlite_facts.sqlite_version()
+def database_version(url: str) -> tuple[str, str]:
+    """Return the name and the version of the library that reads a database; the version is "" if it is missing."""
+    return databases.database_version(url)
 
 
-def is_writable(path: str) -> bool:
+async def is_writable(url: str) -> bool:
     """Return whether this user may write a database."""
-    return sqlite_open.is_writable(path)
+    return await databases.is_writable(url)
 
 
-def read_facts(path: str) -> dict[str, Any]:
+def read_file_facts(url: str) -> dict[str, Any]:
+    """Return whether a database exists and, of a file, its size, its locks and the free space of its disk."""
+    return databases.read_file_facts(url)
+
+
+async def read_facts(url: str) -> dict[str, Any]:
     """Return the schema version of a database and the counts of what is in it."""
-    return sqlite_facts.read_facts(path)
+    return await databases.read_facts(url)
 
 
 async def read_open_work(url: str) -> OpenWork:
     """Return what is open in a database of the current schema version."""
     settings = Settings()
-    store = SqliteStore(url, settings)
+    store = await databases.open_store(url, settings)
     try:
         return OpenWork(
             await store.clock(),

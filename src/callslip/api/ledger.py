@@ -17,11 +17,12 @@ from callslip.api.commands import CommandQueue, Commands
 from callslip.api.export import export_session, export_turn
 from callslip.api.follow import Frame, follow_frames
 from callslip.api.session import Session
-from callslip.errors import NotFoundError, StoreError, WaitTimeoutError
+from callslip.errors import NotFoundError, WaitTimeoutError
 from callslip.ledger.call_entry import load_call_entry
 from callslip.ledger.checkpoint import ALL
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.session_log import SessionLog
+from callslip.model.database_url import mask_password
 from callslip.model.entries import Snapshot, ToolCall
 from callslip.model.events import Event, TurnEnded
 from callslip.model.names import check_session_name
@@ -155,7 +156,7 @@ class LocalLedger(Ledger):
         self._commands: CommandQueue | None = None
 
     def __repr__(self) -> str:
-        return f"<LocalLedger {self._log.store.url!r}>"
+        return f"<LocalLedger {mask_password(self._log.store.url)!r}>"
 
     async def close(self) -> None:
         await self.log.close()
@@ -281,12 +282,10 @@ class LocalLedger(Ledger):
 
 async def open_log(url: str, settings: Settings | None = None) -> EventLog:
     """Open the event log of a database, creating it if needed."""
-    from callslip.store.sqlite import SqliteStore
+    from callslip.store.open import open_store
 
     settings = settings or Settings()
-    if url.startswith(("postgresql:", "postgres:")):
-        raise StoreError("PostgreSQL is not supported by this version yet; use sqlite:///file.db")
-    log = EventLog(SqliteStore(url, settings), settings)
+    log = EventLog(await open_store(url, settings), settings)
     await log.start()
     return log
 

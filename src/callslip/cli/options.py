@@ -60,7 +60,10 @@ def _remember(ctx: click.Context, parameter: click.Parameter, value: Any) -> Non
 
 def db_option(command: F) -> F:
     """Add `--db`."""
-    text = "The ledger: a file or sqlite:///FILE. [env: CALLSLIP_DB; default: ledger.db in the user's data folder]"
+    text = (
+        "The ledger: a file, sqlite:///FILE or postgresql://... For a URL with a password use the variable: other "
+        "users can see arguments. [env: CALLSLIP_DB; default: ledger.db in the user's data folder]"
+    )
     return click.option("--db", metavar="URL|PATH", expose_value=False, callback=_remember, help=text)(command)
 
 
@@ -149,13 +152,13 @@ def open_selected(*, for_answer: bool = False, create: bool = False) -> Generato
             with _connect(address, token, hint=f"; delete {server_file(location)} if it has stopped") as selected:
                 yield selected
             return
-    if not (create and location.path):
+    if location.is_in_memory or not create:
         location.require()
     from callslip.api.ledger import OpenLedger
     from callslip.api.sync import SyncLedger
     from callslip.client.open import open_location
 
-    flags = f" --db {shlex.quote(location.path)}" if location.origin == "--db" else ""
+    flags = f" --db {shlex.quote(location.display_name)}" if location.origin == "--db" else ""
     with SyncLedger(OpenLedger(lambda: open_location(location))) as ledger:
         yield SelectedLedger(ledger, False, flags)
 

@@ -22,8 +22,8 @@ SERVER_VARIABLE = "CALLSLIP_SERVER"
 def open(url: str | Path | None = None, settings: Settings | None = None) -> OpenLedger[LocalLedger]:
     """Open a ledger in this process: `async with callslip.open("agent.db") as ledger`, or `await callslip.open(...)`.
 
-    `url` is a path, `sqlite:///FILE` or `sqlite:///:memory:`. The default is $CALLSLIP_DB, else a file in the user's
-    data folder. The file is created if needed.
+    `url` is a path, `sqlite:///FILE`, `sqlite:///:memory:` or `postgresql://...`. The default is $CALLSLIP_DB, else a
+    file in the user's data folder. The file, or the tables on a server, are created if needed.
     """
     location = parse_location(str(url), "url") if url is not None else default_location()
     return OpenLedger(lambda: open_location(location, settings))

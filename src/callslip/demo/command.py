@@ -63,7 +63,7 @@ def demo(ctx: click.Context, terminal: bool, keep: str | None, fast: bool, answe
 def _prepare_location() -> LedgerLocation:
     location = selected_location()
     location.prepare()
-    if not location.path:
+    if location.is_in_memory:
         raise click.UsageError("--db: the demo needs a database file. Pass its path.")
     return location
 
@@ -88,7 +88,7 @@ def _run_page(*, port: int | None, browser: bool | None, model: str | None, pace
             location, token, scratch, own, port=port, opens_browser=opens_browser, model=found_model, pace=pace
         )
     if is_kept:
-        tables.print_status(f"View again: callslip serve --db {shlex.quote(location.path)}")
+        tables.print_status(f"View again: callslip serve --db {shlex.quote(location.display_name)}")
     return status
 
 
@@ -128,10 +128,10 @@ def _run_in_terminal(answer: str, *, fast: bool) -> int:
     try:
         summary = asyncio.run(play(location.url, console, fast=fast, answer=answer))
     except KeyboardInterrupt:
-        tables.print_status(f"interrupted; the session is stored in {location.path}")
+        tables.print_status(f"interrupted; the session is stored in {location.display_name}")
         raise
     except asyncio.CancelledError:
-        tables.print_status(f"terminated; the session is stored in {location.path}")
+        tables.print_status(f"terminated; the session is stored in {location.display_name}")
         return exit_status.TERMINATED
     _print_summary(console, summary, location)
     return exit_status.OK if summary.is_same else exit_status.FAILED
@@ -152,7 +152,7 @@ def _print_summary(console: Console, summary: Summary, location: LedgerLocation)
     comparison = ("same", "bold green") if summary.is_same else ("DIFFERENT", "bold red")
     line = Text("\nLive view and stored session: ", "bold").append(*comparison)
     print_line(line.append(f"  ({summary.entries} entries, {summary.events} events)", "dim"))
-    database = f" --db {shlex.quote(location.path)}"
+    database = f" --db {shlex.quote(location.display_name)}"
     print_line(Text(f"\nView again   callslip show @last{database}"))
     print_line(Text(f"One call     callslip show {summary.calls[-1].id}{database}"))
     print_line(Text(f"All calls    callslip ls @last{database}"))

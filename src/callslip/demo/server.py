@@ -58,12 +58,12 @@ class DemoInfo(serve.ServerInfo):
 
     def announce(self) -> None:
         if wants_json():
-            fields = {"url": self.url, "token": self.token, "pid": os.getpid(), "db": self.location.path}
+            fields = {"url": self.url, "token": self.token, "pid": os.getpid(), "db": self.location.display_name}
             tables.write_json({**fields, "session": self.session, "page": self.page})
         else:
             tables.write_text(f"Web UI: {self.page}\n")
         tables.print_status("Commands run in a scratch folder that is removed at the end. Press Ctrl-C to stop.")
-        tables.print_status(f"From another terminal: export CALLSLIP_DB={shlex.quote(self.location.path)}")
+        tables.print_status(f"From another terminal: export CALLSLIP_DB={shlex.quote(self.location.display_name)}")
         if self.opens_browser:
             browser.open_page(self.page, self.folder)
 

@@ -1,7 +1,7 @@
-"""A worker process, `python -m callslip.demo.worker LEDGER SESSION`, that the demo starts in order to kill it.
+"""A worker process, `python -m callslip.demo.worker SESSION`, that the demo starts in order to kill it.
 
-It runs one call, prints its id on stdout and reports progress line by line. Every line repeats the title, as many
-producers do. The process also ends when its parent does, which closes its stdin.
+The variable CALLSLIP_DB names the ledger. The process runs one call, prints its id on stdout and reports progress line
+by line. Every line repeats the title, as many producers do. It also ends when its parent does, which closes its stdin.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ STEPS = 400
 STEP_S = 0.15
 
 
-async def build(url: str, session: str) -> None:
+async def build(session: str) -> None:
     """Run one call that lasts longer than the demo lets the process live."""
     async with (
-        callslip.open(url) as ledger,
+        callslip.open() as ledger,
         ledger.session(session).call("build", {"steps": STEPS}, title=TITLE, kind="execute") as call,
     ):
         await call.progress(f"worker process {os.getpid()}\n", title=TITLE)
@@ -39,4 +39,4 @@ def _exit_with_parent() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    asyncio.run(build(*sys.argv[1:3]))
+    asyncio.run(build(sys.argv[1]))

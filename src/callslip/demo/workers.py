@@ -9,6 +9,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 
 from callslip.errors import CallslipError, NotFoundError
+from callslip.model.database_url import DATABASE_VARIABLE
 
 
 class Workers:
@@ -27,8 +28,13 @@ class Workers:
 
     async def start(self, session: str) -> str:
         """Start a process that runs a call in a session, and return the id of the call once it runs."""
-        program = (sys.executable, "-m", "callslip.demo.worker", self._url, session)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        program = (sys.executable, "-m", "callslip.demo.worker", session)
+        # Other users can see arguments, and a URL may have a password.
+        environment = {
+            **os.environ,
+            DATABASE_VARIABLE: self._url,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }
         process = await asyncio.create_subprocess_exec(
             *program, stdin=PIPE, stdout=PIPE, env=environment, start_new_session=True
         )  # In its own session it does not receive Ctrl-C; the demo ends it.

@@ -150,6 +150,8 @@ class Store(Protocol):
     """A database, used from one event loop. Other tasks may run while a read waits for its result."""
 
     url: str
+    """The URL as it was given. It may have a password, so messages use `display_name`."""
+    display_name: str
     read_only: bool
     was_unused: bool
     """Whether no other process had the store open for writing when this one opened it."""

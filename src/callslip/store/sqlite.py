@@ -75,6 +75,7 @@ class SqliteStore:
     def __init__(self, url: str, settings: Settings) -> None:
         self.url = url
         self.path = sqlite_open.path_of(url)
+        self.display_name = self.path or "the database in memory"
         self._settings = settings
         self._listeners: list[Callable[[list[StoredEvent]], None]] = []
         self._command_listeners: list[Callable[[list[CallRecord]], None]] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from typing import Any
 
 import apsw
@@ -11,6 +13,13 @@ from callslip.settings import Settings
 from callslip.store import sqlite_open
 from callslip.store.sql import migrations
 
+try:
+    import fcntl
+except ImportError:  # As in `write_lock`: without flock there are no locks to check.
+    fcntl = None
+
+DATA_SUFFIXES = ("-wal", "-shm")
+LOCK_SUFFIXES = ("-queue", "-work")
 _COUNTS = {
     "sessions": "SELECT count(*) FROM sessions",
     "events": "SELECT coalesce(sum(head - low), 0) FROM sessions",
@@ -21,6 +30,41 @@ _COUNTS = {
 def sqlite_version() -> str:
     """Return the version of the SQLite library."""
     return apsw.sqlite_lib_version()
+
+
+def exists(path: str) -> bool:
+    """Return whether there is a file with content. A database in memory does not exist for other processes."""
+    return bool(path) and os.path.isfile(path) and os.path.getsize(path) > 0
+
+
+def read_file_facts(path: str) -> dict[str, Any]:
+    """Return the sizes of the files of a database, the states of its lock files, and the free space of its disk."""
+    sizes = {"db": os.path.getsize(path)}
+    for suffix in DATA_SUFFIXES:
+        if os.path.exists(path + suffix):
+            sizes[suffix[1:]] = os.path.getsize(path + suffix)
+    locks = {suffix[1:]: _lock_state(path + suffix) for suffix in LOCK_SUFFIXES}
+    free = shutil.disk_usage(os.path.dirname(os.path.abspath(path))).free
+    return {"files": sizes, "locks": locks, "freeBytes": free}
+
+
+def _lock_state(path: str) -> str:
+    """Return whether a lock file exists, and whether a writer holds it now."""
+    if not os.path.exists(path):
+        return "absent"
+    if fcntl is None:
+        return "present"
+    try:
+        lock = os.open(path, os.O_RDONLY)
+    except OSError:
+        return "unreadable"
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return "free"
+    except OSError:
+        return "held"
+    finally:
+        os.close(lock)
 
 
 def read_facts(path: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any, cast
 import apsw
 
 from callslip.errors import DiskFullError, InvalidDatabaseError, ReadOnlyStoreError, StoreError, UnsupportedVersionError
+from callslip.model.database_url import mask_password
 from callslip.settings import Settings
 from callslip.store.sql import Connection, migrations
 from callslip.store.write_lock import WriteLock
@@ -30,7 +31,7 @@ def path_of(url: str) -> str:
     """Return the path in a URL such as `sqlite:///agent.db`, "" for a database in memory."""
     path = url.removeprefix("sqlite:///")
     if not path or "://" in path:
-        raise StoreError(f"{url!r} is not a database URL. Use sqlite:///file.db.")
+        raise StoreError(f"{mask_password(url)!r} is not a database URL. Use sqlite:///file.db.")
     return "" if path == ":memory:" else os.path.expanduser(path)
 
 

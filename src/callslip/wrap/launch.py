@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from callslip.model.database_url import mask_password
 from callslip.wrap.frames import Kind, encode_frame, encode_text
 from callslip.wrap.io import close_standard_stream, write_all
 from callslip.wrap.proxy import FORWARDED_SIGNALS, Agent, Proxy, shell_status
@@ -38,6 +39,9 @@ class Recording(NamedTuple):
     fail_closed: bool = False
     format: str = "acp"
     chunks: Chunks | None = None
+
+    def __repr__(self) -> str:
+        return f"Recording({mask_password(self.url)!r}, session={self.session!r}, format={self.format!r})"
 
 
 def run(

@@ -148,7 +148,7 @@ class RecorderProcess:
         ledger = await open_ledger(self._url, self._settings)
         if ledger.log.store.read_only:
             await ledger.close()
-            raise ReadOnlyStoreError(f"{self._url.removeprefix('sqlite:///')} cannot be written")
+            raise ReadOnlyStoreError(f"{ledger.log.store.display_name} cannot be written")
         return ledger
 
     # Reading frames

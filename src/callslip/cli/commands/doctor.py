@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Facts = dict[str, Any]
 Lines = str | list[str]
 """The text of a fact: one line, or several, each of which is escaped by itself."""
+VERSION_NAMES = {"sqlite": "SQLite", "postgresql": "PostgreSQL", "python": "Python"}
 
 
 @click.command()
@@ -54,12 +55,14 @@ def doctor() -> int:
 def _describe_facts(facts: Facts) -> Iterator[tuple[str, Lines]]:
     """Yield the name and the text of each fact. A ledger that cannot be read has fewer of them."""
     suffix = "" if facts["exists"] else ", does not exist"
-    yield "ledger", f"{facts['path'] or 'in memory'} (set by {facts['saidBy']}{suffix})"
+    yield "ledger", f"{selected_location().display_name} (set by {facts['saidBy']}{suffix})"
     versions, server = facts["versions"], facts["server"]
-    yield "versions", f"callslip {versions['callslip']}, SQLite {versions['sqlite']}, Python {versions['python']}"
+    names = (f"{VERSION_NAMES.get(name, name)} {version or 'missing'}" for name, version in versions.items())
+    yield "versions", ", ".join(names)
     yield "server", f"{server['url']} (process {server['pid']})" if server else "not running"
-    if "files" in facts:
+    if "access" in facts:
         yield "access", facts["access"]
+    if "files" in facts:
         yield "files", ", ".join(f"{name} {format_size(count)}" for name, count in facts["files"].items())
         yield "locks", ", ".join(f"{name} {state}" for name, state in facts["locks"].items())
     if "schema" in facts:

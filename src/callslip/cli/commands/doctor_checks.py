@@ -1,10 +1,9 @@
-"""The checks of `callslip doctor`: files, schema, open calls and their owners."""
+"""The checks of `callslip doctor`: files or access to a server, schema, open calls and their owners."""
 
 from __future__ import annotations
 
 import os
 import platform
-import shutil
 import time
 from typing import Any
 
@@ -17,51 +16,57 @@ from callslip.cli.commands.doctor_commands import Finding, Queues, check_command
 from callslip.cli.terminal.formatting import format_age, format_span
 from callslip.client.location import LedgerLocation
 from callslip.client.server_file import running_server
-from callslip.errors import CallslipError, UnsupportedVersionError
+from callslip.errors import CallslipError, NotFoundError, UnsupportedVersionError
 from callslip.ledger.liveness import is_dead, is_here
+from callslip.model.database_url import mask_password
 from callslip.model.display import call_state_name, format_size
 from callslip.model.records import ApprovalRecord, CallRecord
 from callslip.settings import Settings
 
-try:
-    import fcntl
-except ImportError:  # As in the store: without flock there are no locks to check.
-    fcntl = None
-
 Facts = dict[str, Any]
+READ_AND_WRITE, READ_ONLY = "read and write", "read only"
 LARGE_WAL_BYTES = 64 * 2**20
 MIN_FREE_BYTES = 200 * 2**20
 MAX_CLOCK_SKEW_S = 60
-DATA_SUFFIXES = ("-wal", "-shm")
-LOCK_SUFFIXES = ("-queue", "-work")
 
 
 async def examine(location: LedgerLocation) -> tuple[Facts, list[Finding]]:
     """Return the facts about a ledger and what is wrong with it, without changing it."""
-    versions = {
-        "callslip": __version__,
-        "sqlite": diagnose.database_version(),
-        "python": platform.python_version(),
-    }
-    path = location.path
-    facts: Facts = {"path": path, "url": location.url, "saidBy": location.origin, "versions": versions}
+    library, version = diagnose.database_version(location.url)
+    versions = {"callslip": __version__, library: version, "python": platform.python_version()}
+    facts: Facts = {"path": location.path, "url": mask_password(location.url), "saidBy": location.origin}
+    facts["versions"] = versions
     running = running_server(location)
     settings = running.settings if running else Settings()
     facts["settings"] = msgspec.to_builtins(settings)
-    facts["exists"] = bool(path) and os.path.isfile(path) and os.path.getsize(path) > 0
+    facts |= diagnose.read_file_facts(location.url)
     if not facts["exists"]:
         return facts, [_missing(location)]
-    findings = _check_files(path, facts)
+    findings: list[Finding] = []
+    if location.path:
+        facts["access"] = READ_AND_WRITE if await diagnose.is_writable(location.url) else READ_ONLY
+        findings += _check_files(location.path, facts)
     try:
-        facts |= diagnose.read_facts(path)
+        read = await diagnose.read_facts(location.url)
+        versions |= read.pop("versions", {})
+        facts |= read
+        if location.is_server:
+            findings += _check_server_access(location, facts)
         if facts["schema"]["version"] >= facts["schema"]["newest"]:
             findings += _check_calls(await diagnose.read_open_work(location.url), facts, settings)
+    except NotFoundError:
+        facts["exists"] = False
+        return facts, [_missing(location)]
     except CallslipError as error:
-        findings.append(_unreadable(error))
-    return facts, findings + _check_schema(facts)
+        findings.append(_unreadable(error, location))
+    return facts, findings + _check_schema(facts, "database" if location.is_server else "file")
 
 
 def _missing(location: LedgerLocation) -> Finding:
+    if location.is_server:
+        cause = "no ledger has been created in this database"
+        advice = "name another database with --db or CALLSLIP_DB; a command that writes creates the ledger"
+        return Finding("problem", f"no ledger in {location.display_name}", cause, advice)
     if os.path.isdir(location.path):
         return Finding("problem", f"{location.path} is a folder", f"set by {location.origin}", "name a file in it")
     cause = "no ledger has been created at this path"
@@ -69,67 +74,52 @@ def _missing(location: LedgerLocation) -> Finding:
     return Finding("problem", what, cause, "name the file with --db")
 
 
-def _unreadable(error: CallslipError) -> Finding:
+def _unreadable(error: CallslipError, location: LedgerLocation) -> Finding:
+    noun = "database" if location.is_server else "file"
     if isinstance(error, UnsupportedVersionError):
-        return Finding("problem", str(error), "a newer callslip wrote the file", "upgrade callslip")
+        return Finding("problem", str(error), f"a newer callslip wrote the {noun}", "upgrade callslip")
+    if location.is_server:
+        cause = "the server does not run, refuses this user, or has no such database"
+        return Finding("problem", str(error), cause, "check the URL, the server and the rights of the user")
     cause = "the file belongs to another program, is truncated, or its disk failed"
     return Finding("problem", str(error), cause, "keep a copy of the file and its -wal; use another file with --db")
 
 
+def _check_server_access(location: LedgerLocation, facts: Facts) -> list[Finding]:
+    if facts.setdefault("access", READ_AND_WRITE) != READ_ONLY:
+        return []
+    cause = "the server is a standby or allows only reads, or the user lacks rights"
+    advice = "reading works; to write, name the primary server, or grant the rights"
+    return [Finding("note", f"{location.display_name} cannot be written by this user", cause, advice)]
+
+
 def _check_files(path: str, facts: Facts) -> list[Finding]:
     findings: list[Finding] = []
-    sizes = {"db": os.path.getsize(path)}
-    for suffix in DATA_SUFFIXES:
-        if os.path.exists(path + suffix):
-            sizes[suffix[1:]] = os.path.getsize(path + suffix)
-    facts["files"] = sizes
-    facts["locks"] = {suffix[1:]: _lock_state(path + suffix) for suffix in LOCK_SUFFIXES}
-    is_writable = diagnose.is_writable(path)
-    facts["access"] = "read and write" if is_writable else "read only"
-    if not is_writable:
+    if facts["access"] == READ_ONLY:
         cause = "the file or its folder belongs to another user, or the disk is mounted read-only"
         advice = "reading works; to write, change the owner or mode, or copy the file"
         findings.append(Finding("note", f"{path} cannot be written by this user", cause, advice))
-    if sizes.get("wal", 0) > LARGE_WAL_BYTES:
+    wal_bytes, free = facts["files"].get("wal", 0), facts["freeBytes"]
+    if wal_bytes > LARGE_WAL_BYTES:
         cause = "a reader keeps a transaction open, so the log cannot be moved into the file"
         advice = "stop long-running readers; the next write then shortens the log"
-        findings.append(Finding("note", f"the write-ahead log is {format_size(sizes['wal'])}", cause, advice))
-    free = shutil.disk_usage(os.path.dirname(path)).free
+        findings.append(Finding("note", f"the write-ahead log is {format_size(wal_bytes)}", cause, advice))
     if free < MIN_FREE_BYTES:
         advice = "free some space, or run `callslip admin prune --keep 30d`"
         findings.append(Finding("problem", f"{format_size(free)} free on the disk", "the disk is nearly full", advice))
     return findings
 
 
-def _lock_state(path: str) -> str:
-    """Return whether a lock file exists, and whether a writer holds it now."""
-    if not os.path.exists(path):
-        return "absent"
-    if fcntl is None:
-        return "present"
-    try:
-        lock = os.open(path, os.O_RDONLY)
-    except OSError:
-        return "unreadable"
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return "free"
-    except OSError:
-        return "held"
-    finally:
-        os.close(lock)
-
-
-def _check_schema(facts: Facts) -> list[Finding]:
+def _check_schema(facts: Facts, noun: str) -> list[Finding]:
     findings: list[Finding] = []
     schema = facts.get("schema")
     if schema and schema["oldestReader"] > schema["newest"]:
         what = f"schema {schema['version']} needs a callslip that supports schema {schema['oldestReader']}"
-        findings.append(Finding("problem", what, "a newer callslip wrote the file", "upgrade callslip"))
+        findings.append(Finding("problem", what, f"a newer callslip wrote the {noun}", "upgrade callslip"))
     elif schema and schema["version"] < schema["newest"]:
-        what = f"the file has schema {schema['version']}, this callslip writes schema {schema['newest']}"
-        advice = "nothing: the next command that writes migrates the file"
-        findings.append(Finding("note", what, "an older callslip wrote the file", advice))
+        what = f"the {noun} has schema {schema['version']}, this callslip writes schema {schema['newest']}"
+        advice = f"nothing: the next command that writes migrates the {noun}"
+        findings.append(Finding("note", what, f"an older callslip wrote the {noun}", advice))
     ahead_s = facts.get("newest", 0) / 1000 - time.time()
     if ahead_s > MAX_CLOCK_SKEW_S:
         what = f"the newest event is {format_span(ahead_s)} in the future"
@@ -144,7 +134,7 @@ def _check_calls(work: OpenWork, facts: Facts, settings: Settings) -> list[Findi
     facts["approvals"] = [_approval_facts(record) for record in work.approvals]
     facts["commands"] = queues.counts()
     facts["executors"] = queues.workers
-    is_read_only = facts["access"] == "read only"
+    is_read_only = facts["access"] == READ_ONLY
     findings = [_dead_owner(record, work, is_read_only) for record in work.calls if not _is_alive(record, work)]
     findings += [_pending_approval(record, work.now) for record in work.approvals]
     return findings + check_commands(queues, settings)

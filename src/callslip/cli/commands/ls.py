@@ -88,7 +88,7 @@ def _list_sessions(selected: SelectedLedger, limit: int) -> None:
     elif page.items:
         _print_sessions(page.items, calls, approvals)
     else:
-        where = "" if selected.is_remote else f" in {selected_location().path}"
+        where = "" if selected.is_remote else f" in {selected_location().display_name}"
         tables.print_status(f"no sessions{where}")
     tables.print_more_hint(bool(page.cursor), limit)
 

@@ -114,7 +114,8 @@ def run(
     if is_json:
         tables.write_json({"session": session_name, **structs.asdict(outcome)})
     responses = pluralize(outcome.iterations, "model response")
-    tables.print_status(f"{outcome.reason} after {responses}; callslip show {session_name} --db {location.path}")
+    show_command = f"callslip show {session_name} --db {location.display_name}"
+    tables.print_status(f"{outcome.reason} after {responses}; {show_command}")
     return exit_status.OK if outcome.reason == "end_turn" else exit_status.FAILED
 
 

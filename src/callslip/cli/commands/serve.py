@@ -1,6 +1,6 @@
 """`callslip serve`: start the web UI and API server of a ledger.
 
-While it runs, a file next to the ledger has its address (`callslip.client.server_file`) for other commands.
+While it runs, a file has its address (`callslip.client.server_file`) for other commands.
 """
 
 from __future__ import annotations
@@ -163,9 +163,9 @@ class ServerInfo:
     def announce(self) -> None:
         """Print the address once the server listens."""
         if wants_json():
-            fields = {"url": self.url, "token": self.token, "pid": os.getpid(), "db": self.location.path or None}
-            tables.write_json(fields)
-        tables.print_status(f"serving {self.location.path or 'a ledger in memory'}")
+            database = None if self.location.is_in_memory else self.location.display_name
+            tables.write_json({"url": self.url, "token": self.token, "pid": os.getpid(), "db": database})
+        tables.print_status(f"serving {self.location.display_name}")
         tables.print_status(f"Web UI: {self.page}")
         if self.opens_browser:
             _open_browser(self.page)
@@ -333,7 +333,7 @@ def _register(info: ServerInfo) -> Generator[None]:
     from callslip.ledger.liveness import is_here, new_owner
 
     path, other = server_file(info.location), running_server(info.location)
-    if not info.location.path:
+    if info.location.is_in_memory:
         yield
         return
     if other is not None and is_here(other.owner):
@@ -342,6 +342,7 @@ def _register(info: ServerInfo) -> Generator[None]:
         return
     entry = RunningServer(info.url, os.getpid(), new_owner(), info.settings)
     try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         _write(path, msgspec.json.encode(entry))
     except OSError as error:
         tables.print_status(f"cannot write {path} ({error.strerror}): other commands will not find this server")
