@@ -1439,6 +1439,48 @@ PAGE = (
     ),
 )
 
+OUTAGES = (
+    R(
+        "OUTAGE1",
+        "After an outage of the database, processes and workers have the time of a lease to renew theirs.",
+        (
+            "tests/ledger/test_liveness.py::test_after_an_outage_owners_have_one_lease_to_renew",
+            "tests/ledger/test_liveness.py::test_after_an_outage_workers_have_one_lease_to_renew",
+            "tests/ledger/test_liveness.py::test_an_outage_delays_no_other_ends",
+            "tests/ledger/test_liveness.py::test_each_failed_round_starts_the_wait_again",
+            "tests/ledger/test_liveness.py::test_a_process_renews_its_leases_before_it_reaps_after_an_outage",
+        ),
+    ),
+)
+
+HOSTS = (
+    R(
+        "HOST1",
+        "A process that is gone is known at once on its own machine only, also among copies of a virtual machine.",
+        (
+            "tests/ledger/test_liveness.py::test_a_copy_of_a_machine_is_another_machine",
+            "tests/ledger/test_liveness.py::test_docks_radios_and_bridges_do_not_change_a_machine",
+            "tests/ledger/test_liveness.py::test_a_dead_owner_of_an_earlier_version_is_known",
+        ),
+    ),
+    R(
+        "HOST2",
+        "The clock of the store alone decides what is due, also if another machine's clock differs.",
+        (
+            "tests/ledger/test_liveness.py::test_only_the_clock_of_the_store_counts",
+            "tests/wrap/test_approvals.py::test_a_request_without_an_answer_in_time_is_denied",
+        ),
+    ),
+    R(
+        "HOST3",
+        "A round of the reaper reads one row for a living owner, for any number of its open calls and turns.",
+        (
+            "tests/ledger/test_liveness.py::test_a_round_does_not_read_the_calls_of_living_owners",
+            "tests/store/test_store.py::StoreSuite::test_owners_of_open_calls_and_turns_are_listed_with_their_leases",
+        ),
+    ),
+)
+
 HELD_TEXT = (
     R(
         "TAIL1",
@@ -2041,6 +2083,7 @@ DATABASES = (
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
+    *(*OUTAGES, *HOSTS),
     *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS, *ACP_ENTRIES, *PRODUCER_IDS, *TURNLESS_STREAMS),
     *DATABASES,
 )

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 import callslip
+from callslip.api.access import FULL_ACCESS
+from callslip.api.commands import ClaimOptions, CommandQueue
 from callslip.api.ledger import LocalLedger
 from callslip.errors import ConflictError, StoreError
+from callslip.ledger import liveness
 from callslip.ledger.liveness import Reaper, is_dead, is_here, new_owner
 from callslip.model import events as ev
 from callslip.model.events import Alias
@@ -29,6 +34,7 @@ pytestmark = pytest.mark.anyio
 
 NEVER_S = 1e6
 REMOTE_OWNER = "other-boot/pid:[1] 77 12345 1"
+OTHER_REMOTE_OWNER = "third-boot/pid:[1] 77 12345 1"
 
 
 class Clocks:
@@ -92,6 +98,99 @@ def test_a_reused_pid_is_not_the_owner() -> None:
     for invalid_owner in ("", "x", f"{host}", f"{host} x y z", f"{host} {pid}"):
         assert not is_dead(invalid_owner)
     assert new_owner() != mine
+
+
+class Host:
+    """The files and the name by which a machine is identified, which a test may change."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self._folder, self._patch = folder, patch
+        for file, text in (("BOOT_ID_FILE", "same-boot"), ("MACHINE_ID_FILE", "same-id")):
+            (folder / file).write_text(text)
+            patch.setattr(liveness, file, str(folder / file))
+        patch.setattr(liveness, "NETWORK_FOLDER", str(folder / "net"))
+        self.set_name("same-name")
+        self.add_card("eth0", "00:00:00:00:00:01")
+
+    def set_machine_id(self, text: str) -> None:
+        (self._folder / "MACHINE_ID_FILE").write_text(text)
+
+    def set_name(self, name: str) -> None:
+        self._patch.setattr(os, "uname", lambda: SimpleNamespace(nodename=name))
+
+    def add_card(self, name: str, address: str, bus: str = "pci", *files: str) -> None:
+        device, folder = self._folder / bus / name, self._folder / "net" / name
+        for path in (device, folder, *(folder / file for file in files)):
+            path.mkdir(parents=True, exist_ok=True)
+        (folder / "address").write_text(address)
+        with contextlib.suppress(FileExistsError):
+            (folder / "device").symlink_to(device)
+
+    def add_bridge(self, name: str, address: str) -> None:
+        (self._folder / "net" / name).mkdir()
+        (self._folder / "net" / name / "address").write_text(address)
+
+    def restart_program(self) -> str:
+        """Forget what a process has read, and return the first owner of a new process."""
+        forget_machine()
+        return new_owner()
+
+
+def forget_machine() -> None:
+    liveness._machine.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    liveness._boot.cache_clear()  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    (tmp_path / "host").mkdir()
+    with monkeypatch.context() as patch:
+        forget_machine()
+        yield Host(tmp_path / "host", patch)
+    forget_machine()
+
+
+@pytest.mark.parametrize("difference", ["machine id", "name", "network card"])
+def test_a_copy_of_a_machine_is_another_machine(host: Host, difference: str) -> None:
+    """HOST1: copies of a virtual machine may share the boot id, but the processes of one are unknown to the other."""
+    mine = host.restart_program()
+    gone = mine.replace(f" {os.getpid()} ", " 999999999 ")
+    assert host.restart_program().split(" ")[0] == mine.split(" ")[0]
+    assert is_here(mine) and not is_dead(mine) and is_dead(gone)
+    if difference == "machine id":
+        host.set_machine_id("other-id")
+    elif difference == "name":
+        host.set_name("other-name")
+    else:
+        host.add_card("eth0", "00:00:00:00:00:02")
+    host.restart_program()
+    assert not is_here(mine) and not is_dead(mine) and not is_dead(gone)
+
+
+def test_docks_radios_and_bridges_do_not_change_a_machine(host: Host) -> None:
+    """HOST1: their addresses change while a machine runs, and dead processes must still be known at once."""
+    mine = host.restart_program()
+    host.add_card("eth1", "00:00:00:00:00:03", "usb1")
+    host.add_card("wlan0", "00:00:00:00:00:04", "pci", "phy80211")
+    host.add_bridge("docker0", "00:00:00:00:00:05")
+    host.restart_program()
+    assert is_here(mine)
+
+
+async def test_a_dead_owner_of_an_earlier_version_is_known(db: str) -> None:
+    """HOST1: its id lacks the machine; its calls end at once after an upgrade, those of a living one stay open."""
+    machine, pid, started, _ = new_owner().split(" ")
+    boot, namespace, host = machine.split("/")
+    assert boot and namespace and host
+    living, dead = f"{boot}/{namespace} {pid} {started} 1", f"{boot}/{namespace} 999999999 {started} 1"
+    before_boot = f"earlier-boot/{namespace} 999999999 {started} 1"
+    assert is_here(living) and is_here(dead) and not is_here(before_boot)
+    async with await callslip.open(db) as ledger:
+        calls = [await start_call(ledger, owner=owner) for owner in (living, dead, before_boot)]
+        async with await callslip.open(db) as upgraded:
+            states = [(await call_state(upgraded, call))[0] for call in calls]
+            assert states == ["running", "lost", "running"]
+            assert {row.id for row in await upgraded.log.store.owners()} == {living, before_boot}
 
 
 async def test_an_owner_has_a_lease_on_a_machine_that_has_just_booted(
@@ -494,17 +593,23 @@ async def test_a_stale_reaper_decision_does_not_end_the_next_turn(
     ledger: LocalLedger, reaper: Reaper, meanwhile: list[ev.Event]
 ) -> None:
     """C5: the turn may end between the reaper's read and its write."""
-    await start_turn(ledger, dead_owner())
-    stale = await ledger.log.store.sessions_with_owned_turn()
+    owner = dead_owner()
+    await start_turn(ledger, owner)
+    stale_owners, stale = await ledger.log.store.open_owners(), await ledger.log.store.turns_of_owners([owner])
     await ledger.log.append("a", meanwhile)
     before = await read_events(ledger, "a")
 
-    async def stale_rows() -> list[SessionRecord]:
+    async def read_stale_owners() -> list[OwnerRecord]:
+        return stale_owners
+
+    async def read_stale_turns(owners: Collection[str]) -> list[SessionRecord]:
+        assert list(owners) == [owner]
         return stale
 
-    ledger.log.store.sessions_with_owned_turn = stale_rows  # type: ignore[method-assign]
-    assert await reaper.reap() == 0
-    del ledger.log.store.sessions_with_owned_turn
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger.log.store, "open_owners", read_stale_owners)
+        patch.setattr(ledger.log.store, "turns_of_owners", read_stale_turns)
+        assert await reaper.reap() == 0
     assert await read_events(ledger, "a") == before
 
 
@@ -663,7 +768,8 @@ async def test_an_open_ledger_runs_the_reaper(db: str) -> None:
 
 async def test_the_reaper_continues_after_a_disk_error(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """C5: a full or broken disk stops it only while the error lasts."""
-    async with await open_with_settings(db, ingest_lease=0.1, reaper_interval=0.02, reaper_grace=0.02) as ledger:
+    times = {"ingest_lease": 0.1, "owner_lease": 0.1, "command_lease": 0.1}
+    async with await open_with_settings(db, **times, reaper_interval=0.02, reaper_grace=0.02) as ledger:
         call = await start_call(ledger)
         was_called = asyncio.Event()
 
@@ -686,3 +792,209 @@ async def test_a_read_only_ledger_does_not_run_the_reaper(db: str, monkeypatch: 
         monkeypatch.setattr("callslip.store.sqlite_open.is_writable", lambda path: False)
         async with await callslip.open(db) as reader:
             assert reader.log.store.read_only and (await call_state(reader, call))[0] == "running"
+
+
+async def count_steps(ledger: LocalLedger, reaper: Reaper) -> int:
+    """Return how often the database steps to another row in a round that ends nothing."""
+    steps: list[int] = []
+    connection: Any = cast("Any", ledger.log.store)._read
+    connection.set_progress_handler(lambda: bool(steps.append(1)), 1)
+    assert await reaper.reap() == 0
+    connection.set_progress_handler(None, 1)
+    return len(steps)
+
+
+@pytest.mark.parametrize("is_remote", [False, True], ids=["here", "elsewhere"])
+async def test_a_round_does_not_read_the_calls_of_living_owners(db: str, clocks: Clocks, is_remote: bool) -> None:
+    """HOST3: a round costs the same with one call and one turn as with a thousand calls and a hundred turns."""
+    async with sound_ledger(db, reaper_interval=NEVER_S) as ledger:
+        settings = Settings()
+        context = ledger.log.write_context(source="callslip", strict=True)
+        reaper = Reaper(ledger.log.store, context, settings, monotonic=lambda: clocks.monotonic)
+        owner = REMOTE_OWNER if is_remote else ledger.log.owner
+        await start_turn(ledger, owner)
+        await start_call(ledger, owner=owner)
+        few = await count_steps(ledger, reaper)
+        await ledger.log.append("a", [ev.CallStarted(tool_name="t") for _ in range(999)], owner=owner)
+        for number in range(99):
+            await start_turn(ledger, owner, f"s{number}")
+        assert len(await ledger.log.store.calls_of_owners([owner])) == 1000
+        assert await count_steps(ledger, reaper) == few
+        await start_call(ledger, owner=OTHER_REMOTE_OWNER)
+        assert few < await count_steps(ledger, reaper) < 2 * few
+
+
+# Outages
+
+
+class FailingStore:
+    """A store whose reads, writes or both fail while a test says so."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.failing: tuple[str, ...] = ()
+        self.done: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        kind = "write" if name in ("transact", "drop_owner") else "read"
+        method = getattr(self._store, name)
+
+        async def run(*values: Any) -> Any:
+            if kind in self.failing:
+                raise StoreError(f"the database is down: {name}")
+            result = await method(*values)
+            self.done.append(name)
+            return result
+
+        return run
+
+
+class Outage:
+    """A ledger, a reaper over a store that fails on demand, and the calls that it may end."""
+
+    def __init__(self, ledger: LocalLedger, clocks: Clocks) -> None:
+        self.ledger, self.clocks, self.store = ledger, clocks, FailingStore(ledger.log.store)
+        context = ledger.log.write_context(source="callslip", strict=True)
+        store: Any = self.store
+        self.reaper = Reaper(store, context, Settings(), monotonic=lambda: clocks.monotonic)
+
+    async def run_rounds(self, seconds: int) -> int:
+        """Run a round each second, and return how many calls and turns ended."""
+        ended = 0
+        for _ in range(seconds):
+            with contextlib.suppress(StoreError):
+                ended += await self.reaper.reap()
+            self.clocks.pass_time(1)
+        return ended
+
+    async def fail(self, seconds: int, *failing: str) -> None:
+        """Let the database fail for a time."""
+        self.store.failing = failing
+        assert await self.run_rounds(seconds) == 0
+        self.store.failing = ()
+
+    async def renew(self, owner: str) -> None:
+        until = int((self.clocks.wall + 30) * 1000)
+        await self.ledger.log.store.transact(lambda unit: unit.put_owner(OwnerRecord(owner, until)))
+
+
+@pytest.fixture
+def outage(ledger: LocalLedger, clocks: Clocks) -> Outage:
+    return Outage(ledger, clocks)
+
+
+@pytest.mark.parametrize("failing", [("read", "write"), ("write",)], ids=["all", "writes"])
+async def test_after_an_outage_owners_have_one_lease_to_renew(outage: Outage, failing: tuple[str, ...]) -> None:
+    """OUTAGE1: longer than a lease, no process could renew; one that never does ends one lease after the outage."""
+    ledger = outage.ledger
+    alive, gone = await start_call(ledger, owner=REMOTE_OWNER), await start_call(ledger, owner=OTHER_REMOTE_OWNER)
+    turn = await start_turn(ledger, REMOTE_OWNER, "alive")
+    await start_turn(ledger, OTHER_REMOTE_OWNER, "gone")
+    await outage.run_rounds(5)
+    await outage.fail(100, *failing)
+    assert await outage.run_rounds(25) == 0
+    await outage.renew(REMOTE_OWNER)
+    assert await outage.run_rounds(5) == 0 and await call_state(ledger, gone) == ("running", "")
+    assert await outage.run_rounds(1) == 2
+    assert await call_state(ledger, gone) == ("lost", "the process that owns this call stopped renewing its lease")
+    assert (await call_state(ledger, alive))[0] == "running"
+    assert (await open_turn(ledger, "alive"), await open_turn(ledger, "gone")) == (turn, "")
+
+
+async def test_after_an_outage_workers_have_one_lease_to_renew(outage: Outage) -> None:
+    """OUTAGE1: a command whose worker sends a heartbeat after the outage is not lost; the other one is."""
+    commands = CommandQueue(outage.ledger.log)
+    claims: list[Any] = []
+    for name in ("alive", "gone"):
+        await commands.submit("a", correlation_id=name, timeout=10_000)
+        claims.append(await commands.claim_as(FULL_ACCESS, "default", ClaimOptions(lease=30)))
+    await outage.run_rounds(5)
+    await outage.fail(100, "read", "write")
+    assert await outage.run_rounds(29) == 0
+    await commands.heartbeat("alive", claims[0].fence, lease=30)
+    assert await outage.run_rounds(1) == 0
+    assert await outage.run_rounds(1) == 1
+    assert [(await commands.find(name)).state for name in ("alive", "gone")] == ["running", "lost"]
+    await commands.close()
+
+
+async def test_an_outage_delays_no_other_ends(outage: Outage) -> None:
+    """OUTAGE1: a dead process is known at once, and deadlines only wait for the grace period."""
+    ledger = outage.ledger
+    deadline = int(outage.clocks.wall * 1000) + 30_000
+    late = await start_call(ledger, ev.CallProposed(tool_name="t", scope="detached", deadline=deadline))
+    await start_call(ledger, ev.ApprovalRequested(tool_name="t", expires_at=deadline))
+    assert await outage.run_rounds(29) == 0
+    dead = await start_call(ledger, owner=dead_owner())
+    await outage.fail(100, "read", "write")
+    assert await outage.run_rounds(1) == 1 and (await call_state(ledger, dead))[0] == "lost"
+    assert await outage.run_rounds(1) == 0
+    assert await outage.run_rounds(1) == 2 and (await call_state(ledger, late))[0] == "expired"
+
+
+async def test_each_failed_round_starts_the_wait_again(outage: Outage) -> None:
+    """OUTAGE1: a database that fails again and again gives no process the time to renew."""
+    call = await start_call(outage.ledger, owner=REMOTE_OWNER)
+    for _ in range(5):
+        await outage.fail(1, "read")
+        assert await outage.run_rounds(29) == 0
+    assert (await call_state(outage.ledger, call))[0] == "running"
+    assert await outage.run_rounds(2) == 1
+
+
+async def test_a_process_renews_its_leases_before_it_reaps_after_an_outage(db: str) -> None:
+    """OUTAGE1: soon after the database is back, although its own leases ended meanwhile."""
+    async with await open_with_settings(db, owner_lease=0.2, command_lease=0.2, reaper_interval=0.02) as ledger:
+        await start_call(ledger, owner=ledger.log.owner)
+        store = FailingStore(ledger.log.store)
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("transact", "drop_owner", "clock", "open_owners"):
+                patch.setattr(ledger.log.store, name, getattr(store, name))
+            store.failing = ("read", "write")
+            (owner,) = await ledger.log.store.owners()
+            async with asyncio.timeout(10):
+                while time.time() * 1000 <= owner.until:
+                    await asyncio.sleep(0.02)
+                store.done.clear()
+                store.failing = ()
+                while "open_owners" not in store.done:
+                    await asyncio.sleep(0.02)
+        assert store.done[:4] == ["transact", "drop_owner", "clock", "open_owners"]
+        (renewed,) = await ledger.log.store.owners()
+        assert renewed.id == ledger.log.owner and renewed.until > owner.until
+
+
+async def test_leases_are_renewed_also_if_the_reaper_runs_rarely(db: str) -> None:
+    """C5: a reaper interval longer than a lease ends no lease."""
+    async with await open_with_settings(db, owner_lease=0.3, reaper_interval=NEVER_S) as ledger:
+        await start_call(ledger, owner=ledger.log.owner)
+        (first,) = await ledger.log.store.owners()
+        async with asyncio.timeout(10):
+            while (await ledger.log.store.owners())[0].until <= first.until:
+                await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("ahead_s", [-7200, 7200])
+async def test_only_the_clock_of_the_store_counts(db: str, monkeypatch: pytest.MonkeyPatch, ahead_s: float) -> None:
+    """HOST2, TAIL3: leases, approvals and held texts end in time if the clock of the machine differs."""
+    real_time = time.time
+    for module in ("sqlite", "sqlite_rows"):
+        shifted = SimpleNamespace(time=lambda: real_time() + ahead_s, monotonic=time.monotonic)
+        monkeypatch.setattr(f"callslip.store.{module}.time", shifted)
+    times = {"text_hold": 0.05, "approval_expiry": 0.2, "ingest_lease": 0.3, "owner_lease": 0.3}
+    async with await open_with_settings(db, **times, reaper_interval=0.02, reaper_grace=0.02) as ledger:
+        silent, owned = await start_call(ledger), await start_call(ledger, owner=ledger.log.owner)
+        remote = await start_call(ledger, owner=REMOTE_OWNER)
+        ledger.log._owner_leases.pop(REMOTE_OWNER)  # pyright: ignore[reportPrivateUsage]
+        expires = await ledger.log.approval_deadline()
+        request = ev.ApprovalRequested(tool_name="t", expires_at=expires)
+        requested = await start_call(ledger, request, owner=ledger.log.owner)
+        await ledger.log.append("b", [ev.MessageDelta(text="see sk-ant-api0")])
+        async with asyncio.timeout(10):
+            ends = [(await ledger.wait(call)).state for call in (silent, remote)]
+            while (await call_state(ledger, requested))[0] == "awaiting_approval":
+                await asyncio.sleep(0.02)
+            while sum(len(event.text) for event in await read_events(ledger, "b")) < len("see sk-ant-api0"):
+                await asyncio.sleep(0.02)
+        assert ends == ["lost", "lost"] and (await call_state(ledger, requested))[0] == "denied"
+        assert (await call_state(ledger, owned))[0] == "running"

@@ -410,6 +410,34 @@ class StoreSuite:
         await ledger.log.store.drop_owner("someone")
         assert "someone" not in [row.id for row in await ledger.log.store.owners()]
 
+    async def test_owners_of_open_calls_and_turns_are_listed_with_their_leases(self, ledger: LocalLedger) -> None:
+        """HOST3: each once, with 0 in place of a missing lease; their calls and turns are read by owner."""
+        store = ledger.log.store
+        assert await store.open_owners() == [] and await store.calls_of_owners([]) == []
+        started: list[str] = []
+        for owner, session in (("b", "s1"), ("a", "s1"), ("a", "s2"), ("", "s2"), ("ended", "s3"), ('x"\\é', "s4")):
+            (call,) = await ledger.log.append(session, [ev.CallStarted(tool_name=owner or "none")], owner=owner)
+            assert isinstance(call, ev.CallStarted)
+            started.append(call.call)
+        await ledger.log.append("s3", [ev.CallCompleted(call=started[4])])
+        for owner, session in (("turn", "t1"), ("a", "t2"), ("", "t3"), ("ended", "t4")):
+            await ledger.log.append(session, [ev.TurnStarted()], owner=owner)
+        await ledger.log.append("t4", [ev.TurnEnded()])
+        await store.transact(lambda unit: unit.put_owner(OwnerRecord("a", 7)))
+        await store.drop_owner("b")
+        leases = {row.id: row.until for row in await store.open_owners()}
+        assert len(await store.open_owners()) == 4 and leases.keys() == {"a", "b", "turn", 'x"\\é'}
+        assert (leases["a"], leases["b"]) == (7, 0) and leases["turn"] > 7
+        found = await store.calls_of_owners(["a", 'x"\\é', "ended", "turn", "nobody", ""])
+        assert sorted((row.session, row.id, row.owner) for row in found) == [
+            ("s1", started[1], "a"),
+            ("s2", started[2], "a"),
+            ("s4", started[5], 'x"\\é'),
+        ]
+        turns = await store.turns_of_owners(["a", "b", "ended", "nobody", ""])
+        assert [(row.name, row.turn, row.turn_owner) for row in turns] == [("t2", "t1", "a")]
+        assert await store.calls_due(2**62) == [row for row in await store.open_calls() if row.id == started[3]]
+
     # Owners of sessions
 
     async def test_the_first_owner_of_a_session_is_kept(self, ledger: LocalLedger) -> None:

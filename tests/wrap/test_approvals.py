@@ -358,6 +358,13 @@ from callslip.wrap import recorder
 settings = Settings(approval_expiry=0.3, reaper_interval=0.05)
 recorder.open_ledger = lambda url, _: open_ledger(url, settings)
 """
+STORE_CLOCK_IS_BEHIND = """
+import time
+from types import SimpleNamespace
+from callslip.store import sqlite, sqlite_rows
+read_clock = time.time
+sqlite.time = sqlite_rows.time = SimpleNamespace(time=lambda: read_clock() - 7200)
+"""
 SHORT_TIMEOUT = "from callslip.wrap import held_requests; held_requests.RECORD_TIMEOUT_S = 0.5"
 
 
@@ -368,9 +375,10 @@ def start_with_settings(path: str, code: str) -> Client:
     return Client([sys.executable, "-c", program, *options, *ASKER, "one"])
 
 
-def test_a_request_without_an_answer_in_time_is_denied(path: str) -> None:
-    """Held requests expire. The agent receives its own option that rejects."""
-    with start_with_settings(path, EXPIRE_SOON) as client:
+@pytest.mark.parametrize("code", [EXPIRE_SOON, EXPIRE_SOON + STORE_CLOCK_IS_BEHIND], ids=["same", "behind"])
+def test_a_request_without_an_answer_in_time_is_denied(path: str, code: str) -> None:
+    """HOST2: held requests expire by the clock of the store. The agent receives its own option that rejects."""
+    with start_with_settings(path, code) as client:
         start_turn(client, "c1=a")
         wait_for_text(client, "[c1 no]")
         assert client.requests == [] and client.end() == (0, b"")

@@ -35,6 +35,8 @@ from callslip.store.unit_of_work import UnitOfWork
 T = TypeVar("T")
 Blobs = dict[str, tuple[bytes, str]]
 MAX_CHECKED_NAMES = 10_000
+RETRY_S = 1.0
+"""How soon a process tries to renew its leases again after an error."""
 
 
 class EventLog:
@@ -390,21 +392,36 @@ class EventLog:
                 is_complete = session not in self._checkpoint_again
 
     async def _maintain(self) -> None:
+        """Renew the leases of this process, then run the reaper. After an error both are soon tried again."""
+        interval, lease = self.settings.reaper_interval, self.settings.owner_lease
+        pause, next_round, has_failed = min(interval, lease / 3), time.monotonic() + interval, False
         while True:
-            await asyncio.sleep(self.settings.reaper_interval)
-            with contextlib.suppress(CallslipError):
-                soon = time.monotonic() + self.settings.owner_lease * 2 / 3
+            await asyncio.sleep(min(pause, RETRY_S) if has_failed else pause)
+            try:
+                soon = time.monotonic() + lease * 2 / 3
                 await self._renew(*[owner for owner, until in self._owner_leases.items() if until < soon])
-                await self._reaper.reap()
+                if time.monotonic() >= next_round:
+                    await self._reaper.reap()
+                    next_round = time.monotonic() + interval
+                has_failed = False
+            except StoreError:
+                has_failed = True
+                self._reaper.reset()
+            except CallslipError:
+                pass
 
     async def _renew(self, *owners: str) -> None:
         if not owners:
             return
         known = [owner for owner in owners if owner in self._owner_leases]
         lease = self.settings.owner_lease
-        until = await self.store.clock() + int(lease * 1000)
         lease_end = time.monotonic() + lease
-        await self.store.transact(lambda unit: [unit.put_owner(OwnerRecord(owner, until)) for owner in owners])
+
+        def renew(unit: UnitOfWork) -> None:
+            for owner in owners:
+                unit.put_owner(OwnerRecord(owner, unit.now + int(lease * 1000)))
+
+        await self.store.transact(renew)
         closed = [owner for owner in known if owner not in self._owner_leases]
         self._owner_leases.update({owner: lease_end for owner in owners if owner not in closed})
         for owner in closed:  # Its connection was closed meanwhile.

@@ -2,15 +2,17 @@
 
 A reaper also releases the texts that are held back by a process that is gone.
 
-An owner is a process, identified by boot, pid and start time, so that a dead owner on the same machine is known at
-once. Everything else depends on time. Clocks jump and laptops sleep, so a reaper acts only if the store's clock is past
-the due time and its own monotonic clock has measured the same duration.
+An owner is a process, identified by machine, boot, pid and start time, so that a dead owner on the same machine is
+known at once. Everything else depends on time. Clocks jump and laptops sleep, so a reaper acts only if the store's
+clock is past the due time and its own monotonic clock has measured the same duration. While the database fails, no
+process can renew a lease, so afterwards a reaper first gives all of them the time of a lease to do so.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import time
 import uuid
@@ -20,11 +22,12 @@ from itertools import count
 
 import msgspec
 
-from callslip.errors import CallslipError, ConflictError, CorruptDataError
+from callslip.errors import CallslipError, ConflictError, CorruptDataError, StoreError
 from callslip.ledger.write import WriteContext, WriteOperation, release_held_text, write_events
+from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event
-from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
+from callslip.model.records import ApprovalRecord, CallRecord, OwnerRecord, SessionRecord
 from callslip.rules.lifecycle import expires_at, next_state, owner_lost_event
 from callslip.settings import Settings
 from callslip.store.protocol import Store
@@ -39,6 +42,9 @@ MAX_CONCURRENT_ENDS = 500
 MAX_HOLD_S = 60.0
 """A text that seems to be held for longer is due: the store's clock was set back."""
 DAY_MS = 24 * 60 * 60 * 1000
+BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+MACHINE_ID_FILE = "/etc/machine-id"
+NETWORK_FOLDER = "/sys/class/net"
 
 
 def _read_file(path: str) -> str:
@@ -56,10 +62,40 @@ def _start_time(pid: int) -> str:
     return "" if is_gone else fields[19]
 
 
+def _network_addresses() -> list[str]:
+    """Return the addresses of the built-in wired network cards. Those of docks and radios change in one boot."""
+    try:
+        names = sorted(os.listdir(NETWORK_FOLDER))
+    except OSError:
+        return []
+    addresses: list[str] = []
+    for folder in (os.path.join(NETWORK_FOLDER, name) for name in names):
+        device = os.path.join(folder, "device")
+        is_radio = os.path.exists(os.path.join(folder, "phy80211"))
+        if os.path.exists(device) and not is_radio and "/usb" not in os.path.realpath(device):
+            addresses.append(_read_file(os.path.join(folder, "address")))
+    return addresses
+
+
+def _host() -> str:
+    """Return an id that differs between copies of one virtual machine, which may have the same boot id."""
+    if not _read_file(BOOT_ID_FILE):
+        return ""  # Then the boot is identified by a network card, which copies do not share.
+    facts = [_read_file(MACHINE_ID_FILE), os.uname().nodename, *_network_addresses()]
+    return codec.digest("\n".join(facts).encode("utf-8", "replace"))[:12]
+
+
 @cache
 def _machine() -> str:
-    """Return an id of this boot of this machine and the pid namespace, in which pids are unique."""
-    boot = _read_file("/proc/sys/kernel/random/boot_id") or f"{uuid.getnode():x}"
+    """Return an id of this machine, its boot and the pid namespace, in which pids are unique."""
+    host = _host()
+    return f"{_boot()}/{host}" if host else _boot()
+
+
+@cache
+def _boot() -> str:
+    """Return an id of this boot and the pid namespace. Owners of earlier versions have only this."""
+    boot = _read_file(BOOT_ID_FILE) or f"{uuid.getnode():x}"
     try:
         namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -75,9 +111,8 @@ def new_owner() -> str:
 
 def is_dead(owner: str) -> bool:
     """Return whether an owner is known to be gone. This is never known of another machine or container."""
-    machine, _, rest = owner.partition(" ")
-    parts = rest.split(" ")
-    if machine != _machine() or len(parts) != 3 or not parts[0].isdigit():
+    parts = owner.split(" ")[1:]
+    if not is_here(owner) or len(parts) != 3 or not parts[0].isdigit():
         return False
     pid = int(parts[0])
     if parts[1]:
@@ -93,14 +128,15 @@ def is_dead(owner: str) -> bool:
 
 def is_here(owner: str) -> bool:
     """Return whether an owner runs on this machine, where it needs no lease to be known alive."""
-    return owner.partition(" ")[0] == _machine()
+    return owner.partition(" ")[0] in (_machine(), _boot())
 
 
 class Due(msgspec.Struct, frozen=True):
-    """A call, approval or turn to end at a time in ms; at once if `at` is 0."""
+    """A call, approval or turn to end at a time in ms; at once if `at` is 0. `by_lease` if it can still be renewed."""
 
     at: int
     event: ev.CallEvent | ev.TurnEnded
+    by_lease: bool = False
     call: CallRecord | None = None
     approval: ApprovalRecord | None = None
     session: SessionRecord | None = None
@@ -127,20 +163,43 @@ class Reaper:
         self._monotonic = monotonic
         self._watched: dict[tuple[str, int], tuple[float, float]] = {}
         self._offset: float | None = None
+        self._has_failed = False
+        self._leases_count_from = -math.inf
 
     async def reap(self, *, only_dead: bool = False) -> int:
         """Run one round, and return how many calls and turns it ended."""
+        try:
+            return await self._run_round(only_dead)
+        except StoreError:
+            self.reset()
+            raise
+
+    def reset(self) -> None:
+        """Start again after the database failed: for one lease from the next round, end nothing by its lease."""
+        self._watched = {}
+        self._has_failed = True
+
+    async def _run_round(self, only_dead: bool) -> int:
+        if self._has_failed:
+            await self._store.drop_owner("")  # Deletes nothing, but fails while no process can write.
         now = await self._store.clock()
         jump = self._jump(now)
         until = FOREVER_MS if jump else now + int((LOOKAHEAD_S + 2 * self._settings.reaper_interval) * 1000)
         dues: list[Due] = []
         watched = {key: start for key, start in self._watched.items() if key[1] > until}
-        for due in await self._load_dues(until):
+        loaded = await self._load_dues(until)
+        if self._has_failed:
+            self._has_failed = False
+            lease = max(self._settings.owner_lease, self._settings.command_lease)
+            self._leases_count_from = self._monotonic() + lease
+        for due in loaded:
             if due.at:
                 left_s = (due.at - now + jump) / 1000
                 start = self._monotonic(), left_s if left_s > 0 else self._settings.reaper_grace
                 since, needed_s = watched[due.key] = self._watched.get(due.key) or start
                 if only_dead or due.at > now or self._monotonic() - since < needed_s:
+                    continue
+                if due.by_lease and self._monotonic() < self._leases_count_from:
                     continue
             dues.append(due)
         self._watched = watched
@@ -188,11 +247,18 @@ class Reaper:
         return int(jump) if jump > self._settings.reaper_grace * 1000 else 0
 
     async def _load_dues(self, until: int) -> list[Due]:
-        """Return what is due by then. It is loaded ahead of time, because it must be watched first."""
-        calls, sessions = await self._store.calls_due(until), await self._store.sessions_with_owned_turn()
-        leases = {owner.id: owner.until for owner in await self._store.owners()} if calls or sessions else {}
-        dues = [due for call in calls for due in _call_dues(call, leases)]
-        dues += [due for session in sessions for due in _turn_dues(session, leases)]
+        """Return what is due by then. It is loaded ahead of time, because it must be watched first.
+
+        Of an owner that is alive only its name and lease are read, not its calls and turns.
+        """
+        dues: list[Due] = []
+        ends = _ends_by(until, await self._store.open_owners())
+        if ends:
+            calls, turns = await self._store.calls_of_owners(ends), await self._store.turns_of_owners(ends)
+            dues += [_lost_call(call, ends[call.owner]) for call in calls]
+            dues += [_lost_turn(session, ends[session.turn_owner]) for session in turns]
+        for call in await self._store.calls_due(until):
+            dues += _call_dues(call)
         for approval in await self._store.approvals_due(until):
             refusal = ev.ApprovalRefused(
                 approval=approval.id, call=approval.call, by="expiry", reason="no answer in time"
@@ -221,38 +287,40 @@ class Reaper:
 
         try:
             return int(await self._store.transact(end) is not None)
-        except ConflictError:
+        except (ConflictError, CorruptDataError):  # `verify` reports corrupt data; others must not wait for it.
             return 0
 
 
-def _lease_end(owner: str, leases: dict[str, int]) -> int:
-    """Return when the lease of an owner ends; 0 for one on this machine, which needs none."""
-    return 0 if is_here(owner) else leases.get(owner, LONG_AGO_MS)
+def _ends_by(until: int, owners: list[OwnerRecord]) -> dict[str, int]:
+    """Return the owners that are dead, as 0, and those on other machines whose lease ends by `until`, as that time."""
+    ends: dict[str, int] = {}
+    for owner in owners:
+        if is_dead(owner.id):
+            ends[owner.id] = 0
+        elif owner.until <= until and not is_here(owner.id):
+            ends[owner.id] = owner.until or LONG_AGO_MS
+    return ends
 
 
-def _call_dues(record: CallRecord, leases: dict[str, int]) -> list[Due]:
-    if record.owner and is_dead(record.owner):
-        return [Due(at=0, event=owner_lost_event(record, "the process that ran this call ended"), call=record)]
+def _call_dues(record: CallRecord) -> list[Due]:
+    """Return the ends of a call by its deadline and by its own lease, which it has if no owner keeps it alive."""
     dues: list[Due] = []
     if expires_at(record):
         dues.append(Due(at=record.deadline, event=expired(record), call=record))
-    lease_end = _lease_end(record.owner, leases) if record.owner else record.lease
-    if lease_end:
-        dues.append(Due(at=lease_end, event=owner_lost_event(record, _silence_reason(record)), call=record))
+    if record.lease and not record.owner:
+        dues.append(_lost_call(record, record.lease))
     return dues
 
 
-def _turn_dues(record: SessionRecord, leases: dict[str, int]) -> list[Due]:
-    is_owner_dead = is_dead(record.turn_owner)
-    lease_end = 0 if is_owner_dead else _lease_end(record.turn_owner, leases)
-    if not is_owner_dead and not lease_end:
-        return []
-    detail = (
-        "the process that worked on this turn ended"
-        if is_owner_dead
-        else "the process that owns this turn stopped renewing its lease"
-    )
-    return [Due(at=lease_end, event=ev.TurnEnded(turn=record.turn, reason="eof", detail=detail), session=record)]
+def _lost_call(record: CallRecord, at: int) -> Due:
+    reason = _silence_reason(record) if at else "the process that ran this call ended"
+    return Due(at=at, event=owner_lost_event(record, reason), by_lease=at > 0, call=record)
+
+
+def _lost_turn(record: SessionRecord, at: int) -> Due:
+    stopped, ended = "owns this turn stopped renewing its lease", "worked on this turn ended"
+    event = ev.TurnEnded(turn=record.turn, reason="eof", detail=f"the process that {stopped if at else ended}")
+    return Due(at=at, event=event, by_lease=at > 0, session=record)
 
 
 def expired(record: CallRecord) -> ev.CallExpired:

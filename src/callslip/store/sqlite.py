@@ -260,9 +260,9 @@ class SqliteStore:
         items = [call_row(row) for row in rows]
         return Page(items, items[-1].id if len(items) == limit else "")
 
-    async def sessions_with_owned_turn(self) -> list[SessionRecord]:
-        """Return the sessions whose open turn has an owner."""
-        return [session_row(row) for row in self._all("sessions_with_owned_turn")]
+    async def turns_of_owners(self, owners: Collection[str]) -> list[SessionRecord]:
+        """Return the sessions whose open turn has one of these owners."""
+        return [session_row(row) for row in self._all("turns_of_owners", codec.encode(list(owners)).decode())]
 
     async def open_calls(self) -> list[CallRecord]:
         return self._calls("all_open_calls")
@@ -272,9 +272,13 @@ class SqliteStore:
         return dict(self._all("open_states"))  # pyright: ignore[reportArgumentType]
 
     async def calls_due(self, until: int) -> list[CallRecord]:
-        """Return the open calls that have an owner, or whose lease or deadline ends by `until`."""
-        rows = [*self._all("calls_with_owner"), *self._all("calls_leased", until), *self._all("calls_due", until)]
+        """Return the open calls whose lease or deadline ends by `until`."""
+        rows = [*self._all("calls_leased", until), *self._all("calls_due", until)]
         return list({row[0]: call_row(row) for row in rows}.values())
+
+    async def calls_of_owners(self, owners: Collection[str]) -> list[CallRecord]:
+        """Return the open calls of these owners."""
+        return self._calls("calls_of_owners", codec.encode(list(owners)).decode())
 
     async def texts_due(self, until: int, latest: int) -> list[tuple[str, int]]:
         """Return the sessions whose held text is due by `until`, or after `latest`, with its release time."""
@@ -354,6 +358,10 @@ class SqliteStore:
 
     async def owners(self) -> list[OwnerRecord]:
         return [OwnerRecord(*row) for row in self._all("owners")]
+
+    async def open_owners(self) -> list[OwnerRecord]:
+        """Return the owners of open calls and turns with the end of their leases, 0 for an owner without a lease."""
+        return [OwnerRecord(*row) for row in self._all("open_owners")]
 
     async def drop_owner(self, owner: str) -> None:
         await self._alone(lambda connection: connection.execute(SQL["drop_owner"], (owner,)).fetchall())

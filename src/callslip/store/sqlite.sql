@@ -21,9 +21,10 @@ SELECT name, id, head, low, turn, turns, title, calls, message, carry, created_a
   turn_owner FROM sessions
 WHERE (updated_at, id) < (?, ?) AND name >= ? AND name < ? ORDER BY updated_at DESC, id DESC LIMIT ?;
 
--- name: sessions_with_owned_turn
+-- name: turns_of_owners
 SELECT name, id, head, low, turn, turns, title, calls, message, carry, created_at, updated_at, owned_by, labels,
-  turn_owner FROM sessions WHERE turn_owner <> '' AND turn <> '';
+  turn_owner FROM sessions
+WHERE turn_owner IN (SELECT value FROM json_each(?)) AND turn_owner <> '' AND turn <> '';
 
 -- name: texts_due
 SELECT name, release_at FROM sessions WHERE release_at > 0 AND (release_at <= ? OR release_at > ?);
@@ -131,9 +132,9 @@ SELECT state, count(*) FROM calls WHERE state IN ('queued', 'awaiting_approval',
 {calls}
 WHERE owner = ? AND owner <> '' AND state IN ('queued', 'awaiting_approval', 'running') ORDER BY c.session, entry;
 
--- name: calls_with_owner
+-- name: calls_of_owners
 {calls}
-WHERE owner <> '' AND state IN ('queued', 'awaiting_approval', 'running');
+WHERE owner IN (SELECT value FROM json_each(?)) AND owner <> '' AND state IN ('queued', 'awaiting_approval', 'running');
 
 -- name: calls_leased
 {calls}
@@ -282,6 +283,24 @@ ON CONFLICT (id) DO UPDATE SET
 
 -- name: owners
 SELECT id, until FROM owners;
+
+-- name: open_owners
+-- Each step finds the next owner in an index, so an owner is read once, however many calls and turns it has.
+WITH RECURSIVE
+  of_calls (id) AS (
+    SELECT ''
+    UNION ALL
+    SELECT (SELECT owner FROM calls WHERE owner > of_calls.id AND owner <> ''
+      AND state IN ('queued', 'awaiting_approval', 'running') ORDER BY owner LIMIT 1)
+    FROM of_calls WHERE id IS NOT NULL),
+  of_turns (id) AS (
+    SELECT ''
+    UNION ALL
+    SELECT (SELECT turn_owner FROM sessions WHERE turn_owner > of_turns.id AND turn_owner <> '' AND turn <> ''
+      ORDER BY turn_owner LIMIT 1)
+    FROM of_turns WHERE id IS NOT NULL)
+SELECT id, coalesce((SELECT until FROM owners WHERE owners.id = found.id), 0)
+FROM (SELECT id FROM of_calls UNION SELECT id FROM of_turns) found WHERE id <> '';
 
 -- name: put_owner
 INSERT OR REPLACE INTO owners (id, until) VALUES (?, ?);

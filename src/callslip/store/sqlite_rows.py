@@ -214,8 +214,7 @@ class Rows:
         return first_value(self._all("sealed", call))
 
     def owned_turns(self, owner: str) -> list[SessionRecord]:
-        sessions = [session_row(row) for row in self._all("sessions_with_owned_turn")]
-        return [session for session in sessions if session.turn_owner == owner]
+        return [session_row(row) for row in self._all("turns_of_owners", codec.encode([owner]).decode())]
 
 
 @cache

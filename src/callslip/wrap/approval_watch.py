@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -53,7 +54,13 @@ class ApprovalWatcher:
     def __init__(self, log: EventLog, reply: Callable[[Kind, bytes], None]) -> None:
         self._log, self._reply = log, reply
         self._requests: dict[bytes, Request] = {}
+        self._clock_difference_ms = 0
         self._cancelled: set[int] = set()  # The `id()` of conversations, all of which live as long as the run.
+
+    async def read_clock(self) -> None:
+        """Compare the store's clock, by which requests expire, with the clock of this machine."""
+        with contextlib.suppress(StoreError):
+            self._clock_difference_ms = await self._log.store.clock() - int(time.time() * 1000)
 
     def add(self, conversation: Conversation, message: Any, drafts: list[Draft], at: float) -> list[Draft]:
         """Add a held request. Return its drafts with an approval id and the time when it expires."""
@@ -67,7 +74,7 @@ class ApprovalWatcher:
     def _identify(self, request: Request, draft: Draft, at: float) -> Draft:
         if not isinstance(draft.event, ev.ApprovalRequested):
             return draft
-        expires = int((at + self._log.settings.approval_expiry) * 1000)
+        expires = int((at + self._log.settings.approval_expiry) * 1000) + self._clock_difference_ms
         request.client = draft.event.answer_at
         request.event = structs.replace(draft.event, approval=ids.approval_id(), expires_at=expires, answer_at="")
         return structs.replace(draft, event=request.event)

@@ -134,6 +134,7 @@ class RecorderProcess:
                 self._log, self._connection = ledger.log, Connection(ledger.log, self._format)
                 self._requests = ApprovalWatcher(ledger.log, self._reply)
                 while data := await self._reader.read():
+                    await self._requests.read_clock()
                     for frame in frames.feed(data):
                         self._handle(frame)
                     await self._retry(self._flush)

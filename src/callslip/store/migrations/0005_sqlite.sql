@@ -19,3 +19,6 @@ UPDATE approvals SET (description, option, by, reason) = (
     SELECT replace(replace(replace(texts, '\\', char(1)), '\u0000', char(65533)), char(1), '\\') AS said
     FROM (SELECT json_array(description, option, by, reason) AS texts)))
 WHERE instr(description || option || by || reason, char(0));
+
+-- The owners of open turns, each found without reading the others' sessions. Older versions use `sessions_at_work`.
+CREATE INDEX turns_owned ON sessions (turn_owner) WHERE turn_owner <> '';
