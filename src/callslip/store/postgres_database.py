@@ -301,7 +301,7 @@ async def prepare(connection: Connection, name: str, *, migrate: bool) -> None:
     newest = migrations("postgres")[-1][0]
     version = await schema_version(connection)
     if version > newest:
-        oldest = await _oldest_reader(connection, version)
+        oldest = await oldest_reader(connection, version)
         if oldest > newest:
             raise UnsupportedVersionError(
                 f"{name}: schema {version} needs a Callslip that supports schema {oldest}, "
@@ -334,6 +334,7 @@ async def prepare(connection: Connection, name: str, *, migrate: bool) -> None:
         raise
 
 
-async def _oldest_reader(connection: Connection, version: int) -> int:
+async def oldest_reader(connection: Connection, version: int) -> int:
+    """Return the oldest schema version that a program must support to read this database."""
     rows = await connection.fetch("SELECT value FROM meta WHERE name = 'oldest_reader'")
     return int(rows[0][0]) if rows else version

@@ -6,6 +6,7 @@ becomes a column, so that servers of two versions can write the same row.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from msgspec.structs import astuple
 
 from callslip.model import codec
 from callslip.model.records import ApprovalRecord, CallRecord, HeldText, SessionRecord
+from callslip.store.shared_rows import letter_forms
 
 Row = Sequence[Any]
 SESSION_COLUMNS = "s.id, s.name, s.rev, s.head, s.low, s.updated_at, s.turn_owner, s.record"
@@ -109,3 +111,23 @@ def approval_body(record: ApprovalRecord) -> bytes:
     fields = list(astuple(record))
     del fields[_SESSION]
     return msgspec.json.encode(fields)
+
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def is_storable(value: Any) -> bool:
+    """Return whether a column can have this value: a text must not have NUL or lone surrogates."""
+    return not isinstance(value, str) or not _UNSTORABLE.search(value)
+
+
+def regex_containing(text: str) -> str:
+    """Return a regular expression for texts that contain this one in any case. ILIKE depends on the locale."""
+    return "".join(map(_any_case, text))
+
+
+def _any_case(letter: str) -> str:
+    forms = letter_forms(letter)
+    if len(forms) > 1:
+        return f"[{''.join(forms)}]"
+    return f"\\{letter}" if letter.isascii() and not letter.isalnum() else letter

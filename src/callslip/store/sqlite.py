@@ -43,30 +43,26 @@ from callslip.store.protocol import (
     Touched,
     read_cursor,
 )
-from callslip.store.sql import Connection
-from callslip.store.sqlite_maintenance import delete_session, prune_session, save_progress
-from callslip.store.sqlite_open import translate_errors
-from callslip.store.sqlite_rows import (
-    SQL,
-    approval_row,
-    call_row,
+from callslip.store.shared_rows import (
+    CHUNK_BYTES,
+    LAST,
+    MONTH_MS,
     conversation_row,
     first,
     first_value,
-    glob_containing,
-    session_row,
     token_row,
     token_values,
 )
+from callslip.store.sql import Connection
+from callslip.store.sqlite_maintenance import delete_session, prune_session, save_progress
+from callslip.store.sqlite_open import translate_errors
+from callslip.store.sqlite_rows import SQL, approval_row, call_row, glob_containing, session_row
 from callslip.store.unit_of_work import UnitOfWork
 from callslip.store.write_lock import WriteLock
 from callslip.store.writer import Writer
 
 T = TypeVar("T")
-CHUNK_BYTES = 2**20
 YIELD_ROWS = 100
-MONTH_MS = 30 * 24 * 60 * 60 * 1000
-LAST = "\U0010ffff" * 200  # A prefix plus this sorts after all names with that prefix.
 
 
 class SqliteStore:

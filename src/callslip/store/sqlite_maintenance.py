@@ -9,14 +9,14 @@ import msgspec
 
 from callslip.model.records import SessionRecord
 from callslip.store.protocol import Progress
+from callslip.store.shared_rows import DAY_MS, first_value
 from callslip.store.sql import Connection
-from callslip.store.sqlite_rows import SQL, first_value
+from callslip.store.sqlite_rows import SQL
 
 TABLES = (
     *("events", "keys", "calls", "aliases", "approvals"),
     *("entries", "pieces", "checkpoints", "bases", "blob_uses"),
 )
-DAY_MS = 24 * 60 * 60 * 1000
 
 
 def _session_id(connection: Connection, name: str) -> int | None:

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec.structs import astuple, replace
@@ -23,14 +23,13 @@ from callslip.model.records import (
     KeyRecord,
     PostRecord,
     SessionRecord,
-    TokenRecord,
     record_text,
 )
 from callslip.rules.lifecycle import TERMINAL_STATES
+from callslip.store.shared_rows import conversation_row, first, first_value, letter_forms
 from callslip.store.sql import Connection, statements
 from callslip.store.unit_of_work import UnitOfWork
 
-T = TypeVar("T")
 SQL = statements("sqlite.sql")
 ROWS_PER_STATEMENT = (64, 8, 1)
 MAX_CACHED_ROWS = 8192
@@ -56,21 +55,14 @@ def call_row(row: tuple[Any, ...]) -> CallRecord:
     return record
 
 
-def conversation_row(row: tuple[Any, ...]) -> ConversationRecord:
-    """Convert a row to a posted conversation."""
-    chunks, version, claimed_by, claimed_until, *state = row
-    record = ConversationRecord(chunks=chunks, version=version, claimed_by=claimed_by, claimed_until=claimed_until)
-    return replace(record, state_version=state[0], state=state[1]) if state else record
-
-
 def glob_containing(text: str) -> str:
     """Return a case-insensitive GLOB pattern for texts that contain this one; LIKE ignores the case of ASCII only."""
     return "*" + "".join(map(_any_case, text)) + "*"
 
 
 def _any_case(letter: str) -> str:
-    forms = {form for form in (letter, letter.lower(), letter.upper()) if len(form) == 1}
-    return f"[{''.join(sorted(forms))}]" if len(forms) > 1 or letter in "*?[" else letter
+    forms = letter_forms(letter)
+    return f"[{''.join(forms)}]" if len(forms) > 1 or letter in "*?[" else letter
 
 
 def approval_row(row: tuple[Any, ...]) -> ApprovalRecord:
@@ -97,26 +89,6 @@ def _answer_at(request: bytes) -> str:
         return record_text(_decode_request(request).answer_at)
     except codec.DECODE_ERRORS:
         return ""
-
-
-def token_row(row: tuple[Any, ...]) -> TokenRecord:
-    """Convert a row to a token."""
-    return replace(TokenRecord(*row), verbs=tuple(row[4].split(",")))
-
-
-def token_values(row: TokenRecord) -> tuple[Any, ...]:
-    """Convert a token to a row."""
-    return (row.id, row.hash, row.label, row.session, ",".join(row.verbs), row.created_at, row.expires_at)
-
-
-def first(rows: list[tuple[Any, ...]], convert: Callable[[tuple[Any, ...]], T]) -> T | None:
-    """Convert the first row; None if there is none."""
-    return convert(rows[0]) if rows else None
-
-
-def first_value(rows: list[tuple[Any, ...]], default: Any = None) -> Any:
-    """Return the first column of the first row, or the default."""
-    return rows[0][0] if rows else default
 
 
 class Rows:

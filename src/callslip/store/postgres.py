@@ -1,0 +1,522 @@
+"""The store on a PostgreSQL server, shared by any number of processes on any number of machines.
+
+Reads run on a small pool of connections. Writes go to the writer, which decides groups of transactions and writes each
+with one statement. Other processes are told about writes by notifications, and find out by themselves without them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from copy import copy
+from typing import Any, Self, TypeVar
+
+from callslip.errors import InvalidInputError, ReadOnlyStoreError
+from callslip.model import codec
+from callslip.model.records import (
+    AliasRecord,
+    ApprovalRecord,
+    CallRecord,
+    ConversationName,
+    ConversationRecord,
+    KeyRecord,
+    OwnerRecord,
+    Page,
+    PostRecord,
+    SessionRecord,
+    TokenRecord,
+)
+from callslip.rules.lifecycle import OPEN_STATES
+from callslip.settings import Settings
+from callslip.store.postgres_blobs import KEPT_MS, MAX_UPLOADS, PIECES_PER_READ, SQL, NewBlob, put_piece
+from callslip.store.postgres_database import Connection, Database
+from callslip.store.postgres_maintenance import delete_session, find_problems, prune_session, save_progress
+from callslip.store.postgres_notify import ChangeListener, ChangeNotifier
+from callslip.store.postgres_rows import (
+    Row,
+    approval_record,
+    call_record,
+    is_storable,
+    regex_containing,
+    session_record,
+)
+from callslip.store.postgres_writer import PostgresWriter
+from callslip.store.protocol import (
+    NOTHING_KNOWN,
+    Changes,
+    Checkpoint,
+    Progress,
+    RowCounts,
+    StoredEvent,
+    Touched,
+    read_cursor,
+)
+from callslip.store.shared_rows import (
+    CHUNK_BYTES,
+    LAST,
+    MONTH_MS,
+    conversation_row,
+    first,
+    first_value,
+    token_row,
+    token_values,
+)
+from callslip.store.unit_of_work import UnitOfWork
+
+T = TypeVar("T")
+END = (2**62, 2**62, 2**62)
+"""The place after the newest call."""
+START = (-1, -1, -1)
+"""The place before the oldest call."""
+MAINTENANCE_TIMEOUT_S = 600.0
+"""How long retention or the deletion of one session may take."""
+
+
+class PostgresStore:
+    """A store on a PostgreSQL server; see `Store`. Open it with `open`."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self.url = database.url
+        self.display_name = database.name
+        self.read_only = database.read_only
+        self.was_unused = False
+        self._database = database
+        self._settings = settings
+        self._listeners: list[Callable[[list[StoredEvent]], None]] = []
+        self._command_listeners: list[Callable[[list[CallRecord]], None]] = []
+        self._session_listeners: list[Callable[[list[SessionRecord], int], None]] = []
+        self._notifier = ChangeNotifier(database)
+        self._listener = ChangeListener(database, self._notifier)
+        self._writer: PostgresWriter | None = None
+        if not self.read_only:
+            self._writer = PostgresWriter(database, self._deliver, self._deliver_sessions, self._deliver_heads)
+
+    @classmethod
+    async def open(cls, url: str, settings: Settings) -> Self:
+        """Connect to a database, and create or migrate its schema if needed."""
+        return cls(await Database.open(url, settings), settings)
+
+    # Writing
+
+    def transact(self, work: Callable[[UnitOfWork], T], touched: Touched = NOTHING_KNOWN) -> Awaitable[T]:
+        """Run a function in a transaction and return its result once it is durable."""
+        return self._require_writer().submit(work, touched)
+
+    async def _alone(
+        self,
+        work: Callable[[Connection], Awaitable[T]],
+        *,
+        durable: bool = True,
+        sessions: tuple[str, ...] = (),
+        timeout: float | None = None,
+    ) -> T:
+        return await self._require_writer().run_alone(work, durable=durable, sessions=sessions, timeout=timeout)
+
+    async def _execute(self, name: str, *values: Any, durable: bool = True) -> list[Row]:
+        """Run a statement that writes in a transaction of its own."""
+        return await self._alone(lambda connection: connection.fetch(SQL[name], *values), durable=durable)
+
+    def _require_writer(self) -> PostgresWriter:
+        if self._writer is None:
+            raise ReadOnlyStoreError(f"{self.display_name} cannot be written")
+        return self._writer
+
+    def on_commit(self, listener: Callable[[list[StoredEvent]], None]) -> None:
+        """Call the listener with the events of every commit of this process."""
+        self._listeners.append(listener)
+
+    def on_commands(self, listener: Callable[[list[CallRecord]], None]) -> Callable[[], None]:
+        """Call the listener with the commands that this process writes; return a function that stops it."""
+        self._command_listeners.append(listener)
+        return lambda: self._command_listeners.remove(listener)
+
+    def on_sessions(self, listener: Callable[[list[SessionRecord], int], None]) -> None:
+        """Call the listener with the sessions that this process writes and the time of the write in ms."""
+        self._session_listeners.append(listener)
+
+    def _deliver(self, events: list[StoredEvent], commands: list[CallRecord]) -> None:
+        if events:
+            for listener in self._listeners:
+                listener(events)
+        if commands:
+            for listener in self._command_listeners:
+                listener(commands)
+
+    def _deliver_sessions(self, sessions: list[SessionRecord], now: int) -> None:
+        for listener in self._session_listeners:
+            listener(sessions, now)
+
+    def _deliver_heads(self, heads: dict[str, int], has_commands: bool) -> None:
+        if heads or has_commands:
+            self._notifier.add(Changes(heads, has_commands))
+
+    async def wait_changes(self) -> Changes:
+        """Wait until another process may have written since the last call returned."""
+        return await self._listener.wait()
+
+    async def clock(self) -> int:
+        """Return the time of the server in ms, which all leases and deadlines use."""
+        return await self._database.clock()
+
+    def time_ms(self) -> int:
+        """Return the time of the server as this process knows it."""
+        return self._database.time_ms()
+
+    # Reading
+
+    async def _all(self, name: str, *values: Any) -> list[Row]:
+        if not all(map(is_storable, values)):  # No row can have such a text.
+            return []
+        return await self._database.fetch(SQL[name], *values)
+
+    async def _calls(self, name: str, *values: Any) -> list[CallRecord]:
+        return [call_record(row) for row in await self._all(name, *values)]
+
+    async def _page(
+        self, name: str, max_bytes: int | None, session: str, start: int, limit: int
+    ) -> list[tuple[int, bytes]]:
+        """Return rows of a number and a body: up to a size in bytes, but at least one."""
+        if max_bytes is None:
+            rows = await self._all(name, session, start, limit)
+        else:
+            rows = await self._all(f"{name}_up_to_size", session, start, limit, max_bytes)
+        return [(number, body) for number, body in rows]
+
+    async def session(self, name: str) -> SessionRecord | None:
+        return first(await self._all("session", name), session_record)
+
+    async def sessions(self, *, limit: int, cursor: str = "", prefix: str = "") -> Page[SessionRecord]:
+        at, number = read_cursor(cursor, int, int) if cursor else (2**62, 2**62)
+        if prefix:
+            rows = await self._all("sessions_with_prefix", at, number, limit, prefix, prefix + LAST)
+        else:
+            rows = await self._all("sessions", at, number, limit)
+        items = [session_record(row) for row in rows]
+        full = len(items) == limit
+        return Page(items, codec.encode([items[-1].updated_at, items[-1].id]).decode() if full else "")
+
+    async def events(
+        self, session: str, after: int, limit: int, max_bytes: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        return await self._page("events", max_bytes, session, after, limit)
+
+    async def call(self, call: str) -> CallRecord | None:
+        return first(await self._all("call", call), call_record)
+
+    async def calls(
+        self,
+        *,
+        session: str = "",
+        states: Sequence[str] = (),
+        prefix: str = "",
+        tool: str = "",
+        q: str = "",
+        limit: int = 100,
+        cursor: str = "",
+    ) -> Page[CallRecord]:
+        """Return calls, newest first. `tool` is a full name; `q` is a part of a title, tool name or id in any case."""
+        place = END
+        if cursor:
+            rows = await self._all("place_of_call", cursor)
+            if not rows:
+                raise InvalidInputError("cursor", "not valid for this list, or retention removed its call")
+            place = tuple(rows[0])
+        if not all(map(is_storable, (q, tool, prefix))):
+            return Page([])
+        values = (list(states), tool, regex_containing(q) if q else "", limit)
+        if session:
+            items = await self._calls("calls_of_session", *values, session, place[2], prefix)
+        elif prefix:
+            items = await self._calls("calls_with_prefix", *values, *place, prefix, prefix + LAST)
+        elif states and OPEN_STATES.issuperset(states):
+            items = await self._calls("calls_in_open_states", *values, *place)
+        else:
+            items = await self._calls("calls", *values, *place)
+        return Page(items, items[-1].id if len(items) == limit else "")
+
+    async def open_calls(self) -> list[CallRecord]:
+        return await self._calls("open_calls")
+
+    async def open_states(self) -> dict[str, int]:
+        """Return the number of calls in each open state."""
+        return {row[0]: row[1] for row in await self._all("open_states")}
+
+    async def calls_due(self, until: int) -> list[CallRecord]:
+        """Return the open calls whose lease or deadline ends by `until`."""
+        return await self._calls("calls_due", until)
+
+    async def calls_of_owners(self, owners: Collection[str]) -> list[CallRecord]:
+        """Return the open calls of some owners."""
+        return await self._calls("calls_of_owners", list(owners))
+
+    async def turns_of_owners(self, owners: Collection[str]) -> list[SessionRecord]:
+        """Return the sessions whose open turn has one of these owners."""
+        rows = await self._all("turns_of_owners", list(owners))
+        return [record for record in map(session_record, rows) if record.turn]
+
+    async def texts_due(self, until: int, latest: int) -> list[tuple[str, int]]:
+        """Return the sessions whose held text is due by `until`, or after `latest`, with its release time."""
+        return [(name, release_at) for name, release_at in await self._all("texts_due", until, latest)]
+
+    # Commands
+
+    async def queued_commands(self, client: str, session: str, after: str, limit: int) -> list[CallRecord]:
+        """Return the queued commands of a client, oldest first."""
+        rows = await self._all("place_of_call", after) if after else [START]
+        return await self._calls("queued_commands", client, session, limit, *rows[0]) if rows else []
+
+    async def commands_before(self, row: CallRecord, limit: int) -> int:
+        """Return how many queued commands of its client precede a command, at most `limit`."""
+        return first_value(await self._all("commands_before", row.id, row.client, limit), 0)
+
+    async def pending_commands(self, client: str, limit: int) -> list[CallRecord]:
+        if client:
+            return await self._calls("pending_commands_of", limit, client)
+        return await self._calls("pending_commands", limit)
+
+    async def completed_commands(self, client: str, limit: int, since: int) -> list[CallRecord]:
+        return await self._calls("completed_commands", client, limit, since)
+
+    async def failed_commands(self, client: str, limit: int) -> list[CallRecord]:
+        if client:
+            return await self._calls("failed_commands_of", limit, client)
+        return await self._calls("failed_commands", limit)
+
+    async def commands_changed(self, cursor: str, limit: int) -> tuple[list[CallRecord], str]:
+        """Return the commands that were written since a cursor, each at least once, and the next cursor.
+
+        A cursor is a transaction and the id of a command. Transactions end in another order than they begin, so the
+        next cursor is the oldest transaction that was open.
+        """
+        change, _, call = cursor.partition(":")
+        rows = await self._all("commands_changed", change, call, limit)
+        oldest_open = rows[0][0]
+        rows = [row for row in rows if row[1] is not None]
+        records = [call_record(row[3:6]) for row in rows]
+        return records, f"{rows[-1][1]}:{rows[-1][2]}" if len(rows) == limit else f"{oldest_open}:"
+
+    async def change_cursor(self) -> str:
+        """Return the cursor of `commands_changed` for all writes from now on."""
+        return f"{first_value(await self._all('change_cursor'))}:"
+
+    async def sealed(self, call: str) -> bytes | None:
+        """Return the unredacted arguments of a command, if they differ from those in the log."""
+        return first_value(await self._all("sealed", call))
+
+    async def executors(self) -> dict[str, int]:
+        """Return when the workers of each client last asked for work."""
+        return {row[0]: row[1] for row in await self._all("executors")}
+
+    async def executor_seen(self, client: str) -> int:
+        """Return when the workers of a client last asked for work, 0 for never."""
+        return first_value(await self._all("executor", client), 0)
+
+    async def put_executor(self, client: str, asked_at: int) -> None:
+        async def put(connection: Connection) -> None:
+            await connection.execute(SQL["put_executor"], client, asked_at)
+            await connection.execute(SQL["forget_executors"], asked_at - MONTH_MS)
+
+        await self._alone(put, durable=False)
+
+    async def alias(self, identity: str, session: str = "", without: Collection[str] = ()) -> list[CallRecord]:
+        """Return the calls with a foreign id, except for ids in the namespaces `without`."""
+        return await self._calls("alias_everywhere", identity, session, list(without))
+
+    async def approval(self, approval: str) -> ApprovalRecord | None:
+        return first(await self._all("approval", approval), approval_record)
+
+    async def approvals(
+        self, *, session: str = "", state: str = "", prefix: str = "", limit: int = 100
+    ) -> list[ApprovalRecord]:
+        if session:
+            rows = await self._all("approvals_of_session", state, limit, prefix, session)
+        elif state == "pending":
+            rows = await self._all("pending_approvals", limit, prefix)
+        else:
+            rows = await self._all("approvals", state, limit, prefix, prefix + LAST)
+        return [approval_record(row) for row in rows]
+
+    async def approvals_due(self, until: int) -> list[ApprovalRecord]:
+        """Return the pending approvals that expire by `until`."""
+        return [approval_record(row) for row in await self._all("approvals_due", until)]
+
+    async def owners(self) -> list[OwnerRecord]:
+        return [OwnerRecord(*row) for row in await self._all("owners")]
+
+    async def open_owners(self) -> list[OwnerRecord]:
+        """Return the owners of open calls and turns with the end of their leases, 0 for an owner without a lease."""
+        return [OwnerRecord(*row) for row in await self._all("open_owners")]
+
+    async def drop_owner(self, owner: str) -> None:
+        await self._execute("drop_owner", owner)
+
+    # Posted conversations
+
+    async def conversation(self, name: ConversationName) -> ConversationRecord | None:
+        """Return a posted conversation."""
+        return first(await self._all("conversation", *name), conversation_row)
+
+    async def inputs(self, name: ConversationName, after: int) -> list[bytes]:
+        """Return the stored bodies of a conversation after a version of it."""
+        return [row[0] for row in await self._all("inputs", *name, after)]
+
+    async def post(self, session: str, key: str) -> PostRecord | None:
+        """Return the idempotency key of a posted body."""
+        return first(await self._all("post", session, key), lambda row: PostRecord(session, key, *row))
+
+    async def drop_conversations(self, before: int) -> None:
+        """Delete conversations without a body since a time in ms since the epoch, and keys of older bodies."""
+
+        async def drop(connection: Connection) -> None:
+            await connection.execute(SQL["drop_conversations"], before)
+            await connection.execute(SQL["drop_posts"], before)
+
+        await self._alone(drop, timeout=MAINTENANCE_TIMEOUT_S)
+
+    # Tokens
+
+    async def token(self, digest: str) -> TokenRecord | None:
+        return first(await self._all("token", digest), token_row)
+
+    async def tokens(self) -> list[TokenRecord]:
+        return [token_row(row) for row in await self._all("tokens")]
+
+    async def put_token(self, row: TokenRecord) -> None:
+        await self._execute("put_token", *token_values(row))
+        self._notifier.add(Changes())
+
+    async def drop_token(self, identity: str) -> bool:
+        if not is_storable(identity):
+            return False
+        dropped = bool(await self._execute("drop_token", identity))
+        self._notifier.add(Changes())
+        return dropped
+
+    # Checkpoints
+
+    async def checkpoint(self, session: str) -> Checkpoint | None:
+        return first(await self._all("checkpoint", session), lambda row: Checkpoint(*row))
+
+    async def base(self, session: str) -> Checkpoint | None:
+        return first(await self._all("base", session), lambda row: Checkpoint(*row))
+
+    async def entries(self, session: str, before: int, limit: int) -> list[tuple[int, bytes]]:
+        return await self._page("entries", None, session, before, limit)
+
+    async def entries_from(
+        self, session: str, first: int, limit: int, max_bytes: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        return await self._page("entries_from", max_bytes, session, first, limit)
+
+    async def entry_ids(self, session: str, limit: int) -> list[int]:
+        """Return the ids of the stored entries, newest first."""
+        return [row[0] for row in await self._all("entry_ids", session, limit)]
+
+    async def pieces(self, session: str, entry: int, field: str) -> str:
+        rows = await self._all("pieces", session, entry, field)
+        return b"".join(row[0] for row in rows).decode("utf-8", "surrogatepass")
+
+    async def save_progress(self, progress: Progress) -> bool:
+        return await self._alone(lambda connection: save_progress(connection, progress), durable=False)
+
+    # Blobs
+
+    async def put_blob(self, data: bytes, media: str) -> str:
+        """Store a blob under the hash of its content; in pieces, so that other writes need not wait for all of it."""
+        now = await self.clock()
+        blob = NewBlob(hashlib.blake2b(data, digest_size=32).hexdigest(), data, media, now)
+        rows = await self._all("blob", blob.hash)
+        if rows and rows[0][2] > now - KEPT_MS:
+            return blob.hash
+        if rows and await self._execute("keep_blob", blob.hash, now):
+            return blob.hash
+        for _ in range(MAX_UPLOADS):
+            stored = [
+                await self._alone(lambda connection, number=number: put_piece(connection, blob, number))
+                for number in range(blob.pieces)
+            ]
+            if stored[-1]:
+                break
+        return blob.hash
+
+    async def blob(self, identity: str) -> tuple[bytes, str] | None:
+        rows = await self._all("blob", identity)
+        if not rows:
+            return None
+        pieces: list[bytes] = []
+        count = max(1, -(-rows[0][0] // CHUNK_BYTES))
+        for start in range(0, count, PIECES_PER_READ):
+            read = await self._all("blob_pieces", identity, start, start + PIECES_PER_READ)
+            pieces += [row[0] for row in read]
+        return b"".join(pieces), rows[0][1]
+
+    async def blob_size(self, identity: str) -> tuple[int, str] | None:
+        """Return the size and the media type of a blob."""
+        return first(await self._all("blob", identity), lambda row: (row[0], row[1]))
+
+    async def blob_piece(self, identity: str, number: int) -> bytes:
+        """Return a piece of a blob, or b"" after its end."""
+        return first_value(await self._all("blob_piece", identity, number), b"")
+
+    async def used_blob(self, session: str, seq: int) -> str:
+        """Return the hash of the blob of an event, or ""."""
+        return first_value(await self._all("used_blob", session, seq), "")
+
+    async def sessions_with_blob(self, identity: str) -> list[str]:
+        """Return the sessions with an event that uses a blob; access to one of them gives access to the blob."""
+        return [row[0] for row in await self._all("sessions_with_blob", identity)]
+
+    # Verification
+
+    @asynccontextmanager
+    async def read_snapshot(self) -> AsyncGenerator[PostgresStore]:
+        """Return a read-only view of the current state, which later writes do not change."""
+        async with self._database.snapshot() as database:
+            view = copy(self)
+            view.read_only, view._writer, view._database = True, None, database
+            yield view
+
+    async def row_counts(self, session: str) -> RowCounts:
+        rows = await self._all("row_counts", session)
+        return RowCounts(*rows[0]) if rows else RowCounts(0, 0, 0, 0, 0, 0, 0)
+
+    async def keys(self, session: str, after: str, limit: int) -> list[KeyRecord]:
+        return [KeyRecord(*row) for row in await self._all("keys", session, after, limit)]
+
+    async def aliases(self, session: str, after: AliasRecord | None, limit: int) -> list[AliasRecord]:
+        last = (after.id, after.ns) if after is not None else ("", "")
+        return [AliasRecord(*row) for row in await self._all("aliases", session, *last, limit)]
+
+    # Maintenance
+
+    async def prune(self, session: SessionRecord, seq: int, base: bytes, kept: dict[int, str]) -> int:
+        """Delete the events up to `seq`, unless the session was deleted or pruned since it was read."""
+        now = await self.clock()
+        removed = await self._alone(
+            lambda connection: prune_session(connection, session, seq, base, kept, now),
+            sessions=(session.name,),
+            timeout=MAINTENANCE_TIMEOUT_S,
+        )
+        self._notifier.add(Changes())
+        return removed
+
+    async def delete(self, session: str) -> bool:
+        if not is_storable(session):
+            return False
+        deleted = await self._alone(
+            lambda connection: delete_session(connection, session), sessions=(session,), timeout=MAINTENANCE_TIMEOUT_S
+        )
+        self._notifier.add(Changes())
+        return deleted
+
+    async def check(self) -> list[str]:
+        """Return what contradicts itself in the tables."""
+        return await find_problems(self._database.fetch)
+
+    async def close(self) -> None:
+        if self._writer is not None:
+            await self._writer.close()
+        await self._listener.close()
+        await self._notifier.close()
+        await self._database.close()

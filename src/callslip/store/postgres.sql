@@ -1,0 +1,466 @@
+-- What the store reads and writes outside of groups of transactions. A statement has no optional condition that its index
+-- depends on: the server keeps one plan for all values of the parameters.
+
+-- part: sessions
+SELECT s.id, s.name, s.rev, s.head, s.low, s.updated_at, s.turn_owner, s.record FROM sessions s
+
+-- part: calls
+-- The name is read for the rows of the result only, so no plan reads the sessions first.
+SELECT (SELECT s.name FROM sessions s WHERE s.id = c.session), c.rev, c.record FROM calls c
+
+-- part: approvals
+SELECT (SELECT s.name FROM sessions s WHERE s.id = a.session), a.record FROM approvals a
+
+-- part: is_open
+c.state IN ('queued', 'awaiting_approval', 'running')
+
+-- part: is_pending
+c.state IN ('queued', 'awaiting_approval')
+
+-- part: has_failed
+c.state IN ('failed', 'denied', 'cancelled', 'expired', 'lost')
+
+-- part: is_wanted
+(cardinality($1::text[]) = 0 OR c.state = ANY ($1)) AND ($2::text = '' OR c.tool = $2)
+  AND ($3::text = '' OR c.title ~ $3 OR c.tool ~ $3 OR c.id ~ $3 OR c.client_call_id ~ $3)
+
+-- name: session
+{sessions} WHERE s.name = $1;
+
+-- name: sessions
+-- The order is that of updated_at, which has no index. `listed_at` is at most a second older, so the rows of a page are
+-- not more than a second before the last of as many rows in the order of listed_at.
+WITH page AS (
+  SELECT s.listed_at FROM sessions s WHERE s.listed_at <= $1 AND (s.updated_at, s.id) < ($1, $2)
+  ORDER BY s.listed_at DESC LIMIT $3)
+{sessions}
+WHERE s.listed_at <= $1 AND s.listed_at > (SELECT min(page.listed_at) FROM page) - 1000
+  AND (s.updated_at, s.id) < ($1, $2)
+ORDER BY s.updated_at DESC, s.id DESC LIMIT $3;
+
+-- name: sessions_with_prefix
+{sessions}
+WHERE (s.updated_at, s.id) < ($1, $2) AND s.name >= $4 AND s.name < $5
+ORDER BY s.updated_at DESC, s.id DESC LIMIT $3;
+
+-- name: turns_of_owners
+{sessions} WHERE s.turn_owner = ANY ($1::text[]) AND s.turn_owner <> '' ORDER BY s.id;
+
+-- name: texts_due
+SELECT s.name, s.release_at FROM sessions s
+WHERE s.has_held_text AND s.release_at > 0 AND (s.release_at <= $1 OR s.release_at > $2);
+
+-- name: events
+SELECT e.seq, e.body FROM events e
+WHERE e.session = (SELECT s.id FROM sessions s WHERE s.name = $1) AND e.seq > $2 ORDER BY e.seq LIMIT $3;
+
+-- name: events_up_to_size
+SELECT p.seq, p.body FROM (
+  SELECT r.seq, r.body, sum(octet_length(r.body)) OVER before AS size, row_number() OVER before AS number FROM (
+    SELECT e.seq, e.body FROM events e
+    WHERE e.session = (SELECT s.id FROM sessions s WHERE s.name = $1) AND e.seq > $2 ORDER BY e.seq LIMIT $3) r
+  WINDOW before AS (ORDER BY r.seq ROWS UNBOUNDED PRECEDING)) p
+WHERE p.size <= $4 OR p.number = 1 ORDER BY p.seq;
+
+-- name: call
+{calls} WHERE c.id = $1;
+
+-- name: place_of_call
+SELECT c.created_at, c.session, c.entry FROM calls c WHERE c.id = $1;
+
+-- name: calls
+{calls}
+WHERE {is_wanted} AND (c.created_at, c.session, c.entry) < ($5, $6, $7)
+ORDER BY c.created_at DESC, c.session DESC, c.entry DESC LIMIT $4;
+
+-- name: calls_in_open_states
+{calls}
+WHERE {is_open} AND {is_wanted} AND (c.created_at, c.session, c.entry) < ($5, $6, $7)
+ORDER BY c.created_at DESC, c.session DESC, c.entry DESC LIMIT $4;
+
+-- name: calls_with_prefix
+{calls}
+WHERE {is_wanted} AND (c.created_at, c.session, c.entry) < ($5, $6, $7) AND c.id >= $8 AND c.id < $9
+ORDER BY c.created_at DESC, c.session DESC, c.entry DESC LIMIT $4;
+
+-- name: calls_of_session
+{calls}
+WHERE {is_wanted} AND c.session = (SELECT s.id FROM sessions s WHERE s.name = $5) AND c.entry < $6
+  AND starts_with(c.id, $7)
+ORDER BY c.entry DESC LIMIT $4;
+
+-- name: open_calls
+{calls} WHERE {is_open} ORDER BY c.session, c.entry;
+
+-- name: open_states
+SELECT c.state, count(*) FROM calls c WHERE {is_open} GROUP BY c.state;
+
+-- name: calls_of_owners
+{calls} WHERE c.owner = ANY ($1::text[]) AND c.owner <> '' AND {is_open} ORDER BY c.session, c.entry;
+
+-- name: calls_due
+SELECT (SELECT s.name FROM sessions s WHERE s.id = c.session), c.rev, c.record FROM (
+  SELECT c.id FROM calls c WHERE c.lease > 0 AND c.lease <= $1 AND {is_open}
+  UNION SELECT c.id FROM calls c WHERE c.deadline > 0 AND c.deadline <= $1 AND c.state IN ('queued', 'running')) due
+JOIN calls c ON c.id = due.id;
+
+-- name: queued_commands
+{calls}
+WHERE c.client = $1 AND c.client <> '' AND {is_pending} AND c.state = 'queued'
+  AND ($2::text = '' OR c.session = (SELECT s.id FROM sessions s WHERE s.name = $2))
+  AND (c.created_at, c.session, c.entry) > ($4, $5, $6)
+ORDER BY c.created_at, c.session, c.entry LIMIT $3;
+
+-- name: commands_before
+SELECT count(*) FROM (
+  SELECT 1 FROM calls c WHERE c.client = $2 AND c.client <> '' AND {is_pending} AND c.state = 'queued'
+    AND (c.created_at, c.session, c.entry) < (SELECT b.created_at, b.session, b.entry FROM calls b WHERE b.id = $1)
+  LIMIT $3) earlier;
+
+-- name: pending_commands
+{calls} WHERE c.client <> '' AND {is_open} ORDER BY c.created_at, c.session, c.entry LIMIT $1;
+
+-- name: pending_commands_of
+{calls} WHERE c.client = $2 AND c.client <> '' AND {is_open} ORDER BY c.created_at, c.session, c.entry LIMIT $1;
+
+-- name: completed_commands
+{calls}
+WHERE c.client <> '' AND ($1::text = '' OR c.client = $1) AND c.state = 'completed' AND c.ended_at >= $3
+ORDER BY c.ended_at DESC, c.session DESC, c.end_seq DESC LIMIT $2;
+
+-- name: failed_commands
+{calls}
+WHERE c.client <> '' AND {has_failed} ORDER BY c.ended_at DESC, c.session DESC, c.end_seq DESC LIMIT $1;
+
+-- name: failed_commands_of
+{calls}
+WHERE c.client = $2 AND c.client <> '' AND {has_failed}
+ORDER BY c.ended_at DESC, c.session DESC, c.end_seq DESC LIMIT $1;
+
+-- name: commands_changed
+-- All rows of transactions before the oldest open one are visible, so the next read begins there. Rows that were restored
+-- from a dump may have the number of a transaction that is still to come; nothing has changed in them.
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text, page.change::text, page.id, page.name, page.rev, page.record
+FROM (SELECT 1) always LEFT JOIN (
+  SELECT c.change, c.id, (SELECT s.name FROM sessions s WHERE s.id = c.session) AS name, c.rev, c.record FROM calls c
+  WHERE c.client <> '' AND (c.change, c.id) > ($1::text::xid8, $2::text)
+    AND c.change < pg_snapshot_xmax(pg_current_snapshot())
+  ORDER BY c.change, c.id LIMIT $3) page ON true
+ORDER BY page.change, page.id;
+
+-- name: change_cursor
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text;
+
+-- name: snapshot
+SELECT pg_current_snapshot()::text;
+
+-- name: sealed
+SELECT x.input FROM sealed x WHERE x.call = $1;
+
+-- name: executors
+SELECT client, asked_at FROM executors;
+
+-- name: executor
+SELECT asked_at FROM executors WHERE client = $1;
+
+-- name: put_executor
+INSERT INTO executors AS x (client, asked_at) VALUES ($1, $2)
+ON CONFLICT (client) DO UPDATE SET asked_at = greatest(x.asked_at, excluded.asked_at);
+
+-- name: forget_executors
+DELETE FROM executors WHERE asked_at < $1;
+
+-- name: alias_everywhere
+{calls} JOIN (
+  SELECT a.call, min(a.ns) AS ns FROM aliases a
+  WHERE a.id = $1 AND a.call <> '' AND ($2::text = '' OR a.session = (SELECT s.id FROM sessions s WHERE s.name = $2))
+    AND a.ns <> ALL ($3::text[])
+  GROUP BY a.call) found ON found.call = c.id
+ORDER BY c.session, found.ns, c.id;
+
+-- name: approval
+{approvals} WHERE a.id = $1;
+
+-- name: approvals
+{approvals}
+WHERE ($1::text = '' OR a.state = $1) AND a.id >= $3 AND a.id < $4
+ORDER BY a.created_at, a.session, a.entry LIMIT $2;
+
+-- name: pending_approvals
+{approvals}
+WHERE a.state = 'pending' AND starts_with(a.id, $2) ORDER BY a.created_at, a.session, a.entry LIMIT $1;
+
+-- name: approvals_of_session
+{approvals}
+WHERE a.session = (SELECT s.id FROM sessions s WHERE s.name = $4) AND ($1::text = '' OR a.state = $1)
+  AND starts_with(a.id, $3)
+ORDER BY a.created_at, a.session, a.entry LIMIT $2;
+
+-- name: approvals_due
+{approvals} WHERE a.state = 'pending' AND a.expires_at > 0 AND a.expires_at <= $1;
+
+-- name: owners
+SELECT id, until FROM owners;
+
+-- name: open_owners
+-- Each step finds the next owner in an index, so an owner is read once, however many calls and turns it has.
+WITH RECURSIVE
+  of_calls (id) AS (
+    SELECT ''::text COLLATE "C"
+    UNION ALL
+    SELECT (SELECT c.owner FROM calls c WHERE c.owner > of_calls.id AND c.owner <> '' AND {is_open}
+      ORDER BY c.owner LIMIT 1)
+    FROM of_calls WHERE of_calls.id IS NOT NULL),
+  of_turns (id) AS (
+    SELECT ''::text COLLATE "C"
+    UNION ALL
+    SELECT (SELECT s.turn_owner FROM sessions s WHERE s.turn_owner > of_turns.id AND s.turn_owner <> ''
+      ORDER BY s.turn_owner LIMIT 1)
+    FROM of_turns WHERE of_turns.id IS NOT NULL)
+SELECT found.id, coalesce((SELECT o.until FROM owners o WHERE o.id = found.id), 0)
+FROM (SELECT id FROM of_calls UNION SELECT id FROM of_turns) found WHERE found.id <> '';
+
+-- name: drop_owner
+DELETE FROM owners WHERE id = $1;
+
+-- name: conversation
+SELECT chunks, version, claimed_by, claimed_until, state_version, state FROM conversations
+WHERE session = $1 AND format = $2 AND caller = $3;
+
+-- name: inputs
+SELECT i.body FROM inputs i JOIN conversations c ON c.id = i.conversation
+WHERE c.session = $1 AND c.format = $2 AND c.caller = $3 AND i.version > $4 ORDER BY i.version;
+
+-- name: post
+SELECT mark, answer FROM posts WHERE session = $1 AND key = $2;
+
+-- name: drop_conversations
+DELETE FROM conversations WHERE updated_at < $1;
+
+-- name: drop_posts
+DELETE FROM posts WHERE created_at < $1;
+
+-- name: drop_conversations_of
+DELETE FROM conversations WHERE session = $1 RETURNING id;
+
+-- name: drop_posts_of
+DELETE FROM posts WHERE session = $1 RETURNING key;
+
+-- name: token
+SELECT id, hash, label, session, verbs, created_at, expires_at FROM tokens WHERE hash = $1;
+
+-- name: tokens
+SELECT id, hash, label, session, verbs, created_at, expires_at FROM tokens ORDER BY created_at, id;
+
+-- name: put_token
+INSERT INTO tokens (id, hash, label, session, verbs, created_at, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7);
+
+-- name: drop_token
+DELETE FROM tokens WHERE id = $1 RETURNING id;
+
+-- name: drop_tokens_of
+DELETE FROM tokens WHERE session = $1;
+
+-- name: checkpoint
+SELECT c.seq, c.version, c.state FROM checkpoints c JOIN sessions s ON s.id = c.session WHERE s.name = $1;
+
+-- name: base
+SELECT b.seq, 0, b.state FROM bases b JOIN sessions s ON s.id = b.session WHERE s.name = $1;
+
+-- name: entries
+SELECT e.id, e.body FROM entries e
+WHERE e.session = (SELECT s.id FROM sessions s WHERE s.name = $1) AND e.id < $2 ORDER BY e.id DESC LIMIT $3;
+
+-- name: entries_from
+SELECT e.id, e.body FROM entries e
+WHERE e.session = (SELECT s.id FROM sessions s WHERE s.name = $1) AND e.id >= $2 ORDER BY e.id LIMIT $3;
+
+-- name: entries_from_up_to_size
+SELECT p.id, p.body FROM (
+  SELECT r.id, r.body, sum(octet_length(r.body)) OVER before AS size, row_number() OVER before AS number FROM (
+    SELECT e.id, e.body FROM entries e
+    WHERE e.session = (SELECT s.id FROM sessions s WHERE s.name = $1) AND e.id >= $2 ORDER BY e.id LIMIT $3) r
+  WINDOW before AS (ORDER BY r.id ROWS UNBOUNDED PRECEDING)) p
+WHERE p.size <= $4 OR p.number = 1 ORDER BY p.id;
+
+-- name: entry_ids
+SELECT e.id FROM entries e
+WHERE e.session = (SELECT s.id FROM sessions s WHERE s.name = $1) ORDER BY e.id DESC LIMIT $2;
+
+-- name: pieces
+SELECT p.text FROM pieces p
+WHERE p.session = (SELECT s.id FROM sessions s WHERE s.name = $1) AND p.entry = $2 AND p.field = $3 ORDER BY p.at;
+
+-- name: session_for_progress
+-- The lock keeps the session from being deleted or pruned, but does not wait for writers.
+SELECT id FROM sessions WHERE name = $1 FOR KEY SHARE;
+
+-- name: add_checkpoint
+-- A row to lock for the first checkpoint of a session.
+INSERT INTO checkpoints (session, seq, version, state) VALUES ($1, 0, -1, '') ON CONFLICT (session) DO NOTHING;
+
+-- name: lock_checkpoint
+SELECT seq, version FROM checkpoints WHERE session = $1 FOR UPDATE;
+
+-- name: put_checkpoint
+UPDATE checkpoints SET seq = $2, version = $3, state = $4 WHERE session = $1;
+
+-- name: drop_entries
+DELETE FROM entries WHERE session = $1;
+
+-- name: drop_all_pieces
+DELETE FROM pieces WHERE session = $1;
+
+-- name: drop_pieces
+DELETE FROM pieces p USING unnest($2::bigint[], $3::text[]) AS u(entry, field)
+WHERE p.session = $1 AND p.entry = u.entry AND p.field = u.field;
+
+-- name: put_pieces
+INSERT INTO pieces (session, entry, field, at, text)
+SELECT $1, u.entry, u.field, u.at, u.text
+FROM unnest($2::bigint[], $3::text[], $4::bigint[], $5::bytea[]) AS u(entry, field, at, text)
+ON CONFLICT (session, entry, field, at) DO UPDATE SET text = excluded.text;
+
+-- name: entries_to_change
+SELECT id, body FROM entries WHERE session = $1 AND id = ANY ($2::bigint[]);
+
+-- name: put_entries
+INSERT INTO entries (session, id, body) SELECT $1, u.id, u.body FROM unnest($2::bigint[], $3::bytea[]) AS u(id, body)
+ON CONFLICT (session, id) DO UPDATE SET body = excluded.body;
+
+-- name: blob
+SELECT size, media, created_at FROM blobs WHERE hash = $1 AND whole;
+
+-- name: blob_pieces
+SELECT p.data FROM blob_pieces p WHERE p.hash = $1 AND p.number >= $2 AND p.number < $3 ORDER BY p.number;
+
+-- name: blob_piece
+SELECT p.data FROM blobs b JOIN blob_pieces p ON p.hash = b.hash WHERE b.hash = $1 AND b.whole AND p.number = $2;
+
+-- name: keep_blob
+UPDATE blobs SET created_at = $2 WHERE hash = $1 AND whole RETURNING hash;
+
+-- name: put_blob_piece
+-- The row of the blob is locked until the commit, so that it is not deleted without this piece.
+WITH blob AS (
+  INSERT INTO blobs AS b (hash, size, media, created_at) VALUES ($1, $2, $3, $4)
+  ON CONFLICT (hash) DO UPDATE SET created_at = greatest(b.created_at, excluded.created_at) RETURNING b.hash)
+INSERT INTO blob_pieces (hash, number, data) SELECT blob.hash, $5, $6 FROM blob
+ON CONFLICT (hash, number) DO UPDATE SET data = excluded.data;
+
+-- name: finish_blob
+UPDATE blobs SET whole = true
+WHERE hash = $1 AND (SELECT count(*) FROM blob_pieces p WHERE p.hash = $1) = $2 RETURNING hash;
+
+-- name: lock_blobs
+SELECT hash FROM blobs WHERE hash = ANY ($1::text[]) ORDER BY hash FOR UPDATE;
+
+-- name: unused_blobs
+SELECT b.hash FROM blobs b
+WHERE b.hash = ANY ($1::text[]) AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.hash = b.hash);
+
+-- name: old_unused_blobs
+SELECT b.hash FROM blobs b
+WHERE b.created_at < $1 AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.hash = b.hash);
+
+-- name: drop_blob_pieces
+DELETE FROM blob_pieces WHERE hash = ANY ($1::text[]);
+
+-- name: drop_blobs
+DELETE FROM blobs WHERE hash = ANY ($1::text[]);
+
+-- name: used_blob
+SELECT u.hash FROM blob_uses u WHERE u.session = (SELECT s.id FROM sessions s WHERE s.name = $1) AND u.seq = $2;
+
+-- name: use_blobs
+INSERT INTO blob_uses (session, seq, hash) SELECT $1, u.seq, u.hash FROM unnest($2::bigint[], $3::text[]) AS u(seq, hash)
+ON CONFLICT (session, seq) DO UPDATE SET hash = excluded.hash;
+
+-- name: sessions_with_blob
+SELECT DISTINCT s.name FROM blob_uses u JOIN sessions s ON s.id = u.session WHERE u.hash = $1 ORDER BY s.name;
+
+-- name: row_counts
+SELECT (SELECT count(*) FROM events WHERE session = s.id), (SELECT count(*) FROM keys WHERE session = s.id),
+  (SELECT count(*) FROM calls WHERE session = s.id), (SELECT count(*) FROM approvals WHERE session = s.id),
+  (SELECT count(*) FROM entries WHERE session = s.id),
+  (SELECT count(*) FROM (SELECT DISTINCT entry, field FROM pieces WHERE session = s.id) p),
+  (SELECT count(*) FROM blob_uses WHERE session = s.id)
+FROM sessions s WHERE s.name = $1;
+
+-- name: keys
+SELECT s.name, k.key, k.mark, k.seq FROM sessions s JOIN keys k ON k.session = s.id
+WHERE s.name = $1 AND k.key > $2 ORDER BY k.key LIMIT $3;
+
+-- name: aliases
+SELECT s.name, a.ns, a.id, a.call FROM sessions s JOIN aliases a ON a.session = s.id
+WHERE s.name = $1 AND (a.id, a.ns) > ($2, $3) ORDER BY a.id, a.ns LIMIT $4;
+
+-- name: lock_session
+SELECT id, low FROM sessions WHERE name = $1 FOR UPDATE;
+
+-- name: drop_session
+DELETE FROM sessions WHERE id = $1;
+
+-- name: pending_by_client
+SELECT c.client, count(*) FROM calls c WHERE c.session = $1 AND c.client <> '' AND {is_pending}
+GROUP BY c.client ORDER BY c.client;
+
+-- name: lock_queues
+SELECT client FROM queues WHERE client = ANY ($1::text[]) ORDER BY client FOR NO KEY UPDATE;
+
+-- name: reduce_queues
+UPDATE queues q SET waiting = greatest(0, q.waiting - u.count) FROM unnest($1::text[], $2::bigint[]) AS u(client, count)
+WHERE q.client = u.client;
+
+-- name: blobs_of_session
+SELECT DISTINCT hash FROM blob_uses WHERE session = $1;
+
+-- name: pruned_events
+WITH removed AS (DELETE FROM events WHERE session = $1 AND seq <= $2 RETURNING 1) SELECT count(*) FROM removed;
+
+-- name: prune_keys
+DELETE FROM keys WHERE session = $1 AND seq <= $2;
+
+-- name: prune_entries
+DELETE FROM entries WHERE session = $1 AND id <= $2 AND id <> ALL ($3::bigint[]);
+
+-- name: prune_approvals
+DELETE FROM approvals WHERE session = $1 AND entry <= $2 AND entry <> ALL ($3::bigint[]);
+
+-- name: prune_calls
+DELETE FROM calls WHERE session = $1 AND end_seq > 0 AND end_seq <= $2 RETURNING id;
+
+-- name: prune_aliases
+DELETE FROM aliases WHERE session = $1 AND call = ANY ($2::text[]);
+
+-- name: prune_sealed
+DELETE FROM sealed WHERE call = ANY ($1::text[]);
+
+-- name: prune_blob_uses
+DELETE FROM blob_uses WHERE session = $1 AND seq <= $2 RETURNING hash;
+
+-- name: prune_session
+UPDATE sessions SET low = $2, rev = rev + 1 WHERE id = $1;
+
+-- name: put_base
+INSERT INTO bases (session, seq, state) VALUES ($1, $2, $3)
+ON CONFLICT (session) DO UPDATE SET seq = excluded.seq, state = excluded.state;
+
+-- name: wrong_heads
+SELECT s.name, s.low, s.head, coalesce(e.first, s.low + 1), coalesce(e.last, s.low)
+FROM sessions s CROSS JOIN LATERAL (
+  SELECT (SELECT min(seq) FROM events WHERE session = s.id) AS first,
+    (SELECT max(seq) FROM events WHERE session = s.id) AS last) e
+WHERE s.head <> coalesce(e.last, s.low) OR s.low + 1 <> coalesce(e.first, s.low + 1)
+ORDER BY s.id LIMIT $1;
+
+-- name: wrong_queues
+SELECT coalesce(q.client, p.client), coalesce(q.waiting, 0), coalesce(p.count, 0)
+FROM queues q FULL JOIN (
+  SELECT c.client, count(*) AS count FROM calls c WHERE c.client <> '' AND {is_pending} GROUP BY c.client) p
+  ON p.client = q.client
+WHERE coalesce(q.waiting, 0) <> coalesce(p.count, 0) ORDER BY 1 LIMIT $1;
+
+-- name: missing_blobs
+SELECT DISTINCT u.hash FROM blob_uses u LEFT JOIN blobs b ON b.hash = u.hash AND b.whole
+WHERE b.hash IS NULL ORDER BY u.hash LIMIT $1;

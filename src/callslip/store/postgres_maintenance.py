@@ -1,0 +1,164 @@
+"""Save checkpoints, apply retention, delete sessions, and look for faults in the tables of PostgreSQL.
+
+Locks are taken in the order of the statement that writes groups: the session, its rows, blobs by hash, conversations,
+and queues last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from callslip.model.records import SessionRecord
+from callslip.store.postgres_blobs import drop_unused_blobs
+from callslip.store.postgres_database import Connection
+from callslip.store.protocol import Progress
+from callslip.store.shared_rows import DAY_MS, first_value
+from callslip.store.sql import statements
+
+SQL = statements("postgres.sql")
+TABLES = (
+    *("events", "keys", "calls", "aliases", "approvals", "sealed"),
+    *("entries", "pieces", "checkpoints", "bases", "blob_uses"),
+)
+"""The tables with rows of sessions."""
+MAX_PROBLEMS = 100
+"""How many faults of one kind are listed."""
+
+
+async def save_progress(connection: Connection, progress: Progress) -> bool:
+    """Advance a checkpoint, unless another process did: it writes the same rows from the same events.
+
+    The rev of the session stays, as writers do not read these rows.
+    """
+    session = first_value(await connection.fetch(SQL["session_for_progress"], progress.session))
+    if session is None or progress.number not in (0, session):
+        return False
+    new = progress.checkpoint
+    if progress.rebuild:
+        await connection.execute(SQL["add_checkpoint"], session)
+    rows = [tuple(row) for row in await connection.fetch(SQL["lock_checkpoint"], session)]
+    if progress.rebuild:
+        if rows[0][1] == new.version:
+            return False
+        await connection.execute(SQL["drop_entries"], session)
+        await connection.execute(SQL["drop_all_pieces"], session)
+    elif rows != [(progress.after, new.version)]:
+        return False
+    await _put_pieces(connection, session, progress)
+    await _put_entries(connection, session, progress)
+    await connection.execute(SQL["put_checkpoint"], session, new.seq, new.version, new.state)
+    return True
+
+
+async def _put_pieces(connection: Connection, session: int, progress: Progress) -> None:
+    if progress.dropped:
+        entries, fields = zip(*progress.dropped, strict=True)
+        await connection.execute(SQL["drop_pieces"], session, entries, fields)
+    pieces = {(entry, field, at): text for entry, field, at, text in progress.pieces}
+    if pieces:
+        entries, fields, ats = zip(*pieces, strict=True)
+        texts = [text.encode("utf-8", "surrogatepass") for text in pieces.values()]
+        await connection.execute(SQL["put_pieces"], session, entries, fields, ats, texts)
+
+
+async def _put_entries(connection: Connection, session: int, progress: Progress) -> None:
+    entries = dict(progress.entries)
+    noted = {identity for identity, _ in progress.notes} - entries.keys()
+    if noted:
+        entries.update(
+            {row[0]: row[1] for row in await connection.fetch(SQL["entries_to_change"], session, list(noted))}
+        )
+    for identity, fields in progress.notes:
+        if identity in entries:
+            entries[identity] = msgspec.json.encode(msgspec.json.decode(entries[identity]) | fields)
+    if entries:
+        await connection.execute(SQL["put_entries"], session, list(entries), list(entries.values()))
+
+
+async def prune_session(
+    connection: Connection, record: SessionRecord, seq: int, base: bytes, kept: dict[int, str], now: int
+) -> int:
+    """Delete the events up to `seq` and everything that ended by then; return how many events were deleted.
+
+    Delete nothing if the session was deleted or pruned since the record was read: `base` may then be of other events.
+
+    `base` is the state that the remaining log continues from. `kept` are the entries that were open at `seq`, each with
+    the hash of its blob, "" for none. The blob then belongs to the event that created the entry.
+    """
+    rows = await connection.fetch(SQL["lock_session"], record.name)
+    if [tuple(row) for row in rows] != [(record.id, record.pruned_seq)]:
+        return 0
+    session = record.id
+    removed = first_value(await connection.fetch(SQL["pruned_events"], session, seq))
+    await connection.execute(SQL["prune_keys"], session, seq)
+    ended = [row[0] for row in await connection.fetch(SQL["prune_calls"], session, seq)]
+    await connection.execute(SQL["prune_aliases"], session, ended)
+    await connection.execute(SQL["prune_sealed"], ended)
+    await connection.execute(SQL["prune_approvals"], session, seq, list(kept))
+    await connection.execute(SQL["prune_entries"], session, seq, list(kept))
+    hashes = [row[0] for row in await connection.fetch(SQL["prune_blob_uses"], session, seq)]
+    uses = {entry: identity for entry, identity in kept.items() if identity}
+    await connection.execute(SQL["use_blobs"], session, list(uses), list(uses.values()))
+    # Blobs without an event, except recent ones, which may belong to an event that is being written.
+    hashes += [row[0] for row in await connection.fetch(SQL["old_unused_blobs"], now - DAY_MS)]
+    await drop_unused_blobs(connection, hashes)
+    await connection.execute(SQL["put_base"], session, seq, base)
+    await connection.execute(SQL["prune_session"], session, seq)
+    return removed
+
+
+async def delete_session(connection: Connection, name: str) -> bool:
+    """Delete a session with all its data; return whether anything of it existed."""
+    session = first_value(await connection.fetch(SQL["lock_session"], name))
+    pending: list[Sequence[Any]] = []
+    if session is not None:
+        pending = await connection.fetch(SQL["pending_by_client"], session)
+        hashes = [row[0] for row in await connection.fetch(SQL["blobs_of_session"], session)]
+        for table in TABLES:
+            await connection.execute(f"DELETE FROM {table} WHERE session = $1", session)
+        await drop_unused_blobs(connection, hashes)
+    conversations = await connection.fetch(SQL["drop_conversations_of"], name)
+    posts = await connection.fetch(SQL["drop_posts_of"], name)
+    if session is None:
+        return bool(conversations or posts)
+    # A token of this session would else give access to a new session of the same name.
+    await connection.execute(SQL["drop_tokens_of"], name)
+    await connection.execute(SQL["drop_session"], session)
+    if pending:
+        clients, counts = zip(*pending, strict=True)
+        await connection.fetch(SQL["lock_queues"], clients)
+        await connection.execute(SQL["reduce_queues"], clients, counts)
+    return True
+
+
+async def find_problems(fetch: Callable[..., Awaitable[list[Sequence[Any]]]]) -> list[str]:
+    """Return what contradicts itself in the tables. Only indexes are read, so this says nothing about single rows."""
+    problems: list[str] = []
+    for name, low, head, first, last in await fetch(SQL["wrong_heads"], MAX_PROBLEMS):
+        expected, found = f"{low + 1} to {head}", f"{first} to {last}"
+        problems.append(f"session {name!r}: has the events {found}, but must have {expected}")
+    for client, waiting, counted in await fetch(SQL["wrong_queues"], MAX_PROBLEMS):
+        problems.append(f"queue {client!r}: has {counted} pending commands, but counts {waiting}")
+    for (identity,) in await fetch(SQL["missing_blobs"], MAX_PROBLEMS):
+        problems.append(f"blob {identity}: an event uses it, but it is not stored")
+    for table in TABLES:
+        for (session,) in await fetch(_without_session(table), MAX_PROBLEMS):
+            problems.append(f"{table}: has rows of session number {session}, which does not exist")
+    return problems
+
+
+def _without_session(table: str) -> str:
+    """Return a query for the numbers of sessions that do not exist. Each step finds the next number in an index."""
+    return f"""
+        WITH RECURSIVE found (session) AS (
+          SELECT min(session) FROM {table}
+          UNION ALL
+          SELECT (SELECT min(t.session) FROM {table} t WHERE t.session > found.session) FROM found
+          WHERE found.session IS NOT NULL)
+        SELECT found.session FROM found
+        WHERE found.session IS NOT NULL AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = found.session)
+        LIMIT $1
+    """
