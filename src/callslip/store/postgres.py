@@ -1,7 +1,7 @@
 """The store on a PostgreSQL server, shared by any number of processes on any number of machines.
 
-Reads run on a small pool of connections. Writes go to the writer, which decides groups of transactions and writes each
-with one statement. Other processes are told about writes by notifications, and find out by themselves without them.
+Reads run on pooled connections. Writes go to the writer, which groups them, or run in a transaction of their own.
+Other processes learn of them by notifications; see `postgres_notify`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
-from callslip.errors import InvalidInputError, ReadOnlyStoreError
+from callslip.errors import InvalidInputError, ReadOnlyStoreError, StoreError
 from callslip.model import codec
 from callslip.model.records import (
     AliasRecord,
@@ -29,18 +29,11 @@ from callslip.model.records import (
 )
 from callslip.rules.lifecycle import OPEN_STATES
 from callslip.settings import Settings
-from callslip.store.postgres_blobs import KEPT_MS, MAX_UPLOADS, PIECES_PER_READ, SQL, NewBlob, put_piece
+from callslip.store.postgres_blobs import KEPT_MS, MAX_UPLOADS, PIECES_PER_READ, NewBlob, put_piece
 from callslip.store.postgres_database import Connection, Database
-from callslip.store.postgres_maintenance import delete_session, find_problems, prune_session, save_progress
+from callslip.store.postgres_maintenance import DELETION_S, delete_session, find_problems, prune_session, save_progress
 from callslip.store.postgres_notify import ChangeListener, ChangeNotifier
-from callslip.store.postgres_rows import (
-    Row,
-    approval_record,
-    call_record,
-    is_storable,
-    regex_containing,
-    session_record,
-)
+from callslip.store.postgres_rows import approval_record, call_record, is_storable, regex_containing, session_record
 from callslip.store.postgres_writer import PostgresWriter
 from callslip.store.protocol import (
     NOTHING_KNOWN,
@@ -53,7 +46,6 @@ from callslip.store.protocol import (
     read_cursor,
 )
 from callslip.store.shared_rows import (
-    CHUNK_BYTES,
     LAST,
     MONTH_MS,
     conversation_row,
@@ -62,40 +54,37 @@ from callslip.store.shared_rows import (
     token_row,
     token_values,
 )
+from callslip.store.sql import statements
 from callslip.store.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
-END = (2**62, 2**62, 2**62)
-"""The place after the newest call."""
-START = (-1, -1, -1)
-"""The place before the oldest call."""
-MAINTENANCE_TIMEOUT_S = 600.0
-"""How long retention or the deletion of one session may take."""
+SQL = statements("postgres.sql")
+MAX = 2**62
 
 
 class PostgresStore:
-    """A store on a PostgreSQL server; see `Store`. Open it with `open`."""
+    """A store on a PostgreSQL server; see `Store`."""
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    def __init__(self, database: Database) -> None:
+        """Use `open`."""
         self.url = database.url
         self.display_name = database.name
         self.read_only = database.read_only
         self.was_unused = False
         self._database = database
-        self._settings = settings
         self._listeners: list[Callable[[list[StoredEvent]], None]] = []
         self._command_listeners: list[Callable[[list[CallRecord]], None]] = []
         self._session_listeners: list[Callable[[list[SessionRecord], int], None]] = []
         self._notifier = ChangeNotifier(database)
-        self._listener = ChangeListener(database, self._notifier)
+        self._changes = ChangeListener(database, self._notifier)
         self._writer: PostgresWriter | None = None
         if not self.read_only:
             self._writer = PostgresWriter(database, self._deliver, self._deliver_sessions, self._deliver_heads)
 
     @classmethod
-    async def open(cls, url: str, settings: Settings) -> Self:
-        """Connect to a database, and create or migrate its schema if needed."""
-        return cls(await Database.open(url, settings), settings)
+    async def open(cls, url: str, settings: Settings) -> PostgresStore:
+        """Connect to a database, creating or migrating its schema if needed."""
+        return cls(await Database.open(url, settings))
 
     # Writing
 
@@ -103,24 +92,17 @@ class PostgresStore:
         """Run a function in a transaction and return its result once it is durable."""
         return self._require_writer().submit(work, touched)
 
-    async def _alone(
-        self,
-        work: Callable[[Connection], Awaitable[T]],
-        *,
-        durable: bool = True,
-        sessions: tuple[str, ...] = (),
-        timeout: float | None = None,
-    ) -> T:
-        return await self._require_writer().run_alone(work, durable=durable, sessions=sessions, timeout=timeout)
-
-    async def _execute(self, name: str, *values: Any, durable: bool = True) -> list[Row]:
-        """Run a statement that writes in a transaction of its own."""
-        return await self._alone(lambda connection: connection.fetch(SQL[name], *values), durable=durable)
-
     def _require_writer(self) -> PostgresWriter:
         if self._writer is None:
             raise ReadOnlyStoreError(f"{self.display_name} cannot be written")
         return self._writer
+
+    async def _alone(self, work: Callable[[Connection], Awaitable[T]], *, durable: bool = True) -> T:
+        return await self._require_writer().run_alone(work, durable=durable)
+
+    async def _run(self, name: str, *values: Any, durable: bool = True) -> list[Sequence[Any]]:
+        """Run one statement that writes."""
+        return await self._alone(lambda connection: connection.fetch(SQL[name], *values), durable=durable)
 
     def on_commit(self, listener: Callable[[list[StoredEvent]], None]) -> None:
         """Call the listener with the events of every commit of this process."""
@@ -148,30 +130,25 @@ class PostgresStore:
             listener(sessions, now)
 
     def _deliver_heads(self, heads: dict[str, int], has_commands: bool) -> None:
-        if heads or has_commands:
-            self._notifier.add(Changes(heads, has_commands))
+        self._notifier.add(Changes(heads, has_commands))
 
     async def wait_changes(self) -> Changes:
         """Wait until another process may have written since the last call returned."""
-        return await self._listener.wait()
+        return await self._changes.wait()
 
     async def clock(self) -> int:
         """Return the time of the server in ms, which all leases and deadlines use."""
         return await self._database.clock()
 
     def time_ms(self) -> int:
-        """Return the time of the server as this process knows it."""
+        """Return the time of the server in ms, as far as this process knows it."""
         return self._database.time_ms()
 
     # Reading
 
-    async def _all(self, name: str, *values: Any) -> list[Row]:
-        if not all(map(is_storable, values)):  # No row can have such a text.
-            return []
-        return await self._database.fetch(SQL[name], *values)
-
-    async def _calls(self, name: str, *values: Any) -> list[CallRecord]:
-        return [call_record(row) for row in await self._all(name, *values)]
+    async def _all(self, name: str, *values: Any) -> list[Sequence[Any]]:
+        """Return the rows of a statement. A text that no column can have is in no row."""
+        return await self._database.fetch(SQL[name], *values) if all(map(is_storable, values)) else []
 
     async def _page(
         self, name: str, max_bytes: int | None, session: str, start: int, limit: int
@@ -181,13 +158,13 @@ class PostgresStore:
             rows = await self._all(name, session, start, limit)
         else:
             rows = await self._all(f"{name}_up_to_size", session, start, limit, max_bytes)
-        return [(number, body) for number, body in rows]
+        return [(row[0], row[1]) for row in rows]
 
     async def session(self, name: str) -> SessionRecord | None:
         return first(await self._all("session", name), session_record)
 
     async def sessions(self, *, limit: int, cursor: str = "", prefix: str = "") -> Page[SessionRecord]:
-        at, number = read_cursor(cursor, int, int) if cursor else (2**62, 2**62)
+        at, number = read_cursor(cursor, int, int) if cursor else (MAX, MAX)
         if prefix:
             rows = await self._all("sessions_with_prefix", at, number, limit, prefix, prefix + LAST)
         else:
@@ -200,6 +177,9 @@ class PostgresStore:
         self, session: str, after: int, limit: int, max_bytes: int | None = None
     ) -> list[tuple[int, bytes]]:
         return await self._page("events", max_bytes, session, after, limit)
+
+    async def _calls(self, name: str, *values: Any) -> list[CallRecord]:
+        return [call_record(row) for row in await self._all(name, *values)]
 
     async def call(self, call: str) -> CallRecord | None:
         return first(await self._all("call", call), call_record)
@@ -216,23 +196,18 @@ class PostgresStore:
         cursor: str = "",
     ) -> Page[CallRecord]:
         """Return calls, newest first. `tool` is a full name; `q` is a part of a title, tool name or id in any case."""
-        place = END
-        if cursor:
-            rows = await self._all("place_of_call", cursor)
-            if not rows:
-                raise InvalidInputError("cursor", "not valid for this list, or retention removed its call")
-            place = tuple(rows[0])
-        if not all(map(is_storable, (q, tool, prefix))):
-            return Page([])
-        values = (list(states), tool, regex_containing(q) if q else "", limit)
+        place: Sequence[int] | None = (MAX, MAX, MAX)
+        if cursor and (place := first(await self._all("place_of_call", cursor), tuple)) is None:
+            raise InvalidInputError("cursor", "not valid for this list, or retention removed its call")
+        wanted = (list(states), tool, regex_containing(q), limit)
         if session:
-            items = await self._calls("calls_of_session", *values, session, place[2], prefix)
+            items = await self._calls("calls_of_session", *wanted, session, place[2], prefix)
         elif prefix:
-            items = await self._calls("calls_with_prefix", *values, *place, prefix, prefix + LAST)
+            items = await self._calls("calls_with_prefix", *wanted, *place, prefix, prefix + LAST)
         elif states and OPEN_STATES.issuperset(states):
-            items = await self._calls("calls_in_open_states", *values, *place)
+            items = await self._calls("calls_in_open_states", *wanted, *place)
         else:
-            items = await self._calls("calls", *values, *place)
+            items = await self._calls("calls", *wanted, *place)
         return Page(items, items[-1].id if len(items) == limit else "")
 
     async def open_calls(self) -> list[CallRecord]:
@@ -247,24 +222,24 @@ class PostgresStore:
         return await self._calls("calls_due", until)
 
     async def calls_of_owners(self, owners: Collection[str]) -> list[CallRecord]:
-        """Return the open calls of some owners."""
-        return await self._calls("calls_of_owners", list(owners))
+        """Return the open calls of these owners."""
+        return await self._calls("calls_of_owners", list(filter(is_storable, owners)))
 
     async def turns_of_owners(self, owners: Collection[str]) -> list[SessionRecord]:
         """Return the sessions whose open turn has one of these owners."""
-        rows = await self._all("turns_of_owners", list(owners))
+        rows = await self._all("turns_of_owners", list(filter(is_storable, owners)))
         return [record for record in map(session_record, rows) if record.turn]
 
     async def texts_due(self, until: int, latest: int) -> list[tuple[str, int]]:
         """Return the sessions whose held text is due by `until`, or after `latest`, with its release time."""
-        return [(name, release_at) for name, release_at in await self._all("texts_due", until, latest)]
+        return [(row[0], row[1]) for row in await self._all("texts_due", until, latest)]
 
     # Commands
 
     async def queued_commands(self, client: str, session: str, after: str, limit: int) -> list[CallRecord]:
         """Return the queued commands of a client, oldest first."""
-        rows = await self._all("place_of_call", after) if after else [START]
-        return await self._calls("queued_commands", client, session, limit, *rows[0]) if rows else []
+        place = first(await self._all("place_of_call", after), tuple) if after else (-MAX, -MAX, -MAX)
+        return await self._calls("queued_commands", client, session, limit, *place) if place else []
 
     async def commands_before(self, row: CallRecord, limit: int) -> int:
         """Return how many queued commands of its client precede a command, at most `limit`."""
@@ -284,21 +259,25 @@ class PostgresStore:
         return await self._calls("failed_commands", limit)
 
     async def commands_changed(self, cursor: str, limit: int) -> tuple[list[CallRecord], str]:
-        """Return the commands that were written since a cursor, each at least once, and the next cursor.
+        """Return commands that were written since a cursor, and the next cursor. Some are returned several times.
 
-        A cursor is a transaction and the id of a command. Transactions end in another order than they begin, so the
-        next cursor is the oldest transaction that was open.
+        A cursor is the first transaction to read. After a full page it also has the last row of the page. Transactions
+        that were open when the first page was read may have ended since, so the next round begins with them.
         """
-        change, _, call = cursor.partition(":")
-        rows = await self._all("commands_changed", change, call, limit)
-        oldest_open = rows[0][0]
-        rows = [row for row in rows if row[1] is not None]
-        records = [call_record(row[3:6]) for row in rows]
-        return records, f"{rows[-1][1]}:{rows[-1][2]}" if len(rows) == limit else f"{oldest_open}:"
+        start, _, place = cursor.partition(":")
+        change, _, call = place.partition(":")
+        if not start.isdigit() or (place and not change.isdigit()):
+            raise InvalidInputError("cursor", "not valid for this list")
+        rows = await self._all("commands_changed", change or start, call, limit)
+        found = [row for row in rows if row[1] is not None]
+        following = start if place else rows[0][0]
+        if len(found) == limit:
+            return [call_record(row[3:]) for row in found], f"{following}:{found[-1][1]}:{found[-1][2]}"
+        return [call_record(row[3:]) for row in found], following
 
     async def change_cursor(self) -> str:
         """Return the cursor of `commands_changed` for all writes from now on."""
-        return f"{first_value(await self._all('change_cursor'))}:"
+        return first_value(await self._all("change_cursor"))
 
     async def sealed(self, call: str) -> bytes | None:
         """Return the unredacted arguments of a command, if they differ from those in the log."""
@@ -321,7 +300,7 @@ class PostgresStore:
 
     async def alias(self, identity: str, session: str = "", without: Collection[str] = ()) -> list[CallRecord]:
         """Return the calls with a foreign id, except for ids in the namespaces `without`."""
-        return await self._calls("alias_everywhere", identity, session, list(without))
+        return await self._calls("alias_everywhere", identity, session, list(filter(is_storable, without)))
 
     async def approval(self, approval: str) -> ApprovalRecord | None:
         return first(await self._all("approval", approval), approval_record)
@@ -349,7 +328,7 @@ class PostgresStore:
         return [OwnerRecord(*row) for row in await self._all("open_owners")]
 
     async def drop_owner(self, owner: str) -> None:
-        await self._execute("drop_owner", owner)
+        await self._run("drop_owner", owner)
 
     # Posted conversations
 
@@ -372,7 +351,7 @@ class PostgresStore:
             await connection.execute(SQL["drop_conversations"], before)
             await connection.execute(SQL["drop_posts"], before)
 
-        await self._alone(drop, timeout=MAINTENANCE_TIMEOUT_S)
+        await self._alone(drop)
 
     # Tokens
 
@@ -383,15 +362,12 @@ class PostgresStore:
         return [token_row(row) for row in await self._all("tokens")]
 
     async def put_token(self, row: TokenRecord) -> None:
-        await self._execute("put_token", *token_values(row))
-        self._notifier.add(Changes())
+        await self._run("put_token", *token_values(row))
 
     async def drop_token(self, identity: str) -> bool:
-        if not is_storable(identity):
-            return False
-        dropped = bool(await self._execute("drop_token", identity))
+        is_dropped = is_storable(identity) and bool(await self._run("drop_token", identity))
         self._notifier.add(Changes())
-        return dropped
+        return is_dropped
 
     # Checkpoints
 
@@ -424,32 +400,44 @@ class PostgresStore:
 
     async def put_blob(self, data: bytes, media: str) -> str:
         """Store a blob under the hash of its content; in pieces, so that other writes need not wait for all of it."""
+        identity = hashlib.blake2b(data, digest_size=32).hexdigest()
         now = await self.clock()
-        blob = NewBlob(hashlib.blake2b(data, digest_size=32).hexdigest(), data, media, now)
-        rows = await self._all("blob", blob.hash)
-        if rows and rows[0][2] > now - KEPT_MS:
-            return blob.hash
-        if rows and await self._execute("keep_blob", blob.hash, now):
-            return blob.hash
+        if not await self._keep_blob(identity, now):
+            await self._upload(NewBlob(identity, data, media, now))
+        return identity
+
+    async def _keep_blob(self, identity: str, now: int) -> bool:
+        """Return whether a blob is stored, and will be until an event uses it."""
+        rows = await self._all("blob", identity)
+        if not rows or rows[0][2] > now - KEPT_MS:
+            return bool(rows)
+        return bool(await self._run("keep_blob", identity, now))
+
+    async def _upload(self, blob: NewBlob) -> None:
         for _ in range(MAX_UPLOADS):
-            stored = [
-                await self._alone(lambda connection, number=number: put_piece(connection, blob, number))
-                for number in range(blob.pieces)
-            ]
-            if stored[-1]:
-                break
-        return blob.hash
+            is_whole = False
+            for number in range(blob.pieces):
+                is_last = number == blob.pieces - 1
+                is_whole = await self._alone(lambda c, number=number: put_piece(c, blob, number), durable=is_last)
+            if is_whole:
+                return
+        raise StoreError(f"{self.display_name}: a blob was deleted while it was stored")
 
     async def blob(self, identity: str) -> tuple[bytes, str] | None:
         rows = await self._all("blob", identity)
         if not rows:
             return None
-        pieces: list[bytes] = []
-        count = max(1, -(-rows[0][0] // CHUNK_BYTES))
-        for start in range(0, count, PIECES_PER_READ):
-            read = await self._all("blob_pieces", identity, start, start + PIECES_PER_READ)
-            pieces += [row[0] for row in read]
-        return b"".join(pieces), rows[0][1]
+        size, media, _ = rows[0]
+        data = bytearray()
+        number = 0
+        while len(data) < size:
+            pieces = await self._all("blob_pieces", identity, number, number + PIECES_PER_READ)
+            if not pieces:
+                return None  # It was deleted meanwhile.
+            for (piece,) in pieces:
+                data += piece
+            number += PIECES_PER_READ
+        return bytes(data), media
 
     async def blob_size(self, identity: str) -> tuple[int, str] | None:
         """Return the size and the media type of a blob."""
@@ -493,22 +481,20 @@ class PostgresStore:
     async def prune(self, session: SessionRecord, seq: int, base: bytes, kept: dict[int, str]) -> int:
         """Delete the events up to `seq`, unless the session was deleted or pruned since it was read."""
         now = await self.clock()
-        removed = await self._alone(
-            lambda connection: prune_session(connection, session, seq, base, kept, now),
-            sessions=(session.name,),
-            timeout=MAINTENANCE_TIMEOUT_S,
+        return await self._erase(
+            session.name, lambda connection: prune_session(connection, session, seq, base, kept, now)
         )
-        self._notifier.add(Changes())
-        return removed
 
     async def delete(self, session: str) -> bool:
         if not is_storable(session):
             return False
-        deleted = await self._alone(
-            lambda connection: delete_session(connection, session), sessions=(session,), timeout=MAINTENANCE_TIMEOUT_S
-        )
+        return await self._erase(session, lambda connection: delete_session(connection, session))
+
+    async def _erase(self, session: str, work: Callable[[Connection], Awaitable[T]]) -> T:
+        writer = self._require_writer()
+        result = await writer.run_alone(work, sessions=(session,), timeout=DELETION_S)
         self._notifier.add(Changes())
-        return deleted
+        return result
 
     async def check(self) -> list[str]:
         """Return what contradicts itself in the tables."""
@@ -517,6 +503,6 @@ class PostgresStore:
     async def close(self) -> None:
         if self._writer is not None:
             await self._writer.close()
-        await self._listener.close()
         await self._notifier.close()
+        await self._changes.close()
         await self._database.close()

@@ -241,7 +241,9 @@ class GroupReads:
         return self._now
 
     def is_taken(self, identity: str) -> bool:
-        """Take a generated id to be free. The write finds out if it is not."""
+        """Take a generated id to be free, unless it is known. The write finds out if it is not."""
+        if identity in self._cache.call_sessions or identity in self._cache.approval_sessions:
+            return True
         self._generated.add(identity)
         return False
 

@@ -124,10 +124,10 @@ class Database:
             try:
                 rows = await connection.fetch("SELECT pg_backend_pid()")
                 database.has_pooler = rows[0][0] != connection.get_server_pid()
-                database.read_only = await _is_read_only(connection)
+                database.read_only = await is_read_only(connection)
                 await prepare(connection, database.name, migrate=migrate and not database.read_only)
                 if not database.read_only:
-                    database.read_only = not await _can_write(connection)
+                    database.read_only = not await can_write(connection)
                 if not database.read_only:
                     await connection.execute(FORGET_LANES)
                 await database._read_clock(connection)
@@ -276,12 +276,14 @@ async def _close(connection: Connection) -> None:
         connection.terminate()
 
 
-async def _is_read_only(connection: Connection) -> bool:
+async def is_read_only(connection: Connection) -> bool:
+    """Return whether the server is a standby, or lets this user only read."""
     rows = await connection.fetch("SELECT pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on'")
     return rows[0][0]
 
 
-async def _can_write(connection: Connection) -> bool:
+async def can_write(connection: Connection) -> bool:
+    """Return whether this user may write the tables of a ledger."""
     return (await connection.fetch("SELECT has_table_privilege('events', 'INSERT')"))[0][0]
 
 

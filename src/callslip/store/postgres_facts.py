@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from callslip.errors import InvalidDatabaseError
+from callslip.errors import NotFoundError
 from callslip.settings import Settings
-from callslip.store.postgres_database import Connection, Database, oldest_reader, schema_version, translate_errors
+from callslip.store.postgres_database import (
+    Connection,
+    Database,
+    can_write,
+    is_read_only,
+    oldest_reader,
+    schema_version,
+    translate_errors,
+)
 from callslip.store.sql import migrations
 
 _COUNTS = {
@@ -42,13 +50,15 @@ async def read_facts(url: str, settings: Settings | None = None) -> dict[str, An
 async def _read(connection: Connection, name: str) -> dict[str, Any]:
     version = await schema_version(connection)
     if not version:
-        raise InvalidDatabaseError(f"{name} is not a ledger")
+        raise NotFoundError(f"{name} contains no ledger")
+    is_writable = not await is_read_only(connection) and await can_write(connection)
     facts: dict[str, Any] = {
+        "access": "read and write" if is_writable else "read only",
         "schema": {
             "version": version,
             "newest": migrations("postgres")[-1][0],
             "oldestReader": await oldest_reader(connection, version),
-        }
+        },
     }
     for key, sql in _COUNTS.items():
         facts[key] = (await connection.fetch(sql))[0][0]
@@ -57,9 +67,9 @@ async def _read(connection: Connection, name: str) -> dict[str, Any]:
     count, stored = (await connection.fetch("SELECT count(*), coalesce(sum(size), 0)::bigint FROM blobs"))[0]
     facts["blobs"] = {"count": count, "bytes": stored}
     server, size, *values, is_standby, used, most = (await connection.fetch(_SERVER))[0]
-    facts["bytes"] = size
+    facts["versions"] = {"postgresql": server}
     facts["server"] = {
-        "version": server,
+        "bytes": size,
         "isStandby": is_standby,
         "settings": dict(zip(_SETTINGS, values, strict=True)),
         "connections": {"used": used, "max": most},

@@ -7,6 +7,7 @@ and queues last.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,6 +25,8 @@ TABLES = (
     *("entries", "pieces", "checkpoints", "bases", "blob_uses"),
 )
 """The tables with rows of sessions."""
+DELETION_S = 600.0
+"""How long one statement of a deletion may take: a session may have millions of rows."""
 MAX_PROBLEMS = 100
 """How many faults of one kind are listed."""
 
@@ -68,14 +71,17 @@ async def _put_entries(connection: Connection, session: int, progress: Progress)
     entries = dict(progress.entries)
     noted = {identity for identity, _ in progress.notes} - entries.keys()
     if noted:
-        entries.update(
-            {row[0]: row[1] for row in await connection.fetch(SQL["entries_to_change"], session, list(noted))}
-        )
+        rows = await connection.fetch(SQL["entries_to_change"], session, list(noted))
+        entries.update({row[0]: row[1] for row in rows})
     for identity, fields in progress.notes:
         if identity in entries:
             entries[identity] = msgspec.json.encode(msgspec.json.decode(entries[identity]) | fields)
     if entries:
         await connection.execute(SQL["put_entries"], session, list(entries), list(entries.values()))
+
+
+async def _run(connection: Connection, name: str, *values: Any) -> list[Sequence[Any]]:
+    return await connection.fetch(SQL[name], *values, timeout=DELETION_S)
 
 
 async def prune_session(
@@ -88,49 +94,51 @@ async def prune_session(
     `base` is the state that the remaining log continues from. `kept` are the entries that were open at `seq`, each with
     the hash of its blob, "" for none. The blob then belongs to the event that created the entry.
     """
-    rows = await connection.fetch(SQL["lock_session"], record.name)
+    run = partial(_run, connection)
+    rows = await run("lock_session", record.name)
     if [tuple(row) for row in rows] != [(record.id, record.pruned_seq)]:
         return 0
     session = record.id
-    removed = first_value(await connection.fetch(SQL["pruned_events"], session, seq))
-    await connection.execute(SQL["prune_keys"], session, seq)
-    ended = [row[0] for row in await connection.fetch(SQL["prune_calls"], session, seq)]
-    await connection.execute(SQL["prune_aliases"], session, ended)
-    await connection.execute(SQL["prune_sealed"], ended)
-    await connection.execute(SQL["prune_approvals"], session, seq, list(kept))
-    await connection.execute(SQL["prune_entries"], session, seq, list(kept))
-    hashes = [row[0] for row in await connection.fetch(SQL["prune_blob_uses"], session, seq)]
+    removed = first_value(await run("pruned_events", session, seq))
+    await run("prune_keys", session, seq)
+    ended = [row[0] for row in await run("prune_calls", session, seq)]
+    await run("prune_aliases", session, ended)
+    await run("prune_sealed", ended)
+    await run("prune_approvals", session, seq, list(kept))
+    await run("prune_entries", session, seq, list(kept))
+    hashes = [row[0] for row in await run("prune_blob_uses", session, seq)]
     uses = {entry: identity for entry, identity in kept.items() if identity}
-    await connection.execute(SQL["use_blobs"], session, list(uses), list(uses.values()))
+    await run("use_blobs", session, list(uses), list(uses.values()))
     # Blobs without an event, except recent ones, which may belong to an event that is being written.
-    hashes += [row[0] for row in await connection.fetch(SQL["old_unused_blobs"], now - DAY_MS)]
+    hashes += [row[0] for row in await run("old_unused_blobs", now - DAY_MS)]
     await drop_unused_blobs(connection, hashes)
-    await connection.execute(SQL["put_base"], session, seq, base)
-    await connection.execute(SQL["prune_session"], session, seq)
+    await run("put_base", session, seq, base)
+    await run("prune_session", session, seq)
     return removed
 
 
 async def delete_session(connection: Connection, name: str) -> bool:
     """Delete a session with all its data; return whether anything of it existed."""
-    session = first_value(await connection.fetch(SQL["lock_session"], name))
+    run = partial(_run, connection)
+    session = first_value(await run("lock_session", name))
     pending: list[Sequence[Any]] = []
     if session is not None:
-        pending = await connection.fetch(SQL["pending_by_client"], session)
-        hashes = [row[0] for row in await connection.fetch(SQL["blobs_of_session"], session)]
+        pending = await run("pending_by_client", session)
+        hashes = [row[0] for row in await run("blobs_of_session", session)]
         for table in TABLES:
-            await connection.execute(f"DELETE FROM {table} WHERE session = $1", session)
+            await connection.execute(f"DELETE FROM {table} WHERE session = $1", session, timeout=DELETION_S)
         await drop_unused_blobs(connection, hashes)
-    conversations = await connection.fetch(SQL["drop_conversations_of"], name)
-    posts = await connection.fetch(SQL["drop_posts_of"], name)
+    conversations = await run("drop_conversations_of", name)
+    posts = await run("drop_posts_of", name)
     if session is None:
         return bool(conversations or posts)
     # A token of this session would else give access to a new session of the same name.
-    await connection.execute(SQL["drop_tokens_of"], name)
-    await connection.execute(SQL["drop_session"], session)
+    await run("drop_tokens_of", name)
+    await run("drop_session", session)
     if pending:
         clients, counts = zip(*pending, strict=True)
-        await connection.fetch(SQL["lock_queues"], clients)
-        await connection.execute(SQL["reduce_queues"], clients, counts)
+        await run("lock_queues", clients)
+        await run("reduce_queues", clients, counts)
     return True
 
 

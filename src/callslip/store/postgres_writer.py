@@ -694,7 +694,10 @@ class PostgresWriter:
                     self._deliver(unit.events, commands)
                 self._deliver_sessions(list(unit.sessions.values()), unit.now)
                 self._deliver_heads({name: unit.sessions[name].last_seq for name in written}, bool(commands))
-        finally:  # Callers get their result even if a listener fails.
+        except Exception as error:  # The write is durable, and its callers get their results.
+            context = {"message": "a listener of a store failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+        finally:
             for outcome in outcomes:
                 future = outcome.task.future
                 if future.done():
