@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from copy import copy
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -44,10 +44,12 @@ LOST_STATES = ("08", "57P", "53300")
 class Connection(Protocol):
     """The methods of a connection that the store uses. The annotations of asyncpg leave values unknown."""
 
-    async def fetch(self, query: str, *values: Any, timeout: float | None = ...) -> list[Sequence[Any]]: ...
+    def fetch(
+        self, query: str, *values: Any, timeout: float | None = ...
+    ) -> Coroutine[Any, Any, list[Sequence[Any]]]: ...
     async def execute(self, query: str, *values: Any, timeout: float | None = ...) -> str: ...
     async def executemany(self, command: str, args: Any, *, timeout: float | None = ...) -> None: ...
-    async def add_listener(self, channel: str, callback: Callable[..., None]) -> None: ...
+    def add_listener(self, channel: str, callback: Callable[..., None]) -> Coroutine[Any, Any, None]: ...
     async def close(self, *, timeout: float | None = ...) -> None: ...
     def add_termination_listener(self, callback: Callable[..., None]) -> None: ...
     def terminate(self) -> None: ...
@@ -74,6 +76,22 @@ def is_lost(error: BaseException) -> bool:
     if isinstance(error, asyncpg.InterfaceError):  # Others are faults of the caller.
         return "closed" in str(error) or "terminated" in str(error)
     return isinstance(error, OSError | asyncpg.InternalClientError)  # TimeoutError is an OSError.
+
+
+async def finish(query: Coroutine[Any, Any, T]) -> T:
+    """Wait for a query also if the caller is cancelled, and raise the cancellation after that.
+
+    A query that is cancelled leaves a connection that cannot be used, and a request to the server to stop. Each query
+    has a timeout, and most take a millisecond.
+    """
+    task = asyncio.ensure_future(query)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # Mark it as retrieved.
+        raise
 
 
 @contextlib.contextmanager
@@ -154,8 +172,19 @@ class Database:
 
     async def connect(self) -> Connection:
         """Open a connection that the caller closes."""
+        connections: list[Connection] = []
+
+        async def connect() -> None:
+            connections.append(await _driver.connect(**self._connect_options()))
+
         with translate_errors(self.name):
-            return await _driver.connect(**self._connect_options())
+            try:
+                await finish(connect())
+            except asyncio.CancelledError:
+                for connection in connections:
+                    connection.terminate()
+                raise
+        return connections[0]
 
     # Reading
 
@@ -164,7 +193,7 @@ class Database:
         if self._only is not None:
             with translate_errors(self.name):
                 return await self._only.fetch(sql, *values)
-        return await self.retry(lambda: self._fetch_pooled(sql, values))
+        return await self.retry(lambda: finish(self._fetch_pooled(sql, values)))
 
     async def _fetch_pooled(self, sql: str, values: tuple[Any, ...]) -> list[Sequence[Any]]:
         if self._closed:
@@ -181,7 +210,7 @@ class Database:
             try:
                 return await connection.fetch(sql, *values)
             except BaseException as error:
-                if is_lost(error) or isinstance(error, asyncio.CancelledError):
+                if is_lost(error):
                     connection.terminate()  # Its state is not known.
                 raise
             finally:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from callslip.errors import StoreError
-from callslip.store.postgres_database import Connection, Database, translate_errors
+from callslip.store.postgres_database import Connection, Database, finish, translate_errors
 from callslip.store.protocol import Changes
 from callslip.store.sql import statements
 
@@ -138,7 +138,7 @@ class ChangeNotifier:
                     async with asyncio.timeout(TIMEOUT_S):
                         if self._connection is None or self._connection.is_closed():
                             self._connection = await self._database.connect()
-                        await self._connection.fetch(NOTIFY, texts)
+                        await finish(self._connection.fetch(NOTIFY, texts))
                 except BaseException:
                     connection, self._connection = self._connection, None
                     if connection is not None:
@@ -237,15 +237,15 @@ class ChangeListener:
             with translate_errors(self._database.name):
                 connection.add_termination_listener(lambda *_: closed.set())
                 async with asyncio.timeout(TIMEOUT_S):
-                    channel = (await connection.fetch(CHANNEL))[0][0]
-                    await connection.add_listener(channel, self._receive)
+                    channel = (await finish(connection.fetch(CHANNEL)))[0][0]
+                    await finish(connection.add_listener(channel, self._receive))
                 async with asyncio.timeout(PROBE_S):  # A pooler may accept the listener and pass nothing on.
                     await self._notifier.send_probe()
                     await self._is_probed.wait()
                 self.is_listening = True
                 self._add(Changes())  # What was sent before is lost.
                 while not closed.is_set():
-                    await connection.fetch("SELECT 1", timeout=TIMEOUT_S)
+                    await finish(connection.fetch("SELECT 1", timeout=TIMEOUT_S))
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(closed.wait(), PING_S)
                 raise StoreError(f"{self._database.name}: the connection that listens was closed")
