@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import quick, slow_store
+from tests.support import engines, quick, slow_store
+from tests.support.engines import DatabaseFactory
 from tests.support.paths import ROOT
 from tests.support.quick import (  # noqa: F401 (hooks of pytest)
-    pytest_collection_modifyitems,
     pytest_ignore_collect,
     pytest_runtest_protocol,
     pytest_runtest_teardown,
@@ -57,7 +57,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the tests of `slow_store.TESTS` a second time, with slow reads."""
+    """Run the shared tests on every engine, and those of `slow_store.TESTS` a second time, with slow reads."""
+    engines.parametrize(metafunc)
     path = metafunc.definition.path.relative_to(ROOT).as_posix()
     names = slow_store.TESTS.get(path)
     is_selected = names is not None and (not names or metafunc.definition.originalname in names)
@@ -70,6 +71,17 @@ def pytest_configure(config: pytest.Config) -> None:
     quick.pytest_configure(config)
     if config.getoption("quick"):
         settings.load_profile("quick")
+
+
+def pytest_unconfigure() -> None:
+    """Stop the PostgreSQL server that tests of this process have used."""
+    engines.close_server()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what cannot run, and what `--quick` leaves out."""
+    engines.deselect_items(config, items)
+    quick.pytest_collection_modifyitems(config, items)
 
 
 @pytest.fixture(scope="session")
@@ -107,10 +119,30 @@ def home(homes: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def engine() -> str:
+    """Return the engine of a test. The shared tests have it as a parameter instead (`tests.support.engines`)."""
+    return engines.SQLITE
+
+
 @pytest.fixture
-def db(tmp_path: Path) -> str:
-    """Return the URL of a SQLite ledger that does not exist yet."""
-    return f"sqlite:///{tmp_path / 'ledger.db'}"
+def new_db(engine: str, tmp_path: Path) -> Iterator[DatabaseFactory]:
+    """Return a function that returns the URL of a new, empty ledger on the engine of the test."""
+    with contextlib.ExitStack() as stack:
+        numbers = itertools.count(1)
+
+        def create() -> str:
+            number = next(numbers)
+            name = "ledger.db" if number == 1 else f"ledger-{number}.db"
+            return stack.enter_context(engines.new_database(engine, tmp_path / name))
+
+        yield create
+
+
+@pytest.fixture
+def db(new_db: DatabaseFactory) -> str:
+    """Return the URL of an empty ledger on the engine of the test. Its SQLite file does not exist yet."""
+    return new_db()
 
 
 @pytest.fixture(scope="session")

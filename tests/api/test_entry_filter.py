@@ -19,7 +19,6 @@ from callslip.ledger.checkpoint import project
 from callslip.model import events as ev
 from callslip.model.entries import Entry, ToolCall
 from callslip.rules.entry_filter import MAX_FILTER_CHARS, EntryFilter, MatchCounts
-from callslip.store.sqlite import SqliteStore
 from tests.http.test_http import HidingAuthorizer
 from tests.support.live_server import fetch, serving_ledger
 from tests.web.test_filters import ENTRIES, FILTERED_IDS, NOW
@@ -28,8 +27,8 @@ anyio = pytest.mark.anyio
 
 
 @pytest.fixture
-async def ledger() -> AsyncIterator[LocalLedger]:
-    async with await callslip.open("sqlite:///:memory:") as ledger:
+async def ledger(db: str) -> AsyncIterator[LocalLedger]:
+    async with await callslip.open(db) as ledger:
         yield ledger
 
 
@@ -158,14 +157,15 @@ async def test_a_second_read_costs_what_has_changed(ledger: LocalLedger, monkeyp
     await filter_entries(ledger.log, "s", "needle")
     await add_calls(ledger, "s", 600, 3)
     read: list[int] = []
-    entries_from = SqliteStore.entries_from
+    store_type: Any = type(ledger.log.store)
+    entries_from = store_type.entries_from
 
-    async def count_rows(store: SqliteStore, *args: Any) -> list[tuple[int, bytes]]:
+    async def count_rows(store: Any, *args: Any) -> list[tuple[int, bytes]]:
         rows = await entries_from(store, *args)
         read.append(len(rows))
         return rows
 
-    monkeypatch.setattr(SqliteStore, "entries_from", count_rows)
+    monkeypatch.setattr(store_type, "entries_from", count_rows)
     assert (await filter_entries(ledger.log, "s", "needle")).total == 603
     assert sum(read) <= 10
 

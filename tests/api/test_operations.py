@@ -8,7 +8,6 @@ import contextlib
 import contextvars
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,20 +77,20 @@ async def _iterate(items: Any) -> AsyncGenerator[Any]:
 
 
 @pytest.fixture
-async def backend(tmp_path: Path) -> AsyncIterator[LocalLedger]:
+async def backend(db: str) -> AsyncIterator[LocalLedger]:
     """Open the ledger in this process, which a test uses to prepare and check data."""
-    async with callslip.open(tmp_path / "ledger.db", SETTINGS) as ledger:
+    async with callslip.open(db, SETTINGS) as ledger:
         yield ledger
         assert await find_faults(ledger) == []
 
 
 @pytest.fixture(params=["local", "sync", "remote"])
-async def ledger(request: pytest.FixtureRequest, backend: LocalLedger, tmp_path: Path) -> AsyncIterator[Any]:
+async def ledger(request: pytest.FixtureRequest, backend: LocalLedger, db: str) -> AsyncIterator[Any]:
     """Open the ledger under test, over the same database."""
     if request.param == "local":
         yield backend
     elif request.param == "sync":
-        sync_ledger = await asyncio.to_thread(callslip.sync.open, tmp_path / "ledger.db", SETTINGS)
+        sync_ledger = await asyncio.to_thread(callslip.sync.open, db, SETTINGS)
         yield AwaitableSync(sync_ledger)
         await asyncio.to_thread(sync_ledger.close)
     else:
@@ -470,9 +469,9 @@ async def test_a_call_is_used_once_and_only_while_it_runs(backend: LocalLedger) 
     assert len((await backend.calls()).items) == 1
 
 
-async def test_a_closed_ledger_raises_store_error(tmp_path: Path) -> None:
+async def test_a_closed_ledger_raises_store_error(db: str) -> None:
     """Reading and writing after `close` raise StoreError, locally and through a server."""
-    backend = await callslip.open(tmp_path / "ledger.db")
+    backend = await callslip.open(db)
     async with running(build(http.Server(backend, AllowAll()), http.ROUTES)) as url:
         async with callslip.connect(url, token="t" * 16) as remote:
             await remote.session("s").say("hi")
@@ -485,7 +484,7 @@ async def test_a_closed_ledger_raises_store_error(tmp_path: Path) -> None:
             await use
 
 
-async def test_a_token_without_the_right_is_denied(tmp_path: Path) -> None:
+async def test_a_token_without_the_right_is_denied(db: str) -> None:
     """The exception has a class of its own, so that programs can tell it from other errors."""
 
     def authorize(request: Any, session: Any, verb: str) -> str:
@@ -493,7 +492,7 @@ async def test_a_token_without_the_right_is_denied(tmp_path: Path) -> None:
             raise HTTPException(403)
         return "ann"
 
-    async with callslip.open(tmp_path / "ledger.db") as backend:
+    async with callslip.open(db) as backend:
         await backend.session("s").say("hi")
         server = callslip.asgi(backend, authorize=authorize)
         async with running(server) as url, callslip.connect(url, token="t" * 16) as remote:
@@ -502,7 +501,7 @@ async def test_a_token_without_the_right_is_denied(tmp_path: Path) -> None:
                 await remote.session("s").say("no")
 
 
-def test_plain_functions_are_tools_of_a_sync_ledger(tmp_path: Path) -> None:
+def test_plain_functions_are_tools_of_a_sync_ledger(db: str) -> None:
     """Calls are recorded with arguments, output and failure; outside a session the function does not run."""
 
     @callslip.sync.tool
@@ -515,7 +514,7 @@ def test_plain_functions_are_tools_of_a_sync_ledger(tmp_path: Path) -> None:
 
     with pytest.raises(callslip.NoSessionError):
         divide(1)
-    with callslip.sync.open(tmp_path / "ledger.db") as ledger:
+    with callslip.sync.open(db) as ledger:
         session = ledger.session("s")
         with session.turn("Divide"):
             assert divide(5) == 2.5
@@ -556,9 +555,9 @@ def test_async_functions_and_generators_are_no_sync_tools(function: Any) -> None
         callslip.sync.tool(function)
 
 
-def test_a_sync_ledger_is_closed_by_its_block(tmp_path: Path) -> None:
+def test_a_sync_ledger_is_closed_by_its_block(db: str) -> None:
     """Its methods need no event loop."""
-    with callslip.sync.open(tmp_path / "a.db") as ledger:
+    with callslip.sync.open(db) as ledger:
         assert isinstance(ledger, SyncLedger)
         with ledger.session("s").call("t") as call:
             call.complete(1)

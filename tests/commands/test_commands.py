@@ -43,6 +43,7 @@ from callslip.settings import Settings
 from callslip.store import sqlite_open
 from callslip.store.sql import migrations
 from callslip.store.sqlite_rows import SQL
+from tests.support.engines import fetch_rows, is_postgres, read_stored_bytes
 from tests.support.invariants import find_faults, open_with_settings, read_events, sound_ledger, start_program
 from tests.support.tasks import until_in
 
@@ -1270,7 +1271,9 @@ async def test_polling_starts_no_write_transaction(commands: CommandQueue) -> No
     written: list[object] = []
     transact = commands.log.store.transact
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commands.log.store, "transact", lambda work, touched: written.append(work) or transact(work, touched))
+        patch.setattr(
+            commands.log.store, "transact", lambda work, touched: written.append(work) or transact(work, touched)
+        )
         for _ in range(50):
             await commands.get("c")
             await commands.pending()
@@ -1360,7 +1363,7 @@ async def test_the_tracker_is_empty_when_no_commands_are_open(commands: CommandQ
 # Secrets
 
 
-async def test_secrets_are_shown_only_to_the_executor(commands: CommandQueue, tmp_path: Path) -> None:
+async def test_secrets_are_shown_only_to_the_executor(commands: CommandQueue) -> None:
     """C12: log, entries and polls have them redacted; they are deleted after the end."""
     params = {"headers": {"Authorization": f"Bearer {SECRET}"}, "n": 1}
     await commands.submit("a", params, correlation_id="c")
@@ -1378,16 +1381,15 @@ async def test_secrets_are_shown_only_to_the_executor(commands: CommandQueue, tm
 
 
 @pytest.mark.parametrize("end_kind", ENDINGS)
-async def test_every_kind_of_end_deletes_the_secrets(commands: CommandQueue, tmp_path: Path, end_kind: str) -> None:
-    """C12: from the file too, not only from the tables."""
+async def test_every_kind_of_end_deletes_the_secrets(commands: CommandQueue, db: str, end_kind: str) -> None:
+    """C12: from the file of SQLite too, not only from the tables."""
     end, needs_approval, _, _ = ENDINGS[end_kind]
     await commands.submit("a", {"key": SECRET}, correlation_id="c", approval=needs_approval)
     await end(commands, "c")
-    connection = apsw.Connection(str(tmp_path / "ledger.db"))
-    assert connection.execute("SELECT count(*) FROM sealed").fetchall() == [(0,)]
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    connection.close()
-    assert SECRET.encode() not in (tmp_path / "ledger.db").read_bytes()
+    assert fetch_rows(db, "SELECT count(*) FROM sealed") == [(0,)]
+    if not is_postgres(db):
+        fetch_rows(db, "PRAGMA wal_checkpoint(TRUNCATE)")
+    assert SECRET.encode() not in read_stored_bytes(db)
 
 
 async def test_editing_arguments_keeps_the_redacted_secrets(commands: CommandQueue) -> None:

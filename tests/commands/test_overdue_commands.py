@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +20,9 @@ pytestmark = pytest.mark.anyio
 TIMEOUT_S = 0.2
 
 
-async def leave_command(path: Path, *, is_claimed: bool = False) -> str:
+async def leave_command(db: str, *, is_claimed: bool = False) -> str:
     """Submit a command, close the ledger before its deadline, and wait for the deadline. Return its call."""
-    async with await callslip.open(f"sqlite:///{path}") as ledger:
+    async with await callslip.open(db) as ledger:
         await ledger.commands.submit("run", {"n": 1}, correlation_id="c", timeout=TIMEOUT_S)
         if is_claimed:
             assert await ledger.commands.claim(lease=600) is not None
@@ -33,38 +32,38 @@ async def leave_command(path: Path, *, is_claimed: bool = False) -> str:
     return record.id
 
 
-def run_json(path: Path, *arguments: str) -> list[Any]:
+def run_json(db: str, *arguments: str) -> list[Any]:
     """Run a command, and return the JSON of each line."""
-    result = cli_process.run_in_process(*arguments, "--json", "--db", str(path))
+    result = cli_process.run_in_process(*arguments, "--json", "--db", db)
     assert result.returncode == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def state_in_ls(path: Path, call: str) -> str:
-    return run_json(path, "ls", "commands")[0]["state"]
+def state_in_ls(db: str, call: str) -> str:
+    return run_json(db, "ls", "commands")[0]["state"]
 
 
-def state_in_ls_of_expired(path: Path, call: str) -> str:
-    return run_json(path, "ls", "--state", "expired")[0]["state"]
+def state_in_ls_of_expired(db: str, call: str) -> str:
+    return run_json(db, "ls", "--state", "expired")[0]["state"]
 
 
-def state_in_ls_of_commands(path: Path, call: str) -> str:
-    (lists,) = run_json(path, "ls", "--commands")
+def state_in_ls_of_commands(db: str, call: str) -> str:
+    (lists,) = run_json(db, "ls", "--commands")
     assert not lists["pending"] and not lists["completed"]
     assert lists["failed"][0]["final"]
     status = lists["failed"][0]["status"]
     return "expired" if status == "timeout" else status  # The name for one that was claimed.
 
 
-def state_in_show_of_call(path: Path, call: str) -> str:
-    (shown,) = run_json(path, "show", call)
+def state_in_show_of_call(db: str, call: str) -> str:
+    (shown,) = run_json(db, "show", call)
     assert shown["events"][-1]["type"] == "call.expired"
     assert shown["toolCall"]["status"] == shown["state"]
     return shown["state"]
 
 
-def state_in_show_of_session(path: Path, call: str) -> str:
-    (shown,) = run_json(path, "show", "commands")
+def state_in_show_of_session(db: str, call: str) -> str:
+    (shown,) = run_json(db, "show", "commands")
     assert shown["openCalls"] == 0
     return shown["entries"][-1]["status"]
 
@@ -81,19 +80,17 @@ VIEWS = (
 @pytest.mark.parametrize("read_state", VIEWS)
 @pytest.mark.parametrize("is_claimed", [False, True])
 def test_an_overdue_command_is_expired_in_every_view(
-    tmp_path: Path, read_state: Callable[[Path, str], str], is_claimed: bool
+    db: str, read_state: Callable[[str, str], str], is_claimed: bool
 ) -> None:
     """The first program that reads the ledger already shows it, in any view."""
-    path = tmp_path / "ledger.db"
-    call = asyncio.run(leave_command(path, is_claimed=is_claimed))
-    assert read_state(path, call) == "expired"
+    call = asyncio.run(leave_command(db, is_claimed=is_claimed))
+    assert read_state(db, call) == "expired"
 
 
-async def test_the_first_read_of_a_library_shows_an_overdue_command_as_expired(tmp_path: Path) -> None:
+async def test_the_first_read_of_a_library_shows_an_overdue_command_as_expired(db: str) -> None:
     """Records, lists and entries agree as soon as the ledger is open."""
-    path = tmp_path / "ledger.db"
-    call = await leave_command(path)
-    async with await callslip.open(f"sqlite:///{path}") as ledger:
+    call = await leave_command(db)
+    async with await callslip.open(db) as ledger:
         command = await ledger.commands.get("c")
         assert command.final and command.error == "no worker claimed it before its timeout"
         assert (await ledger.find_call(call)).state == "expired"
@@ -103,34 +100,31 @@ async def test_the_first_read_of_a_library_shows_an_overdue_command_as_expired(t
         assert isinstance(events[-1], ev.CallExpired)
 
 
-def test_a_server_shows_an_overdue_command_as_expired_at_its_start(tmp_path: Path) -> None:
+def test_a_server_shows_an_overdue_command_as_expired_at_its_start(db: str) -> None:
     """Its first answer already does."""
-    path = tmp_path / "ledger.db"
-    call = asyncio.run(leave_command(path))
-    with cli_process.serving(path) as server:
+    call = asyncio.run(leave_command(db))
+    with cli_process.serving(db) as server:
         result = cli_process.run("show", call, "--json", "--server", server.url, "--token", server.token)
         assert json.loads(result.stdout)["state"] == "expired"
 
 
-async def test_a_running_command_is_left_to_a_process_that_watches_it(tmp_path: Path) -> None:
+async def test_a_running_command_is_left_to_a_process_that_watches_it(db: str) -> None:
     """If another process has the ledger open, its clocks decide, as the machine may have slept."""
-    path = tmp_path / "ledger.db"
-    call = await leave_command(path, is_claimed=True)
-    other = WriteLock(str(path))
+    call = await leave_command(db, is_claimed=True)
+    other = WriteLock(db.removeprefix("sqlite:///"))
     try:
-        async with await callslip.open(f"sqlite:///{path}") as ledger:
+        async with await callslip.open(db) as ledger:
             assert (await ledger.find_call(call)).state == "running"
     finally:
         other.close()
-    async with await callslip.open(f"sqlite:///{path}") as ledger:
+    async with await callslip.open(db) as ledger:
         assert (await ledger.find_call(call)).state == "expired"
 
 
-async def test_a_command_that_awaits_approval_does_not_expire(tmp_path: Path) -> None:
+async def test_a_command_that_awaits_approval_does_not_expire(db: str) -> None:
     """Its timeout starts with the approval, whose own time limit is a different one."""
-    path = tmp_path / "ledger.db"
-    async with await callslip.open(f"sqlite:///{path}") as ledger:
+    async with await callslip.open(db) as ledger:
         await ledger.commands.submit("run", correlation_id="c", timeout=TIMEOUT_S, approval=True)
     await asyncio.sleep(2 * TIMEOUT_S)
-    async with await callslip.open(f"sqlite:///{path}") as ledger:
+    async with await callslip.open(db) as ledger:
         assert (await ledger.commands.find("c")).state == "awaiting_approval"

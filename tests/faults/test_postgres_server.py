@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.fault_proxy import FaultProxy
 from tests.support.paths import ROOT
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import PostgresServer, connect, database_name
 
 TIMEOUT_S = 30.0
 
@@ -49,10 +49,10 @@ def test_committed_rows_survive_a_kill_of_all_processes(durable: PostgresServer)
 
 def test_databases_are_copies_that_share_nothing(durable: PostgresServer) -> None:
     """A new database has what the template has, and dropping it ends its connections."""
-    durable.prepare_template(lambda url: durable.execute("CREATE TABLE t (n int)", database=url.rpartition("/")[2]))
+    durable.prepare_template(lambda url: durable.execute("CREATE TABLE t (n int)", database=database_name(url)))
     first, second = durable.create_database(), durable.create_database()
-    names = [url.rpartition("/")[2] for url in (first, second)]
-    durable.execute("INSERT INTO t VALUES (1)", database=names[0])
+    names = [database_name(url) for url in (first, second)]
+    assert durable.change("INSERT INTO t VALUES ($1)", 1, database=names[0]) == 1
     assert [durable.execute("SELECT count(*) FROM t", database=name) for name in names] == [[(1,)], [(0,)]]
     for url in (first, second):
         durable.drop_database(url)
@@ -66,7 +66,7 @@ async def test_a_server_is_reached_in_every_way(durable: PostgresServer, way: st
     """By its port, by its Unix socket, and through a proxy."""
     with FaultProxy(durable.port) as proxy:
         url = durable.url(port=proxy.port if way == "proxy" else 0, is_socket=way == "socket")
-        connection = await asyncpg.connect(url, timeout=TIMEOUT_S)
+        connection = await connect(url, timeout=TIMEOUT_S)
         try:
             assert await connection.fetchval("SELECT current_user") == "postgres"
             assert len(proxy.connections) == (1 if way == "proxy" else 0)
@@ -76,7 +76,7 @@ async def test_a_server_is_reached_in_every_way(durable: PostgresServer, way: st
 
 OWNER = """
 import sys
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import PostgresServer, connect, database_name
 server = PostgresServer()
 server.start()
 print(server.pid, server.folder, flush=True)

@@ -7,16 +7,17 @@ some of which are killed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import os
 import random
-import shutil
 import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -37,7 +38,7 @@ from callslip.model import events as ev
 from callslip.model.records import CallRecord
 from callslip.rules.lifecycle import TERMINAL_STATES, is_terminal
 from callslip.settings import Settings
-from callslip.store import sqlite, sqlite_maintenance, sqlite_rows
+from tests.support import engines
 from tests.support.invariants import find_faults, read_events, session_names, start_program
 
 T = TypeVar("T")
@@ -118,7 +119,9 @@ class ExpectedCommand:
 
 
 class Machine(RuleBasedStateMachine):
-    """Two ledgers on one file, each with workers and waiting callers."""
+    """Two ledgers on one database, each with workers and waiting callers."""
+
+    engine = engines.SQLITE
 
     queue_indexes = st.integers(0, 1)
     which = st.integers(0, 99)
@@ -128,11 +131,12 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.clock = Clock()
         self.loop = FakeClockLoop(self.clock)
-        self.folder = tempfile.mkdtemp()
-        modules = (sqlite, sqlite_rows, sqlite_maintenance, monitor, claims)
-        self.patches = [mock.patch.object(module, "time", self.clock) for module in modules]
-        for patch in self.patches:
-            patch.start()
+        self.resources = contextlib.ExitStack()
+        folder = self.resources.enter_context(tempfile.TemporaryDirectory())
+        self.url = self.resources.enter_context(engines.new_database(self.engine, Path(folder) / "ledger.db"))
+        patches = [mock.patch.object(module, "time", self.clock) for module in (monitor, claims)]
+        for patch in [*patches, *engines.list_clock_patches(self.engine, self.clock)]:
+            self.resources.enter_context(patch)
         self.queues: list[CommandQueue] = []
         self.expected_commands: dict[str, ExpectedCommand] = {}
         self.cursors = dict.fromkeys(SESSIONS, 0)
@@ -163,7 +167,7 @@ class Machine(RuleBasedStateMachine):
 
     def open_queue(self) -> CommandQueue:
         async def connect() -> CommandQueue:
-            return CommandQueue((await callslip.open(f"sqlite:///{self.folder}/ledger.db", SETTINGS)).log)
+            return CommandQueue((await callslip.open(self.url, SETTINGS)).log)
 
         return self.run(connect())
 
@@ -175,9 +179,7 @@ class Machine(RuleBasedStateMachine):
                     self.run(self.close(commands))
         finally:
             self.loop.close()
-            for patch in self.patches:
-                patch.stop()
-            shutil.rmtree(self.folder)
+            self.resources.close()
 
     async def close(self, commands: CommandQueue) -> None:
         await commands.close()
@@ -524,8 +526,16 @@ class Machine(RuleBasedStateMachine):
         assert not self.queues[0].tracker.pending and not self.queues[1].tracker.pending
 
 
+class PostgresMachine(Machine):
+    """The same on PostgreSQL."""
+
+    engine = engines.POSTGRES
+
+
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(stateful_step_count=25)
+TestPostgresMachine = pytest.mark.postgres(PostgresMachine.TestCase)
+TestPostgresMachine.settings = settings(stateful_step_count=25)
 
 
 # Several processes

@@ -1,4 +1,4 @@
-"""A state machine test by Hypothesis: all operations on a ledger in a real file, in any order.
+"""A state machine test by Hypothesis: all operations on a ledger in a real file or on a real server, in any order.
 
 The machine also holds the full log in memory and one live fold of it. After every step the log has no gap and no call
 has ended twice. The rule `check_stored_view`, which also runs at the end, compares everything stored with the log.
@@ -7,12 +7,12 @@ has ended twice. The rule `check_stored_view`, which also runs at the end, compa
 from __future__ import annotations
 
 import asyncio
-import shutil
+import contextlib
 import tempfile
 import time
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
-from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -33,7 +33,7 @@ from callslip.model.records import CallRecord
 from callslip.rules.fold import SessionFold
 from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES, is_terminal
 from callslip.settings import Settings
-from callslip.store import sqlite, sqlite_maintenance, sqlite_rows
+from tests.support import engines
 from tests.support.strategies import (
     KnownIds,
     any_event,
@@ -113,6 +113,8 @@ class ExpectedSession:
 class Machine(RuleBasedStateMachine):
     """Two sessions of one ledger."""
 
+    engine = engines.SQLITE
+
     keyed = Bundle("keyed")
     sessions = st.sampled_from(["a", "a", "a", "b"])
     picks = st.lists(st.integers(0, 3), min_size=4, max_size=20)
@@ -120,13 +122,12 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.folder = tempfile.mkdtemp()
+        self.resources = contextlib.ExitStack()
+        folder = self.resources.enter_context(tempfile.TemporaryDirectory())
+        self.url = self.resources.enter_context(engines.new_database(self.engine, Path(folder) / "ledger.db"))
         self.clock = Clock()
-        self.patches = [
-            mock.patch.object(module, "time", self.clock) for module in (sqlite, sqlite_rows, sqlite_maintenance)
-        ]
-        for patch in self.patches:
-            patch.start()
+        for patch in engines.list_clock_patches(self.engine, self.clock):
+            self.resources.enter_context(patch)
         self.keys = 0
         self.session_models = {name: ExpectedSession(name) for name in ("a", "b")}
         self.ledger: LocalLedger
@@ -137,7 +138,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        self.ledger = self.run(callslip.open(f"sqlite:///{self.folder}/ledger.db", SETTINGS))
+        self.ledger = self.run(callslip.open(self.url, SETTINGS))
         context = self.ledger.log.write_context(source="callslip", strict=True)
         self.reaper = Reaper(self.ledger.log.store, context, SETTINGS, monotonic=self.clock.time)
 
@@ -148,9 +149,7 @@ class Machine(RuleBasedStateMachine):
                 self.run(self.ledger.close())
         finally:
             self.loop.close()
-            for patch in self.patches:
-                patch.stop()
-            shutil.rmtree(self.folder)
+            self.resources.close()
 
     # Writing
 
@@ -363,5 +362,13 @@ class Machine(RuleBasedStateMachine):
         assert set(rows.values()) <= OPEN_STATES and not set(rows.values()) & TERMINAL_STATES
 
 
+class PostgresMachine(Machine):
+    """The same on PostgreSQL."""
+
+    engine = engines.POSTGRES
+
+
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(stateful_step_count=30)
+TestPostgresMachine = pytest.mark.postgres(PostgresMachine.TestCase)
+TestPostgresMachine.settings = settings(stateful_step_count=30)

@@ -21,6 +21,7 @@ from callslip.model.events import Alias, Event
 from callslip.rules import fold
 from callslip.rules.fold import SessionFold
 from callslip.settings import Settings
+from tests.support.engines import new_database
 from tests.support.strategies import SESSION, KnownIds, canonical_json, scripts
 
 pytestmark = pytest.mark.anyio
@@ -490,9 +491,9 @@ def open_entries(log: list[Event]) -> set[int]:
     return set(state.entries)
 
 
-async def check_retention(script: list[Event], cuts: list[int]) -> None:
+async def check_retention(url: str, script: list[Event], cuts: list[int]) -> None:
     known_ids, log, pruned_seq, open_ids = KnownIds(), list[Event](), 0, set[int]()
-    async with await callslip.open("sqlite:///:memory:", SETTINGS) as ledger:
+    async with await callslip.open(url, SETTINGS) as ledger:
         for number, event in enumerate(script):
             await ledger.log.append(SESSION, [structs.replace(known_ids.resolve(event), at=1000 + number)])
             log += [stored_event async for stored_event in ledger.events(SESSION, after=len(log))]
@@ -515,9 +516,10 @@ async def check_retention(script: list[Event], cuts: list[int]) -> None:
 
 
 @given(scripts(), st.lists(st.integers(0, 30), min_size=1, max_size=3))
-def test_entries_after_retention_equal_those_of_the_full_log(script: list[Event], cuts: list[int]) -> None:
+def test_entries_after_retention_equal_those_of_the_full_log(engine: str, script: list[Event], cuts: list[int]) -> None:
     """For any cut, also after later events."""
-    asyncio.run(check_retention(script, cuts))
+    with new_database(engine) as url:
+        asyncio.run(check_retention(url, script, cuts))
 
 
 async def test_deleting_a_session_removes_all_its_data(ledger: LocalLedger, db: str) -> None:

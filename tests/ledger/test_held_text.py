@@ -38,6 +38,7 @@ from callslip.settings import Settings
 from callslip.store import sqlite_open
 from callslip.store.sqlite_rows import SQL
 from tests.conftest import LONG
+from tests.support.engines import read_only_url, read_stored_bytes
 from tests.support.invariants import find_faults, open_with_settings, read_events, sound_ledger
 
 pytestmark = pytest.mark.anyio
@@ -116,7 +117,7 @@ async def test_a_held_text_is_due_a_second_after_its_last_chunk(db: str) -> None
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-async def test_the_rest_of_a_secret_is_redacted_after_a_pause(ledger: LocalLedger, tmp_path: Path, stream: str) -> None:
+async def test_the_rest_of_a_secret_is_redacted_after_a_pause(ledger: LocalLedger, db: str, stream: str) -> None:
     """TAIL2: what was shown in the pause stays, and nothing after it is shown, however many pauses there are."""
     make = STREAMS[stream]
     await ledger.log.append("a", [make(f"key: {BEGINNING}")])
@@ -133,17 +134,13 @@ async def test_the_rest_of_a_secret_is_redacted_after_a_pause(ledger: LocalLedge
     await ledger.log.append("a", [ev.MessageUser(text="next")])
     assert await text_of(ledger) == f"key: {BEGINNING}{REST[:4]}{MARK} ok"
     await ledger.log.project("a")
-    assert REST[4:12].encode() not in read_files(tmp_path)
-
-
-def read_files(folder: Path) -> bytes:
-    return b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
+    assert REST[4:12].encode() not in read_stored_bytes(db)
 
 
 @pytest.mark.parametrize("pause", [False, True])
 @pytest.mark.parametrize("stream", STREAMS)
 async def test_a_secret_after_a_split_escape_is_redacted(
-    ledger: LocalLedger, tmp_path: Path, stream: str, pause: bool
+    ledger: LocalLedger, db: str, stream: str, pause: bool
 ) -> None:
     """TAIL2: JSON text is split between the backslash and the letter of a line end, and a secret follows it."""
     make = STREAMS[stream]
@@ -153,10 +150,10 @@ async def test_a_secret_after_a_split_escape_is_redacted(
     await ledger.log.append("a", [make(f'n{BEGINNING}{REST}\\nB=2"}}')])
     await ledger.log.append("a", [ev.MessageUser(text="next")])
     assert await text_of(ledger) == '{"env": "A=1\\n[redacted:anthropic]\\nB=2"}'
-    assert REST[4:12].encode() not in read_files(tmp_path)
+    assert REST[4:12].encode() not in read_stored_bytes(db)
 
 
-async def test_a_real_pause_inside_a_key_reveals_only_its_beginning(db: str, tmp_path: Path) -> None:
+async def test_a_real_pause_inside_a_key_reveals_only_its_beginning(db: str) -> None:
     """TAIL2: two calls and a message that pause at the same time, with the timer of the process that writes."""
     aliases = [(Alias("acp", name),) for name in ("one", "two")]
     async with sound_ledger(db) as ledger:
@@ -177,7 +174,7 @@ async def test_a_real_pause_inside_a_key_reveals_only_its_beginning(db: str, tmp
         assert texts == [f"see {REDACTED} ok"] * 3
         for session in ("a", "m"):
             await ledger.log.project(session)
-    assert REST[:8].encode() not in read_files(tmp_path)
+    assert REST[:8].encode() not in read_stored_bytes(db)
 
 
 KILLED_WRITER = """
@@ -231,8 +228,7 @@ async def test_a_read_only_ledger_shows_what_is_in_the_log(db: str, monkeypatch:
     await asyncio.to_thread(run_killed_writer, db, ANSWER)
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 60)
-    monkeypatch.setattr(sqlite_open, "is_writable", lambda path: False)
-    async with await callslip.open(db) as ledger:
+    async with await callslip.open(read_only_url(db, monkeypatch)) as ledger:
         assert await text_of(ledger) == ANSWER[:-1]
 
 

@@ -28,6 +28,7 @@ from callslip.model import events as ev
 from callslip.model.events import Alias
 from callslip.model.records import CallRecord, OwnerRecord, SessionRecord
 from callslip.settings import Settings
+from tests.support.engines import read_only_url
 from tests.support.invariants import open_with_settings, read_events, sound_ledger
 
 pytestmark = pytest.mark.anyio
@@ -789,8 +790,7 @@ async def test_a_read_only_ledger_does_not_run_the_reaper(db: str, monkeypatch: 
     host, _, started, _ = new_owner().split(" ")
     async with await callslip.open(db) as ledger:
         call = await start_call(ledger, owner=f"{host} 999999999 {started} 1")
-        monkeypatch.setattr("callslip.store.sqlite_open.is_writable", lambda path: False)
-        async with await callslip.open(db) as reader:
+        async with await callslip.open(read_only_url(db, monkeypatch)) as reader:
             assert reader.log.store.read_only and (await call_state(reader, call))[0] == "running"
 
 

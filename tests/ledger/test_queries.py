@@ -24,6 +24,7 @@ from callslip.model.events import Alias, Event
 from callslip.rules.entry_blocks import split_blocks
 from callslip.settings import Settings
 from tests.support import scenarios
+from tests.support.engines import DatabaseFactory, new_database
 from tests.support.strategies import SESSION, KnownIds, canonical_json, scripts
 
 pytestmark = pytest.mark.anyio
@@ -62,15 +63,16 @@ async def read_pages(ledger: LocalLedger, encode: Any, limit: int, *, newest_fir
 
 @given(scripts(), st.sets(st.integers(0, 30)), st.integers(1, 5), st.sampled_from(PAGED))
 def test_pages_of_any_size_give_the_full_history(
-    script: list[Event], checkpoints_at: set[int], limit: int, format: str
+    engine: str, script: list[Event], checkpoints_at: set[int], limit: int, format: str
 ) -> None:
     """S4.5: for any log and checkpoints, the pages have every message of the history once and in order."""
-    asyncio.run(check_pages(script, checkpoints_at, limit, format))
+    with new_database(engine) as url:
+        asyncio.run(check_pages(url, script, checkpoints_at, limit, format))
 
 
-async def check_pages(script: list[Event], checkpoints_at: set[int], limit: int, format: str) -> None:
+async def check_pages(url: str, script: list[Event], checkpoints_at: set[int], limit: int, format: str) -> None:
     encode, newest_first = registry.encoder(format), registry.find(format).newest_first
-    async with await open_ledger("sqlite:///:memory:", SETTINGS) as ledger:
+    async with await open_ledger(url, SETTINGS) as ledger:
         if not await write_log(ledger, script, checkpoints_at):
             return
         expected = encode(await ledger.log.state_at(SESSION))
@@ -173,11 +175,11 @@ class CountingStore:
         return counting_method
 
 
-async def test_the_cost_of_a_page_does_not_grow_with_the_session(db: str) -> None:
+async def test_the_cost_of_a_page_does_not_grow_with_the_session(new_db: DatabaseFactory) -> None:
     """C12: a page reads as many rows of a long session as of a short one, also after a restart."""
     costs_by_length: list[list[int]] = []
     for turns in (200, 1000):
-        url = db + str(turns)
+        url = new_db()
         async with await callslip.open(url, SETTINGS) as ledger:
             for number in range(turns):
                 await append_turn(ledger, number)
@@ -210,14 +212,15 @@ async def measure_costs(ledger: LocalLedger) -> list[int]:
 
 @given(scripts(), st.sets(st.integers(0, 30)), st.integers(0, 40))
 def test_a_state_resumed_at_any_cursor_gives_the_same_patches(
-    script: list[Event], checkpoints_at: set[int], after: int
+    engine: str, script: list[Event], checkpoints_at: set[int], after: int
 ) -> None:
     """C9: as a reader from the beginning receives."""
-    asyncio.run(check_resumed_state(script, checkpoints_at, after))
+    with new_database(engine) as url:
+        asyncio.run(check_resumed_state(url, script, checkpoints_at, after))
 
 
-async def check_resumed_state(script: list[Event], checkpoints_at: set[int], after: int) -> None:
-    async with await open_ledger("sqlite:///:memory:", SETTINGS) as ledger:
+async def check_resumed_state(url: str, script: list[Event], checkpoints_at: set[int], after: int) -> None:
+    async with await open_ledger(url, SETTINGS) as ledger:
         log = await write_log(ledger, script, checkpoints_at)
         if not log or after > len(log):
             return
@@ -229,13 +232,16 @@ async def check_resumed_state(script: list[Event], checkpoints_at: set[int], aft
 
 
 @given(scripts(), st.sets(st.integers(0, 30)), st.booleans())
-def test_a_loaded_turn_has_all_its_entries(script: list[Event], checkpoints_at: set[int], by_name: bool) -> None:
+def test_a_loaded_turn_has_all_its_entries(
+    engine: str, script: list[Event], checkpoints_at: set[int], by_name: bool
+) -> None:
     """C9, STR2: for any position of the checkpoint, in turns and outside, and later events give the same patches."""
-    asyncio.run(check_turn(script, checkpoints_at, by_name))
+    with new_database(engine) as url:
+        asyncio.run(check_turn(url, script, checkpoints_at, by_name))
 
 
-async def check_turn(script: list[Event], checkpoints_at: set[int], by_name: bool) -> None:
-    async with await open_ledger("sqlite:///:memory:", SETTINGS) as ledger:
+async def check_turn(url: str, script: list[Event], checkpoints_at: set[int], by_name: bool) -> None:
+    async with await open_ledger(url, SETTINGS) as ledger:
         if not await write_log(ledger, script, checkpoints_at):
             return
         state = await ledger.log.state_at(SESSION)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 import msgspec
@@ -18,9 +17,11 @@ from callslip.ledger import checkpoint
 from callslip.ledger.verify import Problem, verify
 from callslip.model import events as ev
 from callslip.model.events import Alias, Draft
+from callslip.model.records import ApprovalRecord, CallRecord
 from callslip.rules import fold
 from callslip.rules.projection import TURN_NAMESPACE
 from callslip.settings import Settings
+from tests.support.engines import change_rows, fetch_rows, is_postgres, list_columns
 
 pytestmark = pytest.mark.anyio
 
@@ -47,25 +48,96 @@ SCRIPT: list[ev.Event | Draft] = [
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.db"
-
-
-@pytest.fixture
-async def ledger(file: Path) -> AsyncIterator[LocalLedger]:
+async def ledger(db: str) -> AsyncIterator[LocalLedger]:
     """A ledger with one session that has rows in every table."""
-    async with await callslip.open(f"sqlite:///{file}", SETTINGS) as instance:
+    async with await callslip.open(db, SETTINGS) as instance:
         await instance.log.append("s", SCRIPT)
         await instance.log.project("s")
         yield instance
 
 
-def damage(file: Path, sql: str, *values: Any) -> None:
-    """Change the database file with a separate connection."""
-    connection = apsw.Connection(str(file))
-    connection.execute(sql, values)
-    assert connection.changes() or sql.startswith("PRAGMA"), "nothing was damaged"
-    connection.close()
+def damage(db: str, sql: str, *values: Any) -> None:
+    """Change the database with a separate connection."""
+    assert change_rows(db, sql, *values), "nothing was damaged"
+
+
+class Field(NamedTuple):
+    """A field of a row with another value: a column, or in PostgreSQL often a part of the column `record`."""
+
+    table: str
+    name: str
+    value: Any
+    condition: str = "1 = 1"
+
+
+class Text(NamedTuple):
+    """A column with JSON, in which a text is replaced by another one."""
+
+    table: str
+    name: str
+    old: str
+    new: str
+    condition: str = "1 = 1"
+
+
+class Copy(NamedTuple):
+    """A copy of a row under another id."""
+
+    table: str
+    id: str
+    condition: str
+
+
+Damage = str | Field | Text | Copy
+"""A change of the database; a str is SQL."""
+
+
+RECORD_FIELDS: dict[str, list[str]] = {
+    "sessions": ["turn", "turns", "title", "calls", "message", "carry", "created_at", "owner", "labels"],
+    "calls": [name for name in CallRecord.__struct_fields__ if name not in ("session", "change")],
+    "approvals": [name for name in ApprovalRecord.__struct_fields__ if name != "session"],
+}
+"""The fields in the column `record` of tables in PostgreSQL, in their order."""
+POSTGRES_NAMES = {"end": "end_seq"}
+"""The columns in PostgreSQL of fields whose names differ."""
+
+
+def cause(db: str, change: Damage) -> None:
+    """Change the database with a separate connection."""
+    if isinstance(change, str):
+        damage(db, change)
+    elif isinstance(change, Text):
+        new = f"convert_to(replace(convert_from({change.name}, 'UTF8'), ?, ?), 'UTF8')"
+        damage(db, f"UPDATE {change.table} SET {change.name} = {new} WHERE {change.condition}", change.old, change.new)
+    elif isinstance(change, Copy):
+        copy_row(db, change)
+    else:
+        change_field(db, change)
+
+
+def copy_row(db: str, copy: Copy) -> None:
+    columns = list_columns(db, copy.table)
+    (values,) = fetch_rows(db, f"SELECT * FROM {copy.table} WHERE {copy.condition}")
+    row = dict(zip(columns, values, strict=True)) | {"id": copy.id}
+    if is_postgres(db):
+        row["record"] = msgspec.json.encode([copy.id, *msgspec.json.decode(row["record"])[1:]])
+    damage(db, f"INSERT INTO {copy.table} VALUES ({', '.join('?' for _ in columns)})", *row.values())
+
+
+def change_field(db: str, field: Field) -> None:
+    """Change a field of one row, and the copy of it that PostgreSQL has in a column for queries."""
+    table, name, value, condition = field
+    column = name
+    if is_postgres(db) and name in RECORD_FIELDS.get(table, ()):
+        ((body,),) = fetch_rows(db, f"SELECT record FROM {table} WHERE {condition}")
+        fields = msgspec.json.decode(body)
+        fields[RECORD_FIELDS[table].index(name)] = value
+        damage(db, f"UPDATE {table} SET record = ? WHERE {condition}", msgspec.json.encode(fields))
+        column = POSTGRES_NAMES.get(name, name)
+        if column not in list_columns(db, table):
+            return
+    stored = msgspec.json.encode(value) if isinstance(value, list) else value
+    damage(db, f'UPDATE {table} SET "{column}" = ? WHERE {condition}', stored)
 
 
 def problem_kinds(problems: list[Problem]) -> set[str]:
@@ -88,63 +160,53 @@ async def test_an_unknown_session_is_not_found(ledger: LocalLedger) -> None:
         await verify(ledger.log, "nobody")
 
 
-# Every kind of damage: the SQL statement that causes it, and the kind of problem that must be found.
-DAMAGE_CASES: dict[str, tuple[str, str]] = {
+# Every kind of damage: the change that causes it, and the kind of problem that must be found.
+DAMAGE_CASES: dict[str, tuple[Damage, str]] = {
     # The log
     "an event is missing": ("DELETE FROM events WHERE seq = 5", "log"),
     "the first event is missing": ("DELETE FROM events WHERE seq = 1", "log"),
     "the last event is missing": ("DELETE FROM events WHERE seq = (SELECT max(seq) FROM events)", "log"),
-    "an event is no JSON": ("UPDATE events SET body = CAST('{' AS BLOB) WHERE seq = 5", "log"),
-    "an event is no UTF-8": ("UPDATE events SET body = x'7bff' WHERE seq = 5", "log"),
+    "an event is no JSON": (Field("events", "body", b"{", "seq = 5"), "log"),
+    "an event is no UTF-8": (Field("events", "body", b"\x7b\xff", "seq = 5"), "log"),
     "an event has another number": (
-        "UPDATE events SET body = CAST(replace(CAST(body AS TEXT), '\"seq\":5', '\"seq\":6') AS BLOB) WHERE seq = 5",
+        Text("events", "body", '"seq":5', '"seq":6', "seq = 5"),
         "log",
     ),
     "an event has another text": (
-        "UPDATE events SET body = CAST(replace(CAST(body AS TEXT), 'one ', 'two ') AS BLOB) WHERE seq = 5",
+        Text("events", "body", "one ", "two ", "seq = 5"),
         "entry",
     ),
     "an event lost its verdict": (
-        "UPDATE events SET body = CAST(replace(CAST(body AS TEXT), '\"verdict\":\"late\",', '') AS BLOB) WHERE seq = 7",
+        Text("events", "body", '"verdict":"late",', "", "seq = 7"),
         "call",
     ),
     # The session
     "the head is too low": ("UPDATE sessions SET head = head - 1", "session"),
     "the head is too high": ("UPDATE sessions SET head = head + 1", "log"),
-    "the turn is another": ("UPDATE sessions SET turn = 't9'", "session"),
-    "the number of turns is another": ("UPDATE sessions SET turns = 7", "session"),
-    "the title is another": ("UPDATE sessions SET title = 'x'", "session"),
-    "the number of calls is another": ("UPDATE sessions SET calls = 9", "session"),
-    "the newest message is another": ("UPDATE sessions SET message = 'm9'", "session"),
+    "the turn is another": (Field("sessions", "turn", "t9"), "session"),
+    "the number of turns is another": (Field("sessions", "turns", 7), "session"),
+    "the title is another": (Field("sessions", "title", "x"), "session"),
+    "the number of calls is another": (Field("sessions", "calls", 9), "session"),
+    "the newest message is another": (Field("sessions", "message", "m9"), "session"),
     "the first position is too high": ("UPDATE sessions SET low = 2", "base"),
     # Calls
-    "a call has another state": ("UPDATE calls SET state = 'failed' WHERE shown = '1'", "call"),
-    "an open call has another state": ("UPDATE calls SET state = 'running' WHERE shown = '3'", "call"),
-    "a call is missing": ("DELETE FROM calls WHERE shown = '1'", "call"),
-    "an open call is missing": ("DELETE FROM calls WHERE shown = '3'", "call"),
-    "a call ended at another event": ("UPDATE calls SET \"end\" = 5 WHERE shown = '1'", "call"),
-    "a call has other arguments": ("UPDATE calls SET input_mark = 'x' WHERE shown = '2'", "call"),
-    "a call may run twice": ("UPDATE calls SET idempotent = 1 WHERE shown = '1'", "call"),
-    "a call too many": (
-        "INSERT INTO calls SELECT 'exec_ffffffffffff', session, entry, state, shown, tool, title, kind, source, turn,"
-        ' iteration, "index", scope, idempotent, attempt, worker, approval, opening, ending, input_mark, deadline,'
-        ' created_at, started_at, ended_at, "end", reason, owner, lease, client, timeout, change'
-        " FROM calls WHERE shown = '1'",
-        "call",
-    ),
+    "a call has another state": (Field("calls", "state", "failed", "tool = 'ls'"), "call"),
+    "an open call has another state": (Field("calls", "state", "running", "tool = 'mv'"), "call"),
+    "a call is missing": ("DELETE FROM calls WHERE tool = 'ls'", "call"),
+    "an open call is missing": ("DELETE FROM calls WHERE tool = 'mv'", "call"),
+    "a call ended at another event": (Field("calls", "end", 5, "tool = 'ls'"), "call"),
+    "a call has other arguments": (Field("calls", "input_mark", "x", "tool = 'rm'"), "call"),
+    "a call may run twice": (Field("calls", "idempotent", True, "tool = 'ls'"), "call"),
+    "a call too many": (Copy("calls", "exec_ffffffffffff", "tool = 'ls'"), "call"),
     # Approvals
-    "an answer is another": ("UPDATE approvals SET state = 'granted' WHERE state = 'refused'", "approval"),
-    "a request was never answered": ("UPDATE approvals SET state = 'refused' WHERE state = 'pending'", "approval"),
+    "an answer is another": (Field("approvals", "state", "granted", "state = 'refused'"), "approval"),
+    "a request was never answered": (Field("approvals", "state", "refused", "state = 'pending'"), "approval"),
     "an approval is missing": ("DELETE FROM approvals WHERE state = 'refused'", "approval"),
     "the options are others": (
-        "UPDATE approvals SET options = CAST('[1]' AS BLOB) WHERE state = 'pending'",
+        Field("approvals", "options", [1], "state = 'pending'"),
         "approval",
     ),
-    "an approval too many": (
-        "INSERT INTO approvals SELECT 'appr_x', session, call, entry, state, input_mark, attempt, description, options,"
-        " expires_at, created_at, answered_at, option, by, reason FROM approvals WHERE state = 'refused'",
-        "approval",
-    ),
+    "an approval too many": (Copy("approvals", "appr_x", "state = 'refused'"), "approval"),
     # Aliases and keys
     "an alias leads elsewhere": ("UPDATE aliases SET call = 'exec_0' WHERE id = '1'", "alias"),
     "an alias is missing": ("DELETE FROM aliases WHERE id = '2'", "alias"),
@@ -156,28 +218,28 @@ DAMAGE_CASES: dict[str, tuple[str, str]] = {
     "a key too many": ("INSERT INTO keys SELECT session, 'k9', mark, seq FROM keys WHERE key = 'k1'", "key"),
     # Entries
     "an entry has another text": (
-        "UPDATE entries SET body = CAST(replace(CAST(body AS TEXT), 'look', 'leave') AS BLOB) WHERE id = 2",
+        Text("entries", "body", "look", "leave", "id = 2"),
         "entry",
     ),
     "an entry is missing": ("DELETE FROM entries WHERE id = 2", "entry"),
-    "an entry is no JSON": ("UPDATE entries SET body = CAST('[' AS BLOB) WHERE id = 2", "entry"),
+    "an entry is no JSON": (Field("entries", "body", b"[", "id = 2"), "entry"),
     "an entry is of another type": (
-        'UPDATE entries SET body = CAST(\'{"type":"thought","id":2,"content":"look"}\' AS BLOB) WHERE id = 2',
+        Field("entries", "body", b'{"type":"thought","id":2,"content":"look"}', "id = 2"),
         "entry",
     ),
     "an entry too many": ("INSERT INTO entries SELECT session, 1, body FROM entries WHERE id = 2", "entry"),
     "a late note is lost": (
-        "UPDATE entries SET body = CAST(replace(CAST(body AS TEXT), ',\"late\":7', '') AS BLOB) WHERE id = 3",
+        Text("entries", "body", ',"late":7', "", "id = 3"),
         "entry",
     ),
     # The checkpoint
     "the checkpoint is too high": ("UPDATE checkpoints SET seq = 400", "checkpoint"),
     "the checkpoint is too low": ("UPDATE checkpoints SET seq = 4", "checkpoint"),
     "the checkpoint's state is another": (
-        "UPDATE checkpoints SET state = CAST(replace(CAST(state AS TEXT), 'tidying', 'other') AS BLOB)",
+        Text("checkpoints", "state", "tidying", "other"),
         "checkpoint",
     ),
-    "the checkpoint's state is no JSON": ("UPDATE checkpoints SET state = x'00'", "checkpoint"),
+    "the checkpoint's state is no JSON": (Field("checkpoints", "state", b"\0"), "checkpoint"),
     "the checkpoint is missing": ("DELETE FROM checkpoints", "checkpoint"),
     "a piece has another text": ("UPDATE pieces SET text = 'x' WHERE field = 'content'", "checkpoint"),
     "a piece is missing": ("DELETE FROM pieces WHERE field = 'input_text'", "checkpoint"),
@@ -190,18 +252,18 @@ DAMAGE_CASES: dict[str, tuple[str, str]] = {
         "INSERT INTO blob_uses SELECT session, 1, hash FROM blob_uses",
         "blob",
     ),
-    "a blob is incomplete": ("UPDATE blobs SET whole = 0", "blob"),
+    "a blob is incomplete": ("UPDATE blobs SET whole = (1 = 0)", "blob"),
     "a blob is shorter": ("UPDATE blob_pieces SET data = substr(data, 2)", "blob"),
-    "a blob has another content": ("UPDATE blob_pieces SET data = CAST(replace(data, 'x', 'y') AS BLOB)", "blob"),
+    "a blob has another content": (Text("blob_pieces", "data", "x", "y"), "blob"),
     "a piece of a blob is missing": ("DELETE FROM blob_pieces", "blob"),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGE_CASES)
-async def test_every_kind_of_damage_is_found(ledger: LocalLedger, file: Path, name: str) -> None:
+async def test_every_kind_of_damage_is_found(ledger: LocalLedger, db: str, name: str) -> None:
     """In a ledger that is open and in use."""
-    sql, kind = DAMAGE_CASES[name]
-    damage(file, sql)
+    change, kind = DAMAGE_CASES[name]
+    cause(db, change)
     problems = await verify(ledger.log, "s")
     assert kind in problem_kinds(problems), problems
     assert all(problem.session == "s" and problem.detail for problem in problems)
@@ -209,9 +271,13 @@ async def test_every_kind_of_damage_is_found(ledger: LocalLedger, file: Path, na
 
 # Columns that cannot be derived from the log: owners and leases, times of rows, marks of foreign messages.
 NOT_DERIVED = {
-    "sessions": {"id", "name", "carry", "created_at", "updated_at", "turn_owner", "release_at"},
+    "sessions": {
+        *("id", "name", "carry", "created_at", "updated_at", "turn_owner", "release_at"),
+        *("rev", "listed_at", "has_held_text", "record"),  # in PostgreSQL
+    },
     "keys": {"mark"},
-    "calls": {"owner", "lease", "change"},
+    "calls": {"owner", "lease", "change", "rev", "record"},
+    "approvals": {"answer_at", "record"},  # A request is read with the place of its answer from its event.
     "pieces": {"at"},
     "checkpoints": {"version"},
     "blobs": {"size", "media", "created_at"},
@@ -219,67 +285,85 @@ NOT_DERIVED = {
 TABLES = ["sessions", "events", "keys", "calls", "aliases", "approvals", "entries", "pieces", "checkpoints", "blobs"]
 
 
-def derived_cells(connection: apsw.Connection) -> list[tuple[str, str, dict[str, Any]]]:
+def derived_cells(db: str) -> list[tuple[str, str, dict[str, Any]]]:
     """Return the table, the column and the row of every stored value that can be derived from the log."""
     cells_found: list[tuple[str, str, dict[str, Any]]] = []
     for table in [*TABLES, "blob_pieces", "blob_uses"]:
-        cursor = connection.execute(f"SELECT * FROM {table}")
-        names = [column[0] for column in cursor.get_description()]
-        for values in cursor.fetchall():
+        names = list_columns(db, table)
+        for values in fetch_rows(db, f"SELECT * FROM {table}"):
             row = dict(zip(names, values, strict=True))
             cells_found += [(table, name, row) for name in names if name not in NOT_DERIVED.get(table, ())]
     return cells_found
+
+
+def derived_fields(db: str) -> list[tuple[str, dict[str, Any], bytes]]:
+    """Return the table, the row and the changed record for every field in the column `record` of PostgreSQL."""
+    fields_found: list[tuple[str, dict[str, Any], bytes]] = []
+    for table, fields in RECORD_FIELDS.items() if is_postgres(db) else ():
+        columns = list_columns(db, table)
+        for values in fetch_rows(db, f"SELECT * FROM {table}"):
+            row = dict(zip(columns, values, strict=True))
+            record = msgspec.json.decode(row["record"])
+            assert len(record) == len(fields)
+            for index, name in enumerate(fields):
+                if name not in NOT_DERIVED[table]:
+                    changed = [*record[:index], change_value(record[index]), *record[index + 1 :]]
+                    fields_found.append((table, row, msgspec.json.encode(changed)))
+    return fields_found
 
 
 def change_value(value: Any) -> Any:
     """Return another value of the same type; JSON loses its last byte."""
     if isinstance(value, bytes):
         return value[:-1]
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, list | dict):
+        return [value]
     return value + 1000 if isinstance(value, int) else f"{value}x"
 
 
-async def test_every_changed_value_is_found(ledger: LocalLedger, file: Path) -> None:
+def update_row(db: str, table: str, row: dict[str, Any], column: str, value: Any) -> None:
+    """Set a column of one row, which is found by all its values."""
+    condition = " AND ".join(f'"{name}" IS NOT DISTINCT FROM ?' for name in row)
+    damage(db, f'UPDATE {table} SET "{column}" = ? WHERE {condition}', value, *row.values())
+
+
+async def test_every_changed_value_is_found(ledger: LocalLedger, db: str) -> None:
     """Each stored value in every table, including the session of a row."""
-    connection = apsw.Connection(str(file))
+    changes = [(table, column, row, change_value(row[column])) for table, column, row in derived_cells(db)]
+    changes += [(table, "record", row, body) for table, row, body in derived_fields(db)]
     undetected: list[str] = []
-    for table, column, row in derived_cells(connection):
+    for table, column, row, value in changes:
         if row.get("ns") == TURN_NAMESPACE and column == "session":
             continue  # Aliases of turns may be missing: the first version stores none (S1.7).
-        condition = " AND ".join(f'"{name}" IS ?' for name in row)
-        changed = row | {column: change_value(row[column])}
-        sql = f'UPDATE {table} SET "{column}" = ? WHERE {condition}'
-        connection.execute(sql, (changed[column], *row.values()))
-        assert connection.changes() == 1
+        update_row(db, table, row, column, value)
         if not await verify(ledger.log, "s"):
             undetected.append(f"{table}.{column} of {row}")
-        connection.execute(sql, (row[column], *changed.values()))
-    connection.close()
+        update_row(db, table, row | {column: value}, column, row[column])
     assert not undetected
     assert await verify(ledger.log) == []
 
 
-async def test_a_damaged_file_is_reported_once(ledger: LocalLedger, file: Path) -> None:
+async def test_a_damaged_file_is_reported_once(ledger: LocalLedger, db: str) -> None:
     """A problem that SQLite finds is reported for the file and not for a session."""
-    connection = apsw.Connection(str(file))
+    connection = apsw.Connection(db.removeprefix("sqlite:///"))
     connection.execute("PRAGMA writable_schema = ON")
     connection.execute(
         "UPDATE sqlite_schema SET sql = replace(sql, 'entry)', 'entry, state)') WHERE name = 'calls_by_session'"
     )
     connection.close()
-    async with await callslip.open(f"sqlite:///{file}", SETTINGS) as reopened:
+    async with await callslip.open(db, SETTINGS) as reopened:
         problems = await verify(reopened.log)
     assert problems and {(problem.session, problem.what) for problem in problems} == {("", "file")}
 
 
-async def test_two_endings_of_one_call_are_found(ledger: LocalLedger, file: Path) -> None:
+async def test_two_endings_of_one_call_are_found(ledger: LocalLedger, db: str) -> None:
     """C4: at most one event that ends a call was applied."""
     await ledger.log.append("s", [ev.CallFailed(aliases=ONE, error="again")])
-    sql = (
-        "UPDATE events SET body = CAST(replace(CAST(body AS TEXT), '\"verdict\":\"late\",', '') AS BLOB) WHERE seq = ?"
-    )
     row = await ledger.log.store.session("s")
     assert row is not None
-    damage(file, sql, row.last_seq)
+    cause(db, Text("events", "body", '"verdict":"late",', "", f"seq = {row.last_seq}"))
     details = [problem.detail for problem in await verify(ledger.log, "s") if problem.what == "call"]
     assert any(f"event {row.last_seq} was applied" in detail for detail in details)
 
@@ -294,26 +378,25 @@ async def test_two_endings_of_one_call_are_found(ledger: LocalLedger, file: Path
     ids=["started while awaiting approval", "requeued while awaiting approval", "cancelled without a call"],
 )
 async def test_an_invalid_transition_of_an_open_call_is_found(
-    ledger: LocalLedger, file: Path, events: list[ev.Event], verdict: str, expected: str
+    ledger: LocalLedger, db: str, events: list[ev.Event], verdict: str, expected: str
 ) -> None:
     """C4: it changes neither records nor entries, so only the transition shows that its verdict is wrong."""
     (event,) = await ledger.log.append("s", events)
     assert event.verdict == verdict and await verify(ledger.log, "s") == []
-    sql = "UPDATE events SET body = CAST(replace(CAST(body AS TEXT), ?, '') AS BLOB) WHERE seq = ?"
-    damage(file, sql, f'"verdict":"{verdict}",', event.seq)
+    cause(db, Text("events", "body", f'"verdict":"{verdict}",', "", f"seq = {event.seq}"))
     problems = await verify(ledger.log, "s")
     assert [(problem.what, expected in problem.detail) for problem in problems] == [("call", True)]
 
 
-async def test_checkpoints_of_another_version_are_ignored(ledger: LocalLedger, file: Path) -> None:
+async def test_checkpoints_of_another_version_are_ignored(ledger: LocalLedger, db: str) -> None:
     """They are rebuilt when they are needed."""
-    damage(file, "UPDATE checkpoints SET version = version + 1, state = x'00'")
+    damage(db, "UPDATE checkpoints SET version = version + 1, state = ?", b"\0")
     assert await verify(ledger.log) == []
 
 
-async def test_a_pruned_session_is_verified_from_its_base(file: Path) -> None:
+async def test_a_pruned_session_is_verified_from_its_base(db: str) -> None:
     """It has no problem, and damage is found in calls before and after the cut."""
-    async with await callslip.open(f"sqlite:///{file}", SETTINGS) as ledger:
+    async with await callslip.open(db, SETTINGS) as ledger:
         await ledger.log.append("s", [with_time(event, number) for number, event in enumerate(SCRIPT, 1)])
         for cut in (3, 5, 8, 11, 12):
             await checkpoint.prune(ledger.log.store, "s", cut + 1)
@@ -330,16 +413,17 @@ async def test_a_pruned_session_is_verified_from_its_base(file: Path) -> None:
         assert await verify(ledger.log) == []
         await ledger.log.project("s")
         assert await verify(ledger.log) == []
-        for sql, kind in (
-            ("UPDATE calls SET title = 'x' WHERE shown = '3'", "call"),
-            ("UPDATE approvals SET state = 'refused' WHERE state = 'granted'", "approval"),
+        changes: list[tuple[Damage, str]] = [
+            (Field("calls", "title", "x", "tool = 'mv'"), "call"),
+            (Field("approvals", "state", "refused", "state = 'granted'"), "approval"),
             ("UPDATE aliases SET call = 'x' WHERE id = '3'", "alias"),
-            ("UPDATE entries SET body = CAST(replace(CAST(body AS TEXT), 'done', 'x') AS BLOB)", "entry"),
-            ("UPDATE bases SET state = x'00'", "base"),
+            (Text("entries", "body", "done", "x"), "entry"),
+            (Field("bases", "state", b"\0"), "base"),
             ("UPDATE bases SET seq = 5", "base"),
-        ):
-            damage(file, sql)
-            assert kind in problem_kinds(await verify(ledger.log, "s")), sql
+        ]
+        for change, kind in changes:
+            cause(db, change)
+            assert kind in problem_kinds(await verify(ledger.log, "s")), change
 
 
 def with_time(event_or_draft: ev.Event | Draft, at: int) -> Draft:

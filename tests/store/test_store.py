@@ -1,4 +1,4 @@
-"""The store in normal operation: one suite for every engine, then the tests of SQLite files."""
+"""The store in normal operation: one suite for every engine, then tests of SQLite files and of listeners."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ from callslip.settings import Settings
 from callslip.store import sqlite_open
 from callslip.store.protocol import Checkpoint, Progress, StoredEvent
 from callslip.store.sql import migrations
+from tests.support import engines
 from tests.support.invariants import find_faults, open_with_settings, read_events
 from tests.support.tasks import TIMEOUT_S
 
@@ -51,13 +52,13 @@ def _turn_names(stored: list[ev.Event]) -> list[str]:
 
 
 class StoreSuite:
-    """The tests of every engine. A subclass has `url`, the address of an empty database."""
+    """The tests of every engine. A subclass has a fixture `engine` with its name."""
 
     pytestmark = pytest.mark.anyio
 
     @pytest.fixture
-    def url(self) -> str:
-        raise NotImplementedError
+    def url(self, db: str) -> str:
+        return db
 
     @pytest.fixture
     async def ledger(self, url: str) -> AsyncIterator[LocalLedger]:
@@ -646,8 +647,17 @@ class TestSqlite(StoreSuite):
     """A file on the disk."""
 
     @pytest.fixture
-    def url(self, db: str) -> str:
-        return db
+    def engine(self) -> str:
+        return engines.SQLITE
+
+
+@pytest.mark.postgres
+class TestPostgres(StoreSuite):
+    """A database of a server."""
+
+    @pytest.fixture
+    def engine(self) -> str:
+        return engines.POSTGRES
 
 
 def test_listed_sessions_include_owner_and_labels() -> None:

@@ -137,8 +137,8 @@ def running_process(*arguments: str, env: dict[str, str] | None = None, program:
 class ServeProcess(Process):
     """A running `callslip serve` that listens."""
 
-    def __init__(self, path: Path, *arguments: str) -> None:
-        super().__init__("serve", "--json", "--db", str(path), *(arguments or ("--port", "0")))
+    def __init__(self, db: Path | str, *arguments: str) -> None:
+        super().__init__("serve", "--json", "--db", str(db), *(arguments or ("--port", "0")))
         self.until("Web UI: ")
         self.until('"url"')
         self.info = json.loads(self.out[0])
@@ -146,8 +146,8 @@ class ServeProcess(Process):
 
 
 @contextlib.contextmanager
-def serving(path: Path, *arguments: str) -> Generator[ServeProcess]:
-    server = ServeProcess(path, *arguments)
+def serving(db: Path | str, *arguments: str) -> Generator[ServeProcess]:
+    server = ServeProcess(db, *arguments)
     try:
         yield server
     finally:

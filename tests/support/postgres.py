@@ -22,11 +22,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import asyncpg
+
+connect: Any = asyncpg.connect  # Its annotations leave values unknown.
 
 T = TypeVar("T")
 TIMEOUT_S = 60.0
@@ -83,7 +86,7 @@ class PostgresServer:
         self._numbers = itertools.count(1)
         self._folder: Path | None = None
         self._bin = Path()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[Any] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._client: _Client | None = None
 
@@ -283,16 +286,21 @@ class PostgresServer:
         """Create a database, let `prepare` fill it by its address, and make new databases copies of it."""
         url = self.create_database(template="template0")
         prepare(url)
-        self.template = url.rpartition("/")[2]
+        self.template = database_name(url)
 
     def drop_database(self, url: str) -> None:
         """Remove a database and end its connections."""
-        name = re.search(r"/(test_\d+)(\?|$)", url)
-        assert name, f"{url} is no database of a test"
-        self.execute(f"DROP DATABASE IF EXISTS {name[1]} WITH (FORCE)")
+        self.execute(f"DROP DATABASE IF EXISTS {database_name(url)} WITH (FORCE)")
 
     def execute(self, sql: str, *values: Any, database: str = "") -> list[tuple[Any, ...]]:
-        """Run a statement as the superuser and return its rows."""
+        """Run a statement as the superuser and return its rows; without values it may be several statements."""
+        return self._run(database, sql, values)[0]
+
+    def change(self, sql: str, *values: Any, database: str = "") -> int:
+        """Run a statement as the superuser and return how many rows it changed."""
+        return self._run(database, sql, values)[1]
+
+    def _run(self, database: str, sql: str, values: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], int]:
         if self._client is None:
             self._client = _Client()
         return self._client.run(self.url(database or SUPERUSER, is_socket=True), sql, values)
@@ -301,6 +309,27 @@ class PostgresServer:
         client, self._client = self._client, None
         if client is not None:
             client.close()
+
+
+def database_name(url: str) -> str:
+    """Return the name of a database that `create_database` has created."""
+    name = re.search(r"/(test_\d+)(\?|$)", url)
+    assert name, f"{url} is no database of a test"
+    return name[1]
+
+
+def run_connected(url: str, work: Callable[[Any], Coroutine[Any, Any, object]]) -> None:
+    """Run a coroutine function with a connection, for synchronous code."""
+
+    async def run() -> None:
+        connection = await connect(url, timeout=TIMEOUT_S, command_timeout=TIMEOUT_S)
+        try:
+            await work(connection)
+        finally:
+            await connection.close(timeout=TIMEOUT_S)
+
+    with ThreadPoolExecutor(1) as pool:  # There may be a running loop in this thread.
+        pool.submit(asyncio.run, run()).result(TIMEOUT_S)
 
 
 class _Client:
@@ -316,8 +345,9 @@ class _Client:
         self._connection: Any = None
         self._url = ""
 
-    def run(self, url: str, sql: str, values: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
-        return self._wait(self._execute(url, sql, tuple(values)))
+    def run(self, url: str, sql: str, values: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], int]:
+        """Run a statement and return its rows, or how many rows it changed."""
+        return self._wait(self._execute(url, sql, values))
 
     def close(self) -> None:
         self._wait(self._disconnect())
@@ -328,15 +358,15 @@ class _Client:
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(2 * TIMEOUT_S)
 
-    async def _execute(self, url: str, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    async def _execute(self, url: str, sql: str, values: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], int]:
         if self._url != url or self._connection is None or self._connection.is_closed():
             await self._disconnect()
-            self._connection = await asyncpg.connect(url, timeout=TIMEOUT_S, command_timeout=TIMEOUT_S)
+            self._connection = await connect(url, timeout=TIMEOUT_S, command_timeout=TIMEOUT_S)
             self._url = url
-        if not values and not _returns_rows(sql):
-            await self._connection.execute(sql)
-            return []
-        return [tuple(row) for row in await self._connection.fetch(sql, *values)]
+        if _returns_rows(sql):
+            return [tuple(row) for row in await self._connection.fetch(sql, *values)], 0
+        count = (await self._connection.execute(sql, *values)).rpartition(" ")[2]
+        return [], int(count) if count.isdecimal() else 0
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -353,9 +383,9 @@ def _returns_rows(sql: str) -> bool:
 
 def _list_folders(durable: bool) -> Iterable[Path]:
     """Yield the folders that may contain the folder of a server, the best first."""
-    if not durable and MEMORY_FOLDER.is_dir() and os.access(MEMORY_FOLDER, os.W_OK):
-        if shutil.disk_usage(MEMORY_FOLDER).free >= MIN_MEMORY_BYTES:
-            yield MEMORY_FOLDER
+    has_memory = MEMORY_FOLDER.is_dir() and shutil.disk_usage(MEMORY_FOLDER).free >= MIN_MEMORY_BYTES
+    if has_memory and not durable and os.access(MEMORY_FOLDER, os.W_OK):
+        yield MEMORY_FOLDER
     folder = Path(tempfile.gettempdir()).resolve()
     if len(bytes(folder)) <= 60:
         yield folder

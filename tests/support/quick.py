@@ -1,8 +1,8 @@
 """Add `pytest --quick`, which runs only tests that start no process. A test that starts one anyway fails.
 
-It deselects tests marked `chaos` too, and runs only some cases of a test that has many. To know which tests start a
-process it reads their code: the test, its fixtures, and the functions and classes of the tests and of Callslip that
-they use directly or indirectly.
+It deselects tests marked `chaos` or `postgres` too, and runs only some cases of a test that has many. To know which
+tests start a process it reads their code: the test, its fixtures, and the functions and classes of the tests and of
+Callslip that they use directly or indirectly.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ READ_PACKAGES = ("tests", "callslip")
 """The packages whose code is read."""
 MAX_CASES = 2
 """How many cases of one test are run, at most."""
+EXCLUDED_MARKERS = ("chaos", "postgres")
 STARTING_MODULES = {"subprocess", "multiprocessing", "pty", "playwright"}
 STARTING_NAMES = {
     "create_subprocess_exec",
@@ -48,14 +49,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests that start processes, those marked `chaos`, and most cases of a test with many."""
+    """Deselect tests that start processes, those marked `chaos` or `postgres`, and most cases of a test with many."""
     if config.getoption("quick"):
         roots = {item.nodeid: list(_find_roots(item)) for item in items}
         starting_ids = find_starting_code(root for item_roots in roots.values() for root in item_roots)
         removed = {
             item
             for item in items
-            if item.get_closest_marker("chaos") or any(id(root) in starting_ids for root in roots[item.nodeid])
+            if any(item.get_closest_marker(name) for name in EXCLUDED_MARKERS)
+            or any(id(root) in starting_ids for root in roots[item.nodeid])
         }
         cases: dict[str, list[pytest.Item]] = {}
         for item in items:

@@ -1,0 +1,290 @@
+"""Run the same tests on every engine: which tests, on which databases, by which clock.
+
+A test of `SHARED` that uses the fixture `engine`, mostly by `db`, runs once per engine. Those that cannot are in
+`SQLITE_ONLY` with the reason. Tests on PostgreSQL have the marker `postgres`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import apsw
+import pytest
+
+if TYPE_CHECKING:
+    from tests.support.postgres import PostgresServer
+
+SQLITE, POSTGRES = "sqlite", "postgres"
+SHARED = (
+    "tests/api/",
+    "tests/commands/",
+    "tests/ledger/",
+    "tests/laws/test_command_laws.py",
+    "tests/laws/test_machine.py",
+    "tests/store/test_store.py",
+)
+"""The folders and files whose tests run on every engine."""
+
+NO_LEDGER = "uses no ledger"
+OLDER_FILE = "a file of an older version, which only SQLite has"
+ONE_FILE = "what is in the files of SQLite, or how they are named"
+QUERY_PLAN = "query plans of SQLite"
+ONLY_RULES = "rules for texts, which depend on no engine; many examples"
+
+SQLITE_ONLY: dict[str, str] = {
+    "tests/api/test_entry_filter.py::test_the_server_finds_what_the_page_finds_in_a_file": NO_LEDGER,
+    "tests/api/test_entry_filter.py::test_a_call_and_its_requests_match_together_in_any_order": NO_LEDGER,
+    "tests/api/test_entry_filter.py::test_facet_counts_ignore_the_facets_own_term": NO_LEDGER,
+    "tests/api/test_entry_filter.py::test_any_text_is_a_filter": NO_LEDGER,
+    "tests/api/test_entry_filter.py::test_text_is_found_across_pieces": NO_LEDGER,
+    "tests/api/test_operations.py::test_async_functions_and_generators_are_no_sync_tools": NO_LEDGER,
+    "tests/api/test_public_names.py": NO_LEDGER,
+    "tests/api/test_python_api.py::test_a_sync_ledger_that_cannot_open_names_the_file": ONE_FILE,
+    "tests/api/test_python_api.py::test_importing_modules_changes_no_public_name": NO_LEDGER,
+    "tests/commands/test_commands.py::test_command_queries_use_an_index": QUERY_PLAN,
+    "tests/commands/test_commands.py::test_a_file_without_command_tables_is_migrated": OLDER_FILE,
+    "tests/commands/test_commands.py::test_a_read_only_file_without_command_tables_has_no_commands": OLDER_FILE,
+    "tests/commands/test_commands.py::test_a_waiting_poll_returns_when_an_older_version_ends_the_command": OLDER_FILE,
+    "tests/commands/test_deadlines.py": NO_LEDGER,
+    "tests/commands/test_overdue_commands.py::test_a_running_command_is_left_to_a_process_that_watches_it": (
+        "a lock file shows that another process has the file open"
+    ),
+    "tests/commands/test_sealed_params.py": ONE_FILE,
+    "tests/ledger/test_aio.py": NO_LEDGER,
+    "tests/ledger/test_held_text.py::test_an_idle_ledger_finds_due_texts_by_index": QUERY_PLAN,
+    "tests/ledger/test_held_text.py::test_an_older_version_releases_a_held_text_once": OLDER_FILE,
+    "tests/ledger/test_held_text.py::test_text_that_an_older_version_holds_is_released": OLDER_FILE,
+    "tests/ledger/test_held_text.py::test_a_damaged_held_text_does_not_keep_the_ledger_from_opening": (
+        "damages a column that PostgreSQL does not have"
+    ),
+    "tests/ledger/test_held_text.py::test_marks_in_any_order_lose_no_text": NO_LEDGER,
+    "tests/ledger/test_held_text.py::test_a_text_of_deltas_is_the_same_for_any_pauses": ONLY_RULES,
+    "tests/ledger/test_held_text.py::test_a_cumulative_text_is_the_same_for_any_pauses": ONLY_RULES,
+    "tests/ledger/test_held_text.py::test_a_cumulative_text_with_secrets_is_redacted_for_any_pauses": ONLY_RULES,
+    "tests/ledger/test_held_text.py::test_no_pause_reveals_a_secret": ONLY_RULES,
+    "tests/ledger/test_held_text.py::test_a_copy_of_a_log_has_the_same_text": ONLY_RULES,
+    "tests/ledger/test_held_text.py::test_a_secret_that_is_complete_before_a_pause_has_one_mark": ONLY_RULES,
+    "tests/ledger/test_ledger_fixture.py": OLDER_FILE,
+    "tests/ledger/test_verify.py::test_a_damaged_file_is_reported_once": "damage that SQLite finds in its file",
+    "tests/store/test_store.py::test_listed_sessions_include_owner_and_labels": NO_LEDGER,
+    "tests/store/test_store.py::test_only_the_first_owner_gives_a_patch": NO_LEDGER,
+    "tests/store/test_store.py::test_migration_fills_labels_from_the_log": OLDER_FILE,
+    "tests/store/test_store.py::test_migration_keeps_the_turn_names_of_an_older_file": OLDER_FILE,
+    "tests/store/test_store.py::test_an_older_file_with_damage_is_migrated_and_reported": OLDER_FILE,
+    "tests/store/test_store.py::test_a_failed_migration_leaves_the_file_unchanged": OLDER_FILE,
+    "tests/store/test_store.py::test_later_writes_by_the_first_version_are_valid": OLDER_FILE,
+    "tests/store/test_store.py::test_an_older_read_only_file_is_read_without_migration": OLDER_FILE,
+    "tests/store/test_store.py::test_the_first_version_can_read_and_write_a_migrated_file": OLDER_FILE,
+    "tests/store/test_store.py::test_damaged_labels_are_reported_and_do_not_break_lists": (
+        "damages a column that PostgreSQL does not have"
+    ),
+    "tests/store/test_store.py::test_an_in_memory_ledger_works_and_creates_no_file": ONE_FILE,
+    "tests/store/test_store.py::test_an_in_memory_ledger_can_be_read_during_writes": ONE_FILE,
+    "tests/store/test_store.py::test_a_ledger_file_can_have_any_name": ONE_FILE,
+    "tests/store/test_store.py::test_relative_and_home_paths_are_resolved": ONE_FILE,
+    "tests/store/test_store.py::test_a_closed_ledger_leaves_no_wal_file": ONE_FILE,
+}
+"""The ids of tests and files that do not run on PostgreSQL, with the reason."""
+
+
+# Selection
+
+
+def find_reason(test_id: str) -> str:
+    """Return why a test does not run on PostgreSQL, "" if it does. The id may have parameters."""
+    path, _, name = test_id.partition("[")[0].partition("::")
+    parts = name.split("::")
+    ids = [path, *("::".join([path, *parts[:count]]) for count in range(1, len(parts) + 1))]
+    return next((SQLITE_ONLY[found] for found in ids if found in SQLITE_ONLY), "")
+
+
+def is_shared(test_id: str) -> bool:
+    """Return whether a test is one of those that run on every engine, unless `SQLITE_ONLY` names it."""
+    return test_id.startswith(SHARED)
+
+
+def parametrize(metafunc: pytest.Metafunc) -> None:
+    """Let a shared test run on every engine. A class may have a fixture `engine` of its own instead."""
+    test_id = metafunc.definition.nodeid
+    if (
+        "engine" in metafunc.fixturenames
+        and is_shared(test_id)
+        and not find_reason(test_id)
+        and not hasattr(metafunc.cls, "engine")
+    ):
+        metafunc.parametrize("engine", [SQLITE, pytest.param(POSTGRES, marks=pytest.mark.postgres)])
+
+
+def deselect_items(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect tests on PostgreSQL that would slow its reads down: they are slow as they are."""
+    removed = {item for item in items if item.get_closest_marker("postgres") and _has_slow_reads(item)}
+    items[:] = [item for item in items if item not in removed]
+    config.hook.pytest_deselected(items=list(removed))
+
+
+def _has_slow_reads(item: pytest.Item) -> bool:
+    return getattr(getattr(item, "callspec", None), "params", {}).get("reads") == "slow"
+
+
+# Databases
+
+_server: PostgresServer | None = None
+
+
+def server() -> PostgresServer:
+    """Return the server of this process, whose new databases have the schema of Callslip. Start it if necessary."""
+    global _server
+    if _server is None:
+        # By name, as `pytest --quick` deselects what refers to code that starts a process.
+        started: PostgresServer = importlib.import_module("tests.support.postgres").PostgresServer()
+        started.start()
+        _server = started
+        started.prepare_template(_create_schema)
+        _follow_clock()
+    return _server
+
+
+def close_server() -> None:
+    """Stop the server of this process, if there is one."""
+    global _server
+    if _server is not None:
+        _server.close()
+        _server = None
+
+
+def _create_schema(url: str) -> None:
+    database = importlib.import_module("callslip.store.postgres_database")
+    postgres = importlib.import_module("tests.support.postgres")
+    postgres.run_connected(url, lambda connection: database.prepare(connection, url, migrate=True))
+
+
+@contextlib.contextmanager
+def new_database(engine: str, path: Path | None = None) -> Generator[str]:
+    """Yield the URL of an empty ledger: in PostgreSQL, or in a file of SQLite, or without a path in memory."""
+    if engine == POSTGRES:
+        url = server().create_database()
+        try:
+            yield url
+        finally:
+            server().drop_database(url)
+    else:
+        yield f"sqlite:///{path or ':memory:'}"
+
+
+def is_postgres(url: str) -> bool:
+    return url.startswith("postgresql:")
+
+
+def read_only_url(url: str, patch: pytest.MonkeyPatch) -> str:
+    """Return the URL that opens a ledger for reading only. Other ledgers that are open stay writable."""
+    if is_postgres(url):
+        return f"{url}?default_transaction_read_only=on"
+    patch.setattr("callslip.store.sqlite_open.is_writable", lambda path: False)
+    return url
+
+
+def fetch_rows(url: str, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    """Run a query with another connection. Placeholders are `?`, and `convert_to` and `convert_from` exist."""
+    if is_postgres(url):
+        return server().execute(_number_placeholders(sql), *values, database=_database_name(url))
+    with contextlib.closing(_connect_to_file(url)) as connection:
+        return connection.execute(sql, values).fetchall()
+
+
+def change_rows(url: str, sql: str, *values: Any) -> int:
+    """Run a statement with another connection, and return how many rows it changed."""
+    if is_postgres(url):
+        return server().change(_number_placeholders(sql), *values, database=_database_name(url))
+    with contextlib.closing(_connect_to_file(url)) as connection:
+        connection.execute(sql, values)
+        return connection.changes()
+
+
+def list_columns(url: str, table: str) -> list[str]:
+    """Return the names of the columns of a table, in their order."""
+    if is_postgres(url):
+        sql = "SELECT attname::text FROM pg_attribute WHERE attrelid = ?::text::regclass AND attnum > 0 ORDER BY attnum"
+    else:
+        sql = "SELECT name FROM pragma_table_info(?) ORDER BY cid"
+    return [name for (name,) in fetch_rows(url, sql, table)]
+
+
+def read_stored_bytes(url: str) -> bytes:
+    """Return everything that is stored: the files of SQLite, or the rows of all tables of PostgreSQL."""
+    if not is_postgres(url):
+        path = Path(url.removeprefix("sqlite:///"))
+        return b"".join(file.read_bytes() for file in path.parent.iterdir() if file.is_file())
+    name = _database_name(url)
+    tables = server().execute("SELECT relname::text FROM pg_stat_user_tables", database=name)
+    server().execute("SET bytea_output = 'escape'", database=name)
+    rows = [row for (table,) in tables for row in server().execute(f"SELECT t::text FROM {table} t", database=name)]
+    assert tables, "the database has no tables"
+    return "\n".join(text for (text,) in rows).encode()
+
+
+def _connect_to_file(url: str) -> apsw.Connection:
+    connection = apsw.Connection(url.removeprefix("sqlite:///"))
+    connection.create_scalar_function("convert_from", lambda data, encoding: data.decode(encoding), 2)
+    connection.create_scalar_function("convert_to", lambda text, encoding: text.encode(encoding), 2)
+    return connection
+
+
+def _number_placeholders(sql: str) -> str:
+    first, *others = sql.split("?")
+    return first + "".join(f"${number}{part}" for number, part in enumerate(others, 1))
+
+
+def _database_name(url: str) -> str:
+    return importlib.import_module("tests.support.postgres").database_name(url)
+
+
+# Clocks
+#
+# SQLite uses `time.time`, and PostgreSQL the clock of its server. In tests on PostgreSQL that clock follows the one of
+# this process, so that a test that replaces `time.time` sets the time of both.
+
+_real_time = time.time
+
+
+def _read_time() -> float:
+    return time.time()
+
+
+_read_real_time = _read_time
+
+
+def _is_faked() -> bool:
+    return time.time is not _real_time or _read_time is not _read_real_time
+
+
+def _follow_clock() -> None:
+    """Add the difference between `time.time` and the real time to the clock of PostgreSQL, in this process."""
+    database: Any = importlib.import_module("callslip.store.postgres_database").Database
+    time_ms = database.time_ms
+
+    def read_time_ms(self: Any) -> int:
+        return int(_read_time() * 1000) if _is_faked() else time_ms(self)
+
+    def read_shift_ms(self: Any) -> int:
+        return round((_read_time() - _real_time()) * 1000) if _is_faked() else 0
+
+    database.time_ms = read_time_ms
+    database.clock_shift_ms = property(read_shift_ms, lambda self, value: None)
+
+
+def list_clock_patches(engine: str, clock: Any) -> list[Any]:
+    """Return patches that give the stores of an engine, and nothing else, the time of `clock.time()`."""
+    if engine == POSTGRES:
+        return [mock.patch(f"{__name__}._read_time", clock.time)]
+    names = ("sqlite", "sqlite_rows", "sqlite_maintenance")
+    return [mock.patch(f"callslip.store.{name}.time", clock) for name in names]
+
+
+DatabaseFactory = Callable[[], str]
+"""Returns the URL of a new, empty ledger."""
