@@ -1,0 +1,381 @@
+"""Group commit on PostgreSQL: several writers on one database, lost connections, and what may not be decided twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import msgspec
+import pytest
+
+from callslip.errors import ConflictError, StoreError
+from callslip.ledger.write import WriteContext, WriteOperation, write_events
+from callslip.model import events as ev
+from callslip.model import ids
+from callslip.model.events import Draft, Event, decode_event
+from callslip.rules.redaction import make_redactor
+from callslip.settings import Settings
+from callslip.store import postgres_writer
+from callslip.store.postgres_database import Database
+from callslip.store.postgres_writer import Lane, PostgresWriter
+from callslip.store.protocol import StoredEvent, Touched
+from callslip.store.unit_of_work import UnitOfWork
+from tests.support import engines
+
+pytestmark = [pytest.mark.anyio, pytest.mark.postgres]
+CONTEXT = WriteContext(redactor=make_redactor(False, ()))
+STRICT = msgspec.structs.replace(CONTEXT, strict=True)
+SETTINGS = Settings(database_timeout=20.0)
+
+
+@pytest.fixture
+def engine() -> str:
+    """Run these tests on PostgreSQL only."""
+    return engines.POSTGRES
+
+
+class Process:
+    """A database and a writer, as one process has them."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.delivered: list[StoredEvent] = []
+        self.writer = PostgresWriter(
+            database, lambda events, _: self.delivered.extend(events), lambda *_: None, lambda *_: None
+        )
+
+    def append(self, session: str, *drafts: Event | Draft, context: WriteContext = CONTEXT) -> asyncio.Future[Any]:
+        """Write drafts to a session."""
+        valid = [draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts]
+        return self.writer.submit(lambda unit: write_events(unit, session, valid, context), Touched((session,), valid))
+
+    async def log(self, session: str) -> list[Event]:
+        """Return the stored events of a session."""
+        sql = "SELECT body FROM events WHERE session = (SELECT id FROM sessions WHERE name = $1) ORDER BY seq"
+        return [decode_event(row[0]) for row in await self.database.fetch(sql, session)]
+
+
+@asynccontextmanager
+async def open_process(url: str, settings: Settings = SETTINGS) -> AsyncIterator[Process]:
+    async with await Database.open(url, settings) as database:
+        process = Process(database)
+        try:
+            yield process
+        finally:
+            await process.writer.close()
+
+
+@pytest.fixture
+async def process(db: str) -> AsyncIterator[Process]:
+    async with open_process(db) as process:
+        yield process
+
+
+@pytest.fixture
+async def other(db: str) -> AsyncIterator[Process]:
+    async with open_process(db) as process:
+        yield process
+
+
+def message(text: str) -> ev.MessageUser:
+    return ev.MessageUser(text=text)
+
+
+def texts(events: Sequence[Event]) -> list[str]:
+    return [event.text for event in events if isinstance(event, ev.MessageUser)]
+
+
+def proposed(name: str) -> ev.CallProposed:
+    return ev.CallProposed(tool_name="x", aliases=(ev.Alias("test", name),))
+
+
+# Several processes
+
+
+async def test_two_processes_that_write_to_one_session_leave_no_gap(process: Process, other: Process) -> None:
+    """Every event is stored once, in one order, though each process remembers the session."""
+    writes = [
+        writer.append("a", message(f"{number} {count}"))
+        for count in range(25)
+        for number, writer in enumerate([process, other])
+    ]
+    stored = [event for events in await asyncio.gather(*writes) for event in events]
+    log = await process.log("a")
+    assert [event.seq for event in log] == list(range(1, 51))
+    assert sorted(stored, key=lambda event: event.seq) == log
+    for number in range(2):
+        mine = [text for text in texts(log) if text.startswith(f"{number} ")]
+        assert mine == [f"{number} {count}" for count in range(25)]
+
+
+async def test_alternating_writers_see_the_writes_of_each_other(process: Process, other: Process) -> None:
+    """A process whose remembered records are old reads them again."""
+    for count in range(6):
+        for writer in (process, other):
+            await writer.append("a", message(f"{count}"))
+    assert [event.seq for event in await other.log("a")] == list(range(1, 13))
+
+
+async def test_a_new_session_is_created_once_by_two_processes(process: Process, other: Process) -> None:
+    """Both processes take the session to be new; one of them finds out when it writes."""
+    await asyncio.gather(process.append("a", message("1")), other.append("a", message("2")))
+    assert sorted(texts(await process.log("a"))) == ["1", "2"]
+    assert [row[0] for row in await process.database.fetch("SELECT count(*) FROM sessions")] == [1]
+
+
+async def test_a_refusal_is_decided_on_current_records(process: Process, other: Process) -> None:
+    """A process that remembers an open call does not refuse by it after another process has changed the call."""
+    ((opened,),) = [await process.append("a", proposed("c"))]
+    await process.append("a", ev.CallStarted(call=opened.call))
+    await other.append("a", ev.CallCompleted(call=opened.call, output="done"))
+    (late,) = await process.append("a", ev.CallCompleted(call=opened.call, output="again"))
+    assert late.verdict in ("late", "duplicate")
+
+
+async def test_what_was_refused_before_is_allowed_after_a_change_elsewhere(process: Process, other: Process) -> None:
+    """A refusal counts only on records that were read after the write was submitted."""
+    await process.append("a", ev.TurnStarted())
+
+    def start_if_idle(unit: UnitOfWork) -> list[Event]:
+        session = unit.session("a")
+        if session is not None and session.turn:
+            raise ConflictError("a turn is open")
+        return write_events(unit, "a", [Draft(ev.TurnStarted())], CONTEXT)
+
+    with pytest.raises(ConflictError):
+        await process.writer.submit(start_if_idle, Touched(("a",)))
+    await other.append("a", ev.TurnEnded())
+    (started,) = await process.writer.submit(start_if_idle, Touched(("a",)))
+    assert started.seq == 3
+
+
+async def test_a_key_counts_once_for_all_processes(process: Process, other: Process) -> None:
+    """A key is taken to be unused at first; the write finds out that another process used it."""
+    await process.append("a", message("before"))
+    await other.append("a", message("before too"))
+    draft = Draft(message("once"), key="k")
+    first, second = await asyncio.gather(process.append("a", draft), other.append("a", draft))
+    assert first == second == await process.append("a", draft)
+    assert texts(await process.log("a")).count("once") == 1
+
+
+async def test_a_queue_does_not_exceed_its_limit_by_writes_of_two_processes(process: Process, other: Process) -> None:
+    """The room of a queue is checked again in the transaction."""
+
+    def submit(session: str) -> Callable[[UnitOfWork], bool]:
+        def work(unit: UnitOfWork) -> bool:
+            if not unit.has_room("worker", 5):
+                return False
+            call = ev.CallProposed(tool_name="x", client="worker")
+            write_events(unit, session, [Draft(call)], CONTEXT)
+            return True
+
+        return work
+
+    writes = [
+        writer.writer.submit(submit(f"{name}{number}"), Touched((f"{name}{number}",), queue="worker"))
+        for number in range(10)
+        for name, writer in (("a", process), ("b", other))
+    ]
+    assert sum(await asyncio.gather(*writes)) == 5
+    rows = await process.database.fetch("SELECT waiting FROM queues WHERE client = 'worker'")
+    assert [row[0] for row in rows] == [5]
+
+
+async def test_sessions_do_not_wait_for_each_other(process: Process, db: str) -> None:
+    """While one session is locked, writes to another one are committed."""
+    await asyncio.gather(process.append("a", message("1")), process.append("b", message("1")))
+    connection = await asyncpg.connect(db)
+    try:
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute("SELECT 1 FROM sessions WHERE name = 'a' FOR UPDATE")
+        waiting = process.append("a", message("2"))
+        for number in range(5):
+            await asyncio.wait_for(process.append("b", message(str(number))), 10)
+        assert not waiting.done()
+        await transaction.rollback()
+        await asyncio.wait_for(waiting, 10)
+    finally:
+        await connection.close()
+
+
+# One process
+
+
+async def test_a_failed_write_of_a_group_leaves_the_others(process: Process) -> None:
+    """Writes that are decided together succeed or fail each for itself."""
+    writes = [
+        process.append("a", message("1")),
+        process.append("a", ev.ApprovalGranted(approval="appr_1", call="exec_1"), context=STRICT),
+        process.append("a", message("2")),
+        process.append("b", message("3")),
+    ]
+    results = await asyncio.gather(*writes, return_exceptions=True)
+    assert isinstance(results[1], ConflictError)
+    assert texts(await process.log("a")) == ["1", "2"] and texts(await process.log("b")) == ["3"]
+    assert [event.seq for event in await process.log("a")] == [1, 2]
+
+
+async def test_a_write_to_two_sessions_lands_whole_or_not_at_all(process: Process, other: Process) -> None:
+    """A decision over several sessions is repeated as a whole if one of them has changed."""
+    for session in ("a", "b"):
+        await process.append(session, message("start"))
+    await other.append("b", message("in between"))
+
+    def write_both(unit: UnitOfWork) -> int:
+        for session in ("a", "b"):
+            WriteOperation(unit, session, CONTEXT).run([Draft(message("both"))])
+        return 2
+
+    assert await process.writer.submit(write_both, Touched(("a", "b"))) == 2
+    assert texts(await other.log("a")) == ["start", "both"]
+    assert texts(await other.log("b")) == ["start", "in between", "both"]
+
+
+async def test_a_generated_id_that_is_taken_is_replaced(
+    process: Process, other: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An id is taken to be free, and the write finds out that another session has it."""
+    (first,) = await other.append("b", proposed("1"))
+    fresh = ids.call_id()
+    answers = iter([first.call, fresh])
+    monkeypatch.setattr(ids, "call_id", lambda: next(answers))
+    (second,) = await process.append("a", proposed("1"))
+    assert second.call == fresh
+
+
+async def test_a_decision_that_runs_again_keeps_its_ids(process: Process, other: Process) -> None:
+    """A disturbed write returns an id that is stored."""
+    await process.append("a", message("1"))
+    await other.append("a", message("2"))
+    (opened,) = await process.append("a", proposed("c"))
+    assert [event.call for event in await process.log("a") if isinstance(event, ev.CallEvent)] == [opened.call]
+
+
+# Lost connections
+
+
+class FaultyConnection:
+    """A connection whose next use of a statement fails before or after the server has run it."""
+
+    def __init__(self, connection: Any, statement: str, *, is_done: bool) -> None:
+        self._connection = connection
+        self._statement = statement
+        self._is_done = is_done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    async def _run(self, run: Callable[..., Awaitable[Any]], sql: str, *values: Any, **options: Any) -> Any:
+        if not sql.startswith(self._statement):
+            return await run(sql, *values, **options)
+        self._statement = "never"
+        if self._is_done:
+            await run(sql, *values, **options)
+        self._connection.terminate()
+        raise ConnectionResetError("connection lost")
+
+    async def fetch(self, sql: str, *values: Any, **options: Any) -> Any:
+        return await self._run(self._connection.fetch, sql, *values, **options)
+
+    async def execute(self, sql: str, *values: Any, **options: Any) -> Any:
+        return await self._run(self._connection.execute, sql, *values, **options)
+
+
+def break_connections(monkeypatch: pytest.MonkeyPatch, statement: str, *, is_done: bool) -> None:
+    """Let the next use of a statement fail on the first connection of each lane."""
+    connect = Lane.connect
+    faulty: dict[Lane, Any] = {}
+
+    async def connect_faulty(lane: Lane) -> Any:
+        connection = await connect(lane)
+        if lane not in faulty:
+            faulty[lane] = connection, FaultyConnection(connection, statement, is_done=is_done)
+        return faulty[lane][1] if faulty[lane][0] is connection else connection
+
+    monkeypatch.setattr(Lane, "connect", connect_faulty)
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+async def test_a_write_whose_connection_is_lost_is_stored_once(
+    process: Process, monkeypatch: pytest.MonkeyPatch, is_done: bool
+) -> None:
+    """The caller gets the result, and the events are stored once, whether or not the server committed."""
+    break_connections(monkeypatch, "SELECT reason", is_done=is_done)
+    (event,) = await process.append("a", message("once"))
+    assert await process.log("a") == [event]
+    assert [stored.event for stored in process.delivered] == [event]
+    (second,) = await process.append("a", message("after"))
+    assert second.seq == 2
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+async def test_a_locked_write_whose_connection_is_lost_is_stored_once(
+    process: Process, other: Process, monkeypatch: pytest.MonkeyPatch, is_done: bool
+) -> None:
+    """The same for a session that is locked before it is read."""
+    await process.append("a", message("1"))
+    await other.append("a", message("2"))
+    break_connections(monkeypatch, "COMMIT", is_done=is_done)
+    (event,) = await process.append("a", message("3"))
+    assert texts(await process.log("a")) == ["1", "2", "3"]
+    assert event.seq == 3
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+async def test_a_transaction_alone_whose_connection_is_lost_runs_once(
+    process: Process, monkeypatch: pytest.MonkeyPatch, is_done: bool
+) -> None:
+    """Its result reaches the caller also if the answer to the commit was lost."""
+    break_connections(monkeypatch, "COMMIT", is_done=is_done)
+
+    async def count(connection: Any) -> int:
+        insert = "INSERT INTO meta VALUES ('count', '1')"
+        sql = f"{insert} ON CONFLICT (name) DO UPDATE SET value = (meta.value::int + 1)::text"
+        await connection.execute(sql)
+        return (await connection.fetch("SELECT value::int FROM meta WHERE name = 'count'"))[0][0]
+
+    assert await process.writer.run_alone(count) == 1
+    assert [row[0] for row in await process.database.fetch("SELECT value FROM meta WHERE name = 'count'")] == ["1"]
+
+
+async def test_a_group_that_was_given_up_is_not_committed_later(process: Process) -> None:
+    """A server that receives a statement late refuses it, because its caller was told that it was not stored."""
+    lane = Lane(process.database)
+    connection = await lane.connect()
+    number = lane.next_number()
+    assert not await lane.is_committed(asyncio.get_running_loop().time() + 30)
+    connection = await lane.connect()
+    rows = await connection.fetch(postgres_writer.USE_LANE, lane.id, number)
+    assert rows == []
+    await lane.close()
+
+
+async def test_a_lane_whose_row_was_removed_gets_another_one(process: Process) -> None:
+    """A process that did not write for a day can write."""
+    await process.append("a", message("1"))
+    await process.database.fetch("DELETE FROM lanes")
+    await process.append("a", message("2"))
+    await process.database.fetch("DELETE FROM lanes")
+
+    async def read_one(connection: Any) -> int:
+        return (await connection.fetch("SELECT 1"))[0][0]
+
+    assert await process.writer.run_alone(read_one) == 1
+    assert texts(await process.log("a")) == ["1", "2"]
+
+
+async def test_an_unreachable_server_fails_writes_in_time(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write waits for the server, but not longer than the settings say."""
+    async with open_process(db, Settings(database_timeout=0.3)) as process:
+
+        async def refuse(lane: Lane) -> Any:
+            raise postgres_writer.LostConnectionError("no server")
+
+        monkeypatch.setattr(Lane, "connect", refuse)
+        with pytest.raises(StoreError, match="no server"):
+            await process.append("a", message("1"))
