@@ -80,7 +80,7 @@ async def test_a_token_that_is_removed_while_tokens_are_read_ends_its_requests(l
 
 @pytest.mark.parametrize("format", ["entries", "ui-v6"])
 async def test_a_stream_does_not_continue_in_a_session_that_replaced_its_own(ledger: LocalLedger, format: str) -> None:
-    """The new session of the same name may be of somebody else."""
+    """The new session of the same name may belong to another user."""
     await say(ledger, "a", "own")
     record = await ledger.find_session("a")
     hub = http.Server(ledger, AllowAll()).hub

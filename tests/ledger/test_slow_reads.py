@@ -164,7 +164,7 @@ async def test_events_written_while_a_channel_is_filled_are_read_once(ledger: Lo
 
 
 async def test_a_cursor_of_a_deleted_session_is_not_used_in_a_new_one(ledger: LocalLedger) -> None:
-    """The new session of the same name may be of somebody else."""
+    """The new session of the same name may belong to another user."""
     await ledger.log.append("a", user_messages(1, 2))
     record = await load_record(ledger, "a")
     await replace_session(ledger, "a")

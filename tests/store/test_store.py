@@ -191,7 +191,7 @@ class StoreSuite:
         assert bodies == [(stored.event.seq, stored.body) for stored in received]
 
     async def test_changes_by_another_ledger_are_detected(self, ledger: LocalLedger, url: str) -> None:
-        """A reader is told that another process may have written, also if it wrote before the reader waits."""
+        """A reader learns that another process may have written, also if it wrote before the reader waits."""
         async with await callslip.open(url) as other, asyncio.timeout(TIMEOUT_S):
             for number in range(1, 4):
                 await other.log.append("a", messages(str(number)))

@@ -121,7 +121,8 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
         and not find_reason(test_id)
         and not hasattr(metafunc.cls, "engine")
     ):
-        metafunc.parametrize("engine", [SQLITE, pytest.param(POSTGRES, marks=pytest.mark.postgres)])
+        engines = [SQLITE, pytest.param(POSTGRES, marks=pytest.mark.postgres)]
+        metafunc.parametrize("engine", engines, scope="session")  # The tests of an engine run one after another.
 
 
 def deselect_items(config: pytest.Config, items: list[pytest.Item]) -> None:

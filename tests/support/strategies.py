@@ -250,6 +250,9 @@ class EmptyStore:
     def now(self) -> int:
         return self._now
 
+    def is_taken(self, identity: str) -> bool:
+        return False
+
     def session(self, name: str) -> SessionRecord | None: ...
     def call(self, call: str) -> CallRecord | None: ...
     def approval(self, approval: str) -> ApprovalRecord | None: ...

@@ -200,7 +200,7 @@ class ChangeListener:
         self._arrived.set()
 
     async def _poll(self) -> None:
-        """Find changes without notifications. Nothing is asked while nobody waits."""
+        """Find changes without notifications. Nothing is asked while there is no reader."""
         known = ""
         while True:
             await self._has_waiter.wait()

@@ -21,4 +21,4 @@ UPDATE approvals SET (description, option, by, reason) = (
 WHERE instr(description || option || by || reason, char(0));
 
 -- The owners of open turns, each found without reading the others' sessions. Older versions use `sessions_at_work`.
-CREATE INDEX turns_owned ON sessions (turn_owner) WHERE turn_owner <> '';
+CREATE INDEX IF NOT EXISTS turns_owned ON sessions (turn_owner) WHERE turn_owner <> '';
