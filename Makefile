@@ -13,6 +13,8 @@ PYTEST := $(BIN)/python -m pytest
 # which share clients and servers, until it takes over tests of a slower one.
 WORKERS = $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 2)")
 PARALLEL = -n $(WORKERS) --dist worksteal
+# A test that hangs fails with the stacks of its process, and the others go on.
+HANGS = -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 JS := $(wildcard tests/js/package.json tests/js/package-lock.json)
 JS_READY := $(if $(JS),.cache/npm/ready)
 SUITES := $(wildcard tests/conformance/package.json tests/conformance/package-lock.json)
@@ -43,11 +45,11 @@ demo: .venv/demo
 
 ## make test     run all tests on all processors (ARGS="-k name" selects some)
 test: .venv/ready $(PEERS)
-	@$(PYTEST) $(PARALLEL) $(ARGS)
+	@$(PYTEST) $(PARALLEL) $(HANGS) $(ARGS)
 
 ## make quick    run the tests that need no browser, no Node and no other process, with few cases and examples
 quick: .venv/ready
-	@$(PYTEST) $(PARALLEL) --quick $(ARGS)
+	@$(PYTEST) $(PARALLEL) $(HANGS) --quick $(ARGS)
 
 ## make check    check lint, formatting, types, import directions and the docs
 check: .venv/ready $(JS_READY)

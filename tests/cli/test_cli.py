@@ -236,7 +236,7 @@ def test_read_commands_refuse_an_in_memory_ledger() -> None:
 def test_a_server_that_does_not_run_is_named_in_the_error() -> None:
     """The URL is not used as a file name."""
     result = run_cli("ls", "--db", "postgresql://127.0.0.1:1/x")
-    assert result.returncode == 1 and result.stderr.startswith("callslip: postgresql://127.0.0.1:1/x: ")
+    assert result.exit_code == 1 and result.stderr.startswith("callslip: postgresql://127.0.0.1:1/x: ")
 
 
 def test_a_traceback_is_shown_only_on_request(tmp_path: Path) -> None:

@@ -138,4 +138,4 @@ def test_no_acknowledged_message_is_lost_if_the_server_is_killed(tmp_path: Path)
     killed, whole = read_sessions(tmp_path / "killed.db"), read_sessions(tmp_path / "whole.db")
     assert killed.keys() == whole.keys()
     for name, entries in whole.items():
-        assert killed[name] == entries, name
+        assert json.loads(killed[name]) == json.loads(entries), name

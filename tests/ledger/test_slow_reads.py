@@ -343,7 +343,7 @@ async def test_an_owner_that_is_closed_while_its_lease_is_renewed_stays_closed(l
     """Its lease is not renewed for ever."""
     log = ledger.log
     await log.append("a", [ev.CallStarted(tool_name="t")], owner="mine")
-    with pause_read(log.store, "clock") as paused:
+    with pause_read(log.store, "transact") as paused:
         renewing = asyncio.create_task(log._renew("mine"))
         await paused.reached.wait()
         assert await log.close_owner("mine", "closed") == 1
