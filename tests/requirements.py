@@ -1420,6 +1420,7 @@ OVERDUE = (
         "A command whose deadline passed while no process had the ledger open is expired in every view.",
         (
             "tests/commands/test_overdue_commands.py::test_an_overdue_command_is_expired_in_every_view",
+            "tests/commands/test_overdue_commands.py::test_an_overdue_command_that_ran_is_expired_in_every_view",
             "tests/commands/test_overdue_commands.py::test_the_first_read_of_a_library_shows_an_overdue_command_as_expired",
             "tests/commands/test_overdue_commands.py::test_a_server_shows_an_overdue_command_as_expired_at_its_start",
             "tests/commands/test_overdue_commands.py::test_a_running_command_is_left_to_a_process_that_watches_it",

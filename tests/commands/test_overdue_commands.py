@@ -12,6 +12,7 @@ import pytest
 
 import callslip
 from callslip.model import events as ev
+from callslip.settings import Settings
 from callslip.store.write_lock import WriteLock
 from tests.support import cli_process
 
@@ -78,13 +79,22 @@ VIEWS = (
 
 
 @pytest.mark.parametrize("read_state", VIEWS)
-@pytest.mark.parametrize("is_claimed", [False, True])
-def test_an_overdue_command_is_expired_in_every_view(
-    db: str, read_state: Callable[[str, str], str], is_claimed: bool
-) -> None:
+def test_an_overdue_command_is_expired_in_every_view(db: str, read_state: Callable[[str, str], str]) -> None:
     """The first program that reads the ledger already shows it, in any view."""
-    call = asyncio.run(leave_command(db, is_claimed=is_claimed))
-    assert read_state(db, call) == "expired"
+    assert read_state(db, asyncio.run(leave_command(db))) == "expired"
+
+
+@pytest.mark.parametrize("read_state", VIEWS)
+def test_an_overdue_command_that_ran_is_expired_in_every_view(db: str, read_state: Callable[[str, str], str]) -> None:
+    """No other process has the ledger open, so none can extend its time."""
+    assert read_state(db, asyncio.run(leave_command(db, is_claimed=True))) == "expired"
+
+
+async def test_an_overdue_command_that_ran_ends_soon(db: str) -> None:
+    """Also if it is not known whether other processes have the ledger open, as on a server."""
+    call = await leave_command(db, is_claimed=True)
+    async with await callslip.open(db, Settings(reaper_grace=0.1, reaper_interval=0.05)) as ledger:
+        assert (await ledger.wait(call)).state == "expired"
 
 
 async def test_the_first_read_of_a_library_shows_an_overdue_command_as_expired(db: str) -> None:

@@ -344,7 +344,7 @@ async def test_a_transaction_alone_whose_connection_is_lost_runs_once(
 
 
 async def test_a_group_that_was_given_up_is_not_committed_later(process: Process) -> None:
-    """A server that receives a statement late refuses it, because its caller received the error that it was not stored."""
+    """A server that receives a statement late refuses it, because its caller got an error."""
     lane = Lane(process.database)
     connection = await lane.connect()
     number = lane.next_number()

@@ -38,6 +38,8 @@ NO_LEDGER = "uses no ledger"
 OLDER_FILE = "a file of an older version, which only SQLite has"
 ONE_FILE = "what is in the files of SQLite, or how they are named"
 QUERY_PLAN = "query plans of SQLite"
+TRACE = "reads the statements that a connection of SQLite runs"
+STEPS = "counts the rows that SQLite reads"
 ONLY_RULES = "rules for texts, which depend on no engine; many examples"
 
 SQLITE_ONLY: dict[str, str] = {
@@ -58,6 +60,9 @@ SQLITE_ONLY: dict[str, str] = {
     "tests/commands/test_overdue_commands.py::test_a_running_command_is_left_to_a_process_that_watches_it": (
         "a lock file shows that another process has the file open"
     ),
+    "tests/commands/test_overdue_commands.py::test_an_overdue_command_that_ran_is_expired_in_every_view": (
+        "a lock file shows that no other process has the file open"
+    ),
     "tests/commands/test_sealed_params.py": ONE_FILE,
     "tests/ledger/test_aio.py": NO_LEDGER,
     "tests/ledger/test_held_text.py::test_an_idle_ledger_finds_due_texts_by_index": QUERY_PLAN,
@@ -73,6 +78,9 @@ SQLITE_ONLY: dict[str, str] = {
     "tests/ledger/test_held_text.py::test_no_pause_reveals_a_secret": ONLY_RULES,
     "tests/ledger/test_held_text.py::test_a_copy_of_a_log_has_the_same_text": ONLY_RULES,
     "tests/ledger/test_held_text.py::test_a_secret_that_is_complete_before_a_pause_has_one_mark": ONLY_RULES,
+    "tests/ledger/test_checkpoint.py::test_a_repeated_checkpoint_changes_nothing": TRACE,
+    "tests/ledger/test_checkpoint.py::test_each_checkpoint_stores_only_new_text": TRACE,
+    "tests/ledger/test_liveness.py::test_a_round_does_not_read_the_calls_of_living_owners": STEPS,
     "tests/ledger/test_ledger_fixture.py": OLDER_FILE,
     "tests/ledger/test_verify.py::test_a_damaged_file_is_reported_once": "damage that SQLite finds in its file",
     "tests/store/test_store.py::test_listed_sessions_include_owner_and_labels": NO_LEDGER,

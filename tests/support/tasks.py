@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 TIMEOUT_S = 60.0
@@ -19,6 +19,13 @@ async def until_in(function: str, *tasks: asyncio.Task[Any]) -> None:
             while function not in _awaiting(task):
                 assert not task.done(), f"the task ended before it reached {function}"
                 await asyncio.sleep(0.001)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return once a condition holds."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 def _awaiting(task: asyncio.Task[Any]) -> Iterator[str]:

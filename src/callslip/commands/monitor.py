@@ -212,7 +212,10 @@ class CommandMonitor:
         due = self._tracker.next_due
         if not due or self._closed:
             return
-        at = max(time.monotonic() + (due - self._store.time_ms()) / 1000, self._expire_from)
+        left_s = (due - self._store.time_ms()) / 1000
+        if self._clock_jump_s() > self._grace:  # What is due by the new time had more time before.
+            left_s = max(left_s, self._grace)
+        at = max(time.monotonic() + left_s, self._expire_from)
         if self._timer is not None:
             if self._timer_at <= at:
                 return
@@ -228,12 +231,15 @@ class CommandMonitor:
 
     def _has_clock_jumped(self) -> bool:
         """Return whether the clock was set or the machine slept; if so, expire nothing for the grace period."""
-        offset = self._store.time_ms() / 1000 - time.monotonic()
-        has_jumped = offset - self._clock_offset > self._grace
-        self._clock_offset = offset
-        if has_jumped:
+        jump_s = self._clock_jump_s()
+        self._clock_offset += jump_s
+        if jump_s > self._grace:
             self._expire_from = time.monotonic() + self._grace
-        return has_jumped
+        return jump_s > self._grace
+
+    def _clock_jump_s(self) -> float:
+        """Return how far the store's clock was set forward since the last timer, compared with the time that passed."""
+        return self._store.time_ms() / 1000 - time.monotonic() - self._clock_offset
 
     async def _expire_due(self) -> None:
         try:

@@ -31,7 +31,14 @@ from callslip.rules.lifecycle import OPEN_STATES
 from callslip.settings import Settings
 from callslip.store.postgres_blobs import KEPT_MS, MAX_UPLOADS, PIECES_PER_READ, NewBlob, put_piece
 from callslip.store.postgres_database import Connection, Database
-from callslip.store.postgres_maintenance import DELETION_S, delete_session, find_problems, prune_session, save_progress
+from callslip.store.postgres_maintenance import (
+    DELETION_S,
+    delete_session,
+    find_copy_faults,
+    find_problems,
+    prune_session,
+    save_progress,
+)
 from callslip.store.postgres_notify import ChangeListener, ChangeNotifier
 from callslip.store.postgres_rows import approval_record, call_record, is_storable, regex_containing, session_record
 from callslip.store.postgres_writer import PostgresWriter
@@ -475,6 +482,9 @@ class PostgresStore:
     async def aliases(self, session: str, after: AliasRecord | None, limit: int) -> list[AliasRecord]:
         last = (after.id, after.ns) if after is not None else ("", "")
         return [AliasRecord(*row) for row in await self._all("aliases", session, *last, limit)]
+
+    async def find_copy_faults(self, session: str) -> list[str]:
+        return await find_copy_faults(self._database.fetch, session)
 
     # Maintenance
 

@@ -461,6 +461,19 @@ FROM queues q FULL JOIN (
   ON p.client = q.client
 WHERE coalesce(q.waiting, 0) <> coalesce(p.count, 0) ORDER BY 1 LIMIT $1;
 
+-- name: call_copies
+SELECT c.id, c.entry, c.state, c.client_call_id, c.tool, c.title, c.deadline, c.created_at, c.ended_at, c.end_seq,
+  c.owner, c.lease, c.client, c.record
+FROM calls c
+WHERE c.session = (SELECT s.id FROM sessions s WHERE s.name = $1) AND (c.entry, c.id) > ($2, $3)
+ORDER BY c.entry, c.id LIMIT $4;
+
+-- name: approval_copies
+SELECT a.id, a.entry, a.call, a.state, a.expires_at, a.created_at, a.record
+FROM approvals a
+WHERE a.session = (SELECT s.id FROM sessions s WHERE s.name = $1) AND (a.entry, a.id) > ($2, $3)
+ORDER BY a.entry, a.id LIMIT $4;
+
 -- name: missing_blobs
 SELECT DISTINCT u.hash FROM blob_uses u LEFT JOIN blobs b ON b.hash = u.hash AND b.whole
 WHERE b.hash IS NULL ORDER BY u.hash LIMIT $1;

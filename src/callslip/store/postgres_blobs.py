@@ -16,7 +16,7 @@ from callslip.store.sql import statements
 
 SQL = statements("postgres.sql")
 KEPT_MS = DAY_MS // 2
-"""A blob that nothing uses is kept for a day from its upload. The day of one this old starts again before it is used."""
+"""A blob that nothing uses is kept for a day. If it is older than this, the day starts again before it is used."""
 PIECES_PER_READ = 8
 MAX_UPLOADS = 3
 """How often an upload begins again because the blob was deleted meanwhile."""

@@ -12,9 +12,11 @@ from typing import Any
 
 import msgspec
 
+from callslip.errors import CorruptDataError
 from callslip.model.records import SessionRecord
 from callslip.store.postgres_blobs import drop_unused_blobs
 from callslip.store.postgres_database import Connection
+from callslip.store.postgres_rows import approval_record, call_record
 from callslip.store.protocol import Progress
 from callslip.store.shared_rows import DAY_MS, first_value
 from callslip.store.sql import statements
@@ -27,6 +29,7 @@ TABLES = (
 """The tables with rows of sessions."""
 DELETION_S = 600.0
 """How long one statement of a deletion may take: a session may have millions of rows."""
+PAGE_ROWS = 1000
 MAX_PROBLEMS = 100
 """How many faults of one kind are listed."""
 
@@ -156,6 +159,42 @@ async def find_problems(fetch: Callable[..., Awaitable[list[Sequence[Any]]]]) ->
         for (session,) in await fetch(_without_session(table), MAX_PROBLEMS):
             problems.append(f"{table}: has rows of session number {session}, which does not exist")
     return problems
+
+
+async def find_copy_faults(fetch: Callable[..., Awaitable[list[Sequence[Any]]]], session: str) -> list[str]:
+    """Return the calls and approvals of a session whose columns differ from their record."""
+    faults: list[str] = []
+    for table, (read, fields) in _COPIES.items():
+        entry, identity = -1, ""
+        while rows := await fetch(SQL[f"{table}_copies"], session, entry, identity, PAGE_ROWS):
+            for *values, body in rows:
+                try:
+                    record = read(body)
+                except CorruptDataError as error:
+                    faults.append(f"{table} {values[0]}: {error}")
+                    continue
+                expected = [getattr(record, field) for field in fields]
+                different = [f for f, value, copy in zip(fields, expected, values, strict=True) if value != copy]
+                if different:
+                    faults.append(f"{table} {values[0]}: {', '.join(different)} differ from the record")
+            identity, entry = rows[-1][0], rows[-1][1]
+    return faults
+
+
+_COPIES: dict[str, tuple[Callable[[bytes], Any], tuple[str, ...]]] = {
+    "call": (
+        lambda body: call_record(("", 0, body)),
+        (
+            *("id", "entry", "state", "client_call_id", "tool", "title", "deadline", "created_at", "ended_at", "end"),
+            *("owner", "lease", "client"),
+        ),
+    ),
+    "approval": (
+        lambda body: approval_record(("", body)),
+        ("id", "entry", "call", "state", "expires_at", "created_at"),
+    ),
+}
+"""How to read a record, and which of its fields are columns too."""
 
 
 def _without_session(table: str) -> str:

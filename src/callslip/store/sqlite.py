@@ -488,6 +488,9 @@ class SqliteStore:
         last = (after.id, after.ns) if after is not None else ("", "")
         return [AliasRecord(*row) for row in self._all("aliases", session, *last, limit)]
 
+    async def find_copy_faults(self, session: str) -> list[str]:
+        return []  # A row has each value once.
+
     # Maintenance
 
     async def prune(self, session: SessionRecord, seq: int, base: bytes, kept: dict[int, str]) -> int:

@@ -81,6 +81,8 @@ class _SessionCheck:
         self._check_session()
         await self.records.finish(self.state)
         await self._check_keys_and_blobs()
+        for fault in await self.store.find_copy_faults(self.record.name):
+            self.report.add("row", fault)
         return self.report.problems
 
     async def _load_base(self) -> None:
