@@ -118,6 +118,10 @@ class ExpectedCommand:
             assert event.at >= self.deadline, "expired before its deadline"
 
 
+SETTLING_S = 30.0
+"""How long the notices of other processes may take. Nothing takes this long unless it is lost."""
+
+
 class Machine(RuleBasedStateMachine):
     """Two ledgers on one database, each with workers and waiting callers."""
 
@@ -216,9 +220,8 @@ class Machine(RuleBasedStateMachine):
         self.reap()
         before, now_ms = self.rows(), self.clock.time() * 1000
         self.run(self.settle())
-        for _ in range(200):  # On a busy machine a thread may be late, and the fake clock does not move.
-            if not self.waiting_for_ended(before):
-                break
+        until = time.monotonic() + SETTLING_S  # Threads and servers may be late, and the fake clock does not move.
+        while (self.waiting_for_ended(before) or self.waiting_for_work(before)) and time.monotonic() < until:
             time.sleep(0.005)
             self.run(self.settle(0))
         rows = self.read_consistent_rows()
@@ -263,6 +266,16 @@ class Machine(RuleBasedStateMachine):
         """Return the callers that still wait for an ended command."""
         open_callers = [caller for caller in self.waiting if not caller.task.done()]
         return [caller for caller in open_callers if caller.call in rows and rows[caller.call].state in TERMINAL_STATES]
+
+    def waiting_for_work(self, before: dict[str, CallRecord]) -> bool:
+        """Return whether a worker waits while its queue has a command, which had been queued before."""
+        clients = {client for client, _, task in self.waiting_workers if not task.done()}
+        if not clients:
+            return False
+        rows = self.rows()
+        return any(
+            row.state == "queued" and row.client in clients and before.get(row.id) == row for row in rows.values()
+        )
 
     def check_waiting_callers(self, rows: dict[str, CallRecord]) -> None:
         """Check that callers have the result of an ended command, or their timeout."""

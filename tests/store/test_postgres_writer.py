@@ -19,6 +19,7 @@ from callslip.model.events import Draft, Event, decode_event
 from callslip.rules.redaction import make_redactor
 from callslip.settings import Settings
 from callslip.store import postgres_writer
+from callslip.store.postgres_cache import GroupReads
 from callslip.store.postgres_database import Database
 from callslip.store.postgres_writer import Lane, PostgresWriter
 from callslip.store.protocol import StoredEvent, Touched
@@ -201,6 +202,26 @@ async def test_sessions_do_not_wait_for_each_other(process: Process, db: str) ->
         await asyncio.wait_for(waiting, 10)
     finally:
         await connection.close()
+
+
+async def test_a_decision_ends_although_another_process_writes_before_each_read(
+    process: Process, other: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read finds a session that has changed, and so are the records that were read before it."""
+    (opened,) = await other.append("a", proposed("c"))
+    load = GroupReads.load
+
+    async def write_and_load(reads: GroupReads, *arguments: Any) -> None:
+        if reads._cache is process.writer._cache:
+            await other.append("a", message("before a read"))
+        await load(reads, *arguments)
+
+    def find(unit: UnitOfWork) -> str:
+        record = unit.call(unit.alias("a", "test", "c") or "")
+        return record.id if record is not None else "none"
+
+    monkeypatch.setattr(GroupReads, "load", write_and_load)
+    assert await process.writer.submit(find) == opened.call
 
 
 # One process

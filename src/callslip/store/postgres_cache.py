@@ -98,6 +98,14 @@ class Missing:
         self.queues: set[str] = set()
         self.other: set[tuple[Any, ...]] = set()
 
+    def add(self, missing: Missing) -> None:
+        """Add other records to read, and keep the ones of LOAD."""
+        for name in self.__slots__:
+            if name == "other":
+                self.other = missing.other
+            else:
+                getattr(self, name).update(getattr(missing, name))
+
     def has_common(self) -> bool:
         """Return whether the query LOAD has anything to read."""
         return any(getattr(self, name) for name in self.__slots__ if name != "other")
@@ -419,10 +427,15 @@ class GroupReads:
     def _take_over(self, row: Row) -> None:
         kind, name, (text1, text2, text3, number, body) = row[0], row[2], row[9:14]
         match kind:
+            # What was found is not in `other`: if its session is forgotten meanwhile, it is read again.
             case 2 | 3:
-                self._cache.put_call(self._cache.sessions[name], call_record((name, number, body)))
+                call = call_record((name, number, body))
+                self._cache.put_call(self._cache.sessions[name], call)
+                self.other.pop(("call", call.id), None)
             case 4:
-                self._cache.put_approval(self._cache.sessions[name], approval_record((name, body)))
+                approval = approval_record((name, body))
+                self._cache.put_approval(self._cache.sessions[name], approval)
+                self.other.pop(("approval", approval.id), None)
             case 5:
                 self._cache.sessions[text1].aliases[text2][text3] = bytes(body).decode()
             case 6:

@@ -495,11 +495,17 @@ class PostgresWriter:
     async def _decide(
         self, connection: Connection, tasks: list[Task], reads: GroupReads, missing: Missing
     ) -> tuple[UnitOfWork, list[Outcome]]:
-        """Run the decisions, and again with the records that they lack, until they lack none."""
+        """Run the decisions, and again with the records that they lack, until they lack none.
+
+        A session that another process changes meanwhile is forgotten with all its records, so they are all read again
+        together: one by one they might never be of the same rev.
+        """
+        wanted = Missing()
         for _ in range(MAX_ROUNDS):
             if missing:
+                wanted.add(missing)
                 with self._unless_lost():
-                    await reads.load(connection, missing, time.monotonic())
+                    await reads.load(connection, wanted, time.monotonic())
             unit, outcomes = self._run_decisions(tasks, reads)
             missing = reads.missing
             if not missing and not (missing := self._find_outdated(outcomes)):
