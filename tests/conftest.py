@@ -53,7 +53,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of these tests."""
     quick.pytest_addoption(parser)
-    parser.addoption("--all-engines", action="store_true", help="run the tests that do not pass on PostgreSQL yet, too")
     parser.addoption("--slow-reads", action="store_true", help="let every read of a store in this process wait")
 
 

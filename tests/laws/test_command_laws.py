@@ -38,12 +38,18 @@ from callslip.model import events as ev
 from callslip.model.records import CallRecord
 from callslip.rules.lifecycle import TERMINAL_STATES, is_terminal
 from callslip.settings import Settings
+from tests.conftest import LONG
 from tests.support import engines
 from tests.support.invariants import find_faults, read_events, session_names, start_program
 
 T = TypeVar("T")
 SETTINGS = Settings(
-    synchronous="NORMAL", reaper_interval=10**6, checkpoint_every=10**9, approval_expiry=50.0, queue_limit=6
+    synchronous="NORMAL",
+    reaper_interval=10**6,
+    checkpoint_every=10**9,
+    approval_expiry=50.0,
+    queue_limit=6,
+    statement_timeout=10**6,  # The clock of the event loop, by which it is measured, jumps.
 )
 CLIENTS = ("x", "y")
 SESSIONS = ("a", "b")
@@ -118,6 +124,8 @@ class ExpectedCommand:
             assert event.at >= self.deadline, "expired before its deadline"
 
 
+POSTGRES_SHARE = 4
+"""PostgreSQL runs one of this many examples, because each step takes several round trips."""
 SETTLING_S = 30.0
 """How long the notices of other processes may take. Nothing takes this long unless it is lost."""
 
@@ -548,7 +556,9 @@ class PostgresMachine(Machine):
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(stateful_step_count=25)
 TestPostgresMachine = pytest.mark.postgres(PostgresMachine.TestCase)
-TestPostgresMachine.settings = settings(stateful_step_count=25)
+TestPostgresMachine.settings = settings(
+    stateful_step_count=25, max_examples=settings().max_examples // (1 if LONG else POSTGRES_SHARE)
+)
 
 
 # Several processes

@@ -33,6 +33,7 @@ from callslip.model.records import CallRecord
 from callslip.rules.fold import SessionFold
 from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES, is_terminal
 from callslip.settings import Settings
+from tests.conftest import LONG
 from tests.support import engines
 from tests.support.strategies import (
     KnownIds,
@@ -362,6 +363,10 @@ class Machine(RuleBasedStateMachine):
         assert set(rows.values()) <= OPEN_STATES and not set(rows.values()) & TERMINAL_STATES
 
 
+POSTGRES_SHARE = 4
+"""PostgreSQL runs one of this many examples, because each step takes several round trips."""
+
+
 class PostgresMachine(Machine):
     """The same on PostgreSQL."""
 
@@ -371,4 +376,6 @@ class PostgresMachine(Machine):
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(stateful_step_count=30)
 TestPostgresMachine = pytest.mark.postgres(PostgresMachine.TestCase)
-TestPostgresMachine.settings = settings(stateful_step_count=30)
+TestPostgresMachine.settings = settings(
+    stateful_step_count=30, max_examples=settings().max_examples // (1 if LONG else POSTGRES_SHARE)
+)

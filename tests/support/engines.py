@@ -31,9 +31,6 @@ SHARED = (
 )
 """The folders and files whose tests run on every engine."""
 
-WAITING = ("tests/api/", "tests/commands/", "tests/laws/", "tests/ledger/")
-"""The folders whose tests do not all pass on PostgreSQL yet. `pytest --all-engines -m postgres` runs them."""
-
 NO_LEDGER = "uses no ledger"
 OLDER_FILE = "a file of an older version, which only SQLite has"
 ONE_FILE = "what is in the files of SQLite, or how they are named"
@@ -134,13 +131,8 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 
 def deselect_items(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests on PostgreSQL that wait, and those that would slow its reads down: they are slow as they are."""
-    waiting = () if config.getoption("all_engines") else WAITING
-    removed = {
-        item
-        for item in items
-        if item.get_closest_marker("postgres") and (_has_slow_reads(item) or item.nodeid.startswith(waiting))
-    }
+    """Deselect tests on PostgreSQL that would slow its reads down: they are slow as they are."""
+    removed = {item for item in items if item.get_closest_marker("postgres") and _has_slow_reads(item)}
     items[:] = [item for item in items if item not in removed]
     config.hook.pytest_deselected(items=list(removed))
 
@@ -298,7 +290,10 @@ def _follow_clock() -> None:
 def list_clock_patches(engine: str, clock: Any) -> list[Any]:
     """Return patches that give the stores of an engine, and nothing else, the time of `clock.time()`."""
     if engine == POSTGRES:
-        return [mock.patch(f"{__name__}._read_time", clock.time)]
+        # An event loop may use this clock too. A query must not time out because a test sets it.
+        timeouts = ("database.CONNECT_TIMEOUT_S", "notify.TIMEOUT_S", "notify.PROBE_S")
+        patches = [mock.patch(f"callslip.store.postgres_{name}", 10**6) for name in timeouts]
+        return [mock.patch(f"{__name__}._read_time", clock.time), *patches]
     names = ("sqlite", "sqlite_rows", "sqlite_maintenance")
     return [mock.patch(f"callslip.store.{name}.time", clock) for name in names]
 
