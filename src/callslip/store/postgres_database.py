@@ -211,7 +211,8 @@ class Database:
                 return await connection.fetch(sql, *values)
             except BaseException as error:
                 if is_lost(error):
-                    connection.terminate()  # Its state is not known.
+                    with contextlib.suppress(asyncpg.InterfaceError):  # The pool has released a closed one already.
+                        connection.terminate()  # Its state is not known.
                 raise
             finally:
                 await self._pool.release(connection)
