@@ -2081,10 +2081,32 @@ DATABASES = (
     ),
 )
 
+KILLS = (
+    R(
+        "KILL1",
+        "On PostgreSQL, kills of servers, workers, writers and the database lose nothing acknowledged and repeat nothing.",
+        (
+            "tests/postgres/test_chaos.py::test_servers_workers_and_the_database_are_killed",
+            "tests/postgres/test_kills.py::test_runs_with_kills_lose_nothing_and_end",
+            "tests/postgres/test_waits.py::test_a_read_is_repeated_if_its_connection_is_lost_while_it_waits",
+        ),
+    ),
+    R(
+        "KILL2",
+        "A server writes the stacks of all its tasks and threads to stderr at SIGUSR1, and continues.",
+        (
+            "tests/cli/test_stacks.py::test_the_stack_of_a_task_has_every_coroutine_it_is_in",
+            "tests/cli/test_stacks.py::test_the_stacks_of_threads_are_shown",
+            "tests/cli/test_stacks.py::test_a_server_writes_its_stacks_at_a_signal_and_continues",
+        ),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
     *(*OUTAGES, *HOSTS),
     *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS, *ACP_ENTRIES, *PRODUCER_IDS, *TURNLESS_STREAMS),
     *DATABASES,
+    *KILLS,
 )

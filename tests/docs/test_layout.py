@@ -23,6 +23,7 @@ SRC = ROOT / "src"
 LAYERS: dict[str, int] = {
     "errors": 1,
     "settings": 1,
+    "stacks": 1,
     "_version": 1,
     "model": 2,
     "rules": 3,

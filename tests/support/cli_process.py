@@ -98,6 +98,10 @@ class Process:
     def lines(self) -> list[Any]:
         return [json.loads(line) for line in self.out]
 
+    def request(self, number: signal.Signals) -> None:
+        """Send a signal that does not end the process."""
+        self._popen.send_signal(number)
+
     def signal(self, number: signal.Signals) -> int:
         """Send a signal, and return the exit status."""
         self._popen.send_signal(number)

@@ -154,7 +154,7 @@ def server() -> PostgresServer:
         started: PostgresServer = importlib.import_module("tests.support.postgres").PostgresServer()
         started.start()
         _server = started
-        started.prepare_template(_create_schema)
+        started.prepare_template(create_schema)
         _follow_clock()
     return _server
 
@@ -167,7 +167,8 @@ def close_server() -> None:
         _server = None
 
 
-def _create_schema(url: str) -> None:
+def create_schema(url: str) -> None:
+    """Create the schema of Callslip in a database."""
     database = importlib.import_module("callslip.store.postgres_database")
     postgres = importlib.import_module("tests.support.postgres")
     postgres.run_connected(url, lambda connection: database.prepare(connection, url, migrate=True))

@@ -22,7 +22,10 @@ MAX_SHOWN = 20
 """How many faults of a report are printed."""
 ANSWERS = {"approval.granted": "granted", "approval.refused": "refused", "approval.withdrawn": "withdrawn"}
 ENDS = {str(kind.__struct_config__.tag): str(kind.__struct_config__.tag).removeprefix("call.") for kind in ev.TERMINAL}
+ENDS["approval.refused"] = "denied"
 """The state of a call by the type of the event that ended it."""
+UNANSWERED = ("pending", "moot")
+"""The states of an approval without an answer. The call of a moot one has ended before."""
 
 
 class Operation(msgspec.Struct, kw_only=True):
@@ -254,7 +257,7 @@ def _check_answers(operations: list[Operation], content: Content) -> list[str]:
     faults = [
         f"approval {name}: is {state}, and has the applied answers {answers[name]}"
         for name, state in content.approvals.items()
-        if answers[name] != ([] if state == "pending" else [state])
+        if answers[name] != ([] if state in UNANSWERED else [state])
     ]
     for operation in operations:
         if operation.kind == "answer" and operation.outcome == "acknowledged":

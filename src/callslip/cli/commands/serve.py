@@ -249,16 +249,20 @@ def loop_factory() -> Any:
 
 
 async def _serve(info: ServerInfo, listener: socket.socket, options: dict[str, Any]) -> int:
+    import asyncio
+
     from callslip import http
     from callslip.api.ledger import open_ledger
     from callslip.http.browser_guard import quiet_access_log
     from callslip.mcp import http_app
+    from callslip.stacks import stacks_on_signal
 
     quiet_access_log()
-    async with await open_ledger(info.location.url, info.settings) as ledger:
-        app = http.standalone(ledger, info.token, mcp_app=http_app, **options)
-        server = create_server(app, ledger, info)
-        await server.serve(sockets=[listener])
+    with stacks_on_signal(asyncio.get_running_loop()):
+        async with await open_ledger(info.location.url, info.settings) as ledger:
+            app = http.standalone(ledger, info.token, mcp_app=http_app, **options)
+            server = create_server(app, ledger, info)
+            await server.serve(sockets=[listener])
     return next((STATUS[number] for number in server.stop_signals), exit_status.OK)
 
 

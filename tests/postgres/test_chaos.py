@@ -1,0 +1,31 @@
+"""Several servers on one PostgreSQL with clients, workers and readers, all of which are killed at any time."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from tests.support.chaos_run import ChaosRun
+from tests.support.engines import create_schema
+from tests.support.postgres import PostgresServer
+
+pytestmark = [pytest.mark.anyio, pytest.mark.postgres, pytest.mark.chaos]
+SEED = os.environ.get("CALLSLIP_SEED", "")
+"""Set it to the seed that a run has printed to repeat its kills."""
+
+
+async def test_servers_workers_and_the_database_are_killed(scale: int) -> None:
+    """Every acknowledged event is there once, every call has ended once, and every reader has received everything."""
+    seed = SEED or (str(time.time_ns()) if scale > 1 else "1")
+    with PostgresServer(durable=True) as postgres:
+        postgres.prepare_template(create_schema)
+        run = ChaosRun(seed, seconds=15.0 if scale == 1 else 120.0)
+        try:
+            report = await run.run(postgres)
+        finally:
+            print(f"\nCALLSLIP_SEED={seed}: {', '.join(run.kills)}")
+    print(report)
+    assert not report.faults, str(report)
+    assert report.counts["commands"] and report.counts["approvals"] and report.counts["calls lost"]
