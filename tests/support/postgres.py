@@ -242,7 +242,10 @@ class PostgresServer:
 
         def has_started() -> bool:
             """Return whether it is ready or has ended. A file of a killed server has another process id."""
-            lines = status.read_text().split("\n") if status.exists() else []
+            try:
+                lines = status.read_text().split("\n")
+            except FileNotFoundError:  # The server removes the one of a killed server before it writes its own.
+                lines = []
             is_ready = len(lines) > 7 and lines[0] == str(process.pid) and lines[7].strip() == "ready"
             return is_ready or process.poll() is not None
 
