@@ -2084,11 +2084,26 @@ DATABASES = (
 KILLS = (
     R(
         "KILL1",
-        "On PostgreSQL, kills of servers, workers, writers and the database lose nothing acknowledged and repeat nothing.",
+        "On PostgreSQL, kills of servers, workers and the database lose nothing acknowledged and repeat nothing.",
         (
             "tests/postgres/test_chaos.py::test_servers_workers_and_the_database_are_killed",
             "tests/postgres/test_kills.py::test_runs_with_kills_lose_nothing_and_end",
             "tests/postgres/test_waits.py::test_a_read_is_repeated_if_its_connection_is_lost_while_it_waits",
+            "tests/postgres/test_waits.py::test_an_outcome_is_asked_for_again_if_the_question_fails",
+            "tests/postgres/test_waits.py::test_a_server_that_starts_is_waited_for",
+        ),
+    ),
+    R(
+        "KILL3",
+        "Every wait for PostgreSQL has a deadline, in the process and on the server.",
+        (
+            "tests/postgres/test_waits.py::test_no_step_waits_longer_than_its_deadline",
+            "tests/postgres/test_waits.py::test_a_transaction_of_a_process_that_is_gone_ends_on_the_server",
+            "tests/postgres/test_waits.py::test_statements_have_timeouts_on_the_server",
+            "tests/postgres/test_waits.py::test_a_pooler_that_refuses_settings_gets_none",
+            "tests/postgres/test_waits.py::test_a_write_that_is_always_disturbed_fails_in_time",
+            "tests/postgres/test_waits.py::test_many_writes_fail_together_in_an_outage",
+            "tests/postgres/test_waits.py::test_a_lane_that_was_cancelled_is_replaced",
         ),
     ),
     R(

@@ -283,9 +283,10 @@ async def test_a_decision_that_runs_again_keeps_its_ids(process: Process, other:
 class FaultyConnection:
     """A connection whose next use of a statement fails before or after the server has run it."""
 
-    def __init__(self, connection: Any, statement: str, *, is_done: bool) -> None:
+    def __init__(self, connection: Any, statement: str, error: Exception, *, is_done: bool) -> None:
         self._connection = connection
         self._statement = statement
+        self._error = error
         self._is_done = is_done
 
     def __getattr__(self, name: str) -> Any:
@@ -298,7 +299,7 @@ class FaultyConnection:
         if self._is_done:
             await run(sql, *values, **options)
         self._connection.terminate()
-        raise ConnectionResetError("connection lost")
+        raise self._error
 
     async def fetch(self, sql: str, *values: Any, **options: Any) -> Any:
         return await self._run(self._connection.fetch, sql, *values, **options)
@@ -307,7 +308,12 @@ class FaultyConnection:
         return await self._run(self._connection.execute, sql, *values, **options)
 
 
-def break_connections(monkeypatch: pytest.MonkeyPatch, statement: str, *, is_done: bool) -> None:
+LOST = ConnectionResetError("connection lost")
+
+
+def break_connections(
+    monkeypatch: pytest.MonkeyPatch, statement: str, error: Exception = LOST, *, is_done: bool
+) -> None:
     """Let the next use of a statement fail on the first connection of each lane."""
     connect = Lane.connect
     faulty: dict[Lane, Any] = {}
@@ -315,18 +321,19 @@ def break_connections(monkeypatch: pytest.MonkeyPatch, statement: str, *, is_don
     async def connect_faulty(lane: Lane) -> Any:
         connection = await connect(lane)
         if lane not in faulty:
-            faulty[lane] = connection, FaultyConnection(connection, statement, is_done=is_done)
+            faulty[lane] = connection, FaultyConnection(connection, statement, error, is_done=is_done)
         return faulty[lane][1] if faulty[lane][0] is connection else connection
 
     monkeypatch.setattr(Lane, "connect", connect_faulty)
 
 
+@pytest.mark.parametrize("error", [LOST, asyncpg.InternalClientError("unexpected answer")])
 @pytest.mark.parametrize("is_done", [True, False])
 async def test_a_write_whose_connection_is_lost_is_stored_once(
-    process: Process, monkeypatch: pytest.MonkeyPatch, is_done: bool
+    process: Process, monkeypatch: pytest.MonkeyPatch, is_done: bool, error: Exception
 ) -> None:
     """The caller gets the result, and the events are stored once, whether or not the server committed."""
-    break_connections(monkeypatch, "SELECT reason", is_done=is_done)
+    break_connections(monkeypatch, "SELECT reason", error, is_done=is_done)
     (event,) = await process.append("a", message("once"))
     assert await process.log("a") == [event]
     assert [stored.event for stored in process.delivered] == [event]

@@ -143,6 +143,7 @@ class ProxiedConnection(_Controls):
             try:
                 while data := await reader.read(PIECE_BYTES):
                     self.received[direction] += len(data)
+                    self._proxy._count_piece(direction)
                     await pieces.put((time.monotonic(), data))
             except OSError:  # A reset arrives before bytes that are not forwarded yet.
                 await self._until_due(time.monotonic())
@@ -214,6 +215,9 @@ class FaultProxy(_Controls):
         self.faults = Faults()
         self.connections: list[ProxiedConnection] = []
         """All connections so far, in their order."""
+        self.pieces: dict[Direction, int] = {"to_server": 0, "to_client": 0}
+        """How many pieces have arrived on all connections. Most requests and most answers are one piece."""
+        self._stall_at: tuple[Direction, int] | None = None
         self._refuses = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
@@ -264,13 +268,22 @@ class FaultProxy(_Controls):
         _wait(lambda: len(self.connections) >= count, f"fewer than {count} connections")
         return self.connections
 
-    def _apply(self, change: Callable[[Faults], None]) -> None:
-        def change_all() -> None:
-            change(self.faults)
-            for connection in self.open_connections:
-                connection._change(change)
+    def stall_at_piece(self, number: int, direction: Direction = "to_server") -> None:
+        """Stall all connections when this piece arrives, counted from 1. It is not forwarded."""
+        self._stall_at = direction, number
 
-        self._call(change_all)
+    def _count_piece(self, direction: Direction) -> None:
+        self.pieces[direction] += 1
+        if self._stall_at == (direction, self.pieces[direction]):
+            self._change_all(lambda faults: faults.stall())
+
+    def _apply(self, change: Callable[[Faults], None]) -> None:
+        self._call(lambda: self._change_all(change))
+
+    def _change_all(self, change: Callable[[Faults], None]) -> None:
+        change(self.faults)
+        for connection in self.open_connections:
+            connection._change(change)
 
     def _call(self, function: Callable[[], T]) -> T:
         """Run a function in the thread of the proxy and return its result."""

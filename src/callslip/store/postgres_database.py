@@ -37,6 +37,13 @@ RETRY_DELAYS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 MIGRATION_LOCK = 0x43536C70
 FORGET_LANES = "DELETE FROM lanes WHERE used_at < callslip_clock() - 86400000"
 """Remove the rows of write connections whose process was killed, after a day."""
+LOCK_TIMEOUT_S = 5.0
+"""How long a statement waits for a lock. The server ends the wait also if this process is gone."""
+SERVER_TIMEOUT_S = 1.0
+"""How much longer than this process the server lets a statement run. It ends those of processes that are gone."""
+DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+"""What the driver raises. TimeoutError is an OSError."""
+BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idle_in_transaction_session_timeout = 0"
 LOST_STATES = ("08", "57P", "53300")
 """The start of the SQL states of a server that stops, starts or has no free connection. The connection is gone."""
 
@@ -88,7 +95,9 @@ async def finish(query: Coroutine[Any, Any, T]) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):  # Closing cancels what a timeout has cancelled before.
+                await asyncio.wait([task])
         if not task.cancelled():
             task.exception()  # Mark it as retrieved.
         raise
@@ -111,7 +120,7 @@ def translate_errors(name: str) -> Generator[None]:
         raise InvalidDatabaseError(f"{name} is not a ledger, or an incomplete one: {error}") from error
     except TimeoutError as error:
         raise LostConnectionError(f"{name}: the server did not answer in time") from error
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
+    except DRIVER_ERRORS as error:
         kind = LostConnectionError if is_lost(error) else StoreError
         raise kind(f"{name}: {error}") from error
 
@@ -127,6 +136,8 @@ class Database:
         self.has_pooler = False
         """Whether a pooler gives each transaction another connection of the server."""
         self.clock_shift_ms = 0
+        self._has_session_timeouts = True
+        """Whether connections may have settings of their own. A pooler may refuse them."""
         self._clock_offset_ms = time.time() * 1000 - time.monotonic() * 1000
         self._clock_read_at = float("-inf")
         self._pool: Any = None
@@ -138,7 +149,7 @@ class Database:
         """Connect, and create or migrate the schema if needed."""
         database = cls(url, settings)
         with translate_errors(database.name):
-            connection = await database.connect()
+            connection = await database._connect_first()
             try:
                 rows = await connection.fetch("SELECT pg_backend_pid()")
                 database.has_pooler = rows[0][0] != connection.get_server_pid()
@@ -160,8 +171,41 @@ class Database:
             await database._pool
         return database
 
-    def _connect_options(self) -> dict[str, Any]:
+    async def _connect_first(self) -> Connection:
+        """Connect to a server that may be starting, and find out whether connections may have settings."""
+        until = time.monotonic() + self.settings.database_timeout
+        while True:
+            try:
+                return await self.connect()
+            except LostConnectionError as error:
+                if isinstance(error.__cause__, asyncpg.ProtocolViolationError) and self._has_session_timeouts:
+                    self._has_session_timeouts = False  # PgBouncer: "unsupported startup parameter"
+                    continue
+                # A server that does not answer at all is reported at once: its address may be wrong.
+                is_starting = isinstance(error.__cause__, asyncpg.CannotConnectNowError)
+                if not is_starting or time.monotonic() > until:
+                    raise
+            await asyncio.sleep(RETRY_DELAYS_S[-1])
+
+    def _session_timeouts(self, seconds: float) -> dict[str, str]:
+        """Return the settings that end on the server what this process does not wait for any more."""
         return {
+            "statement_timeout": f"{round((seconds + SERVER_TIMEOUT_S) * 1000)}",
+            "lock_timeout": f"{round(LOCK_TIMEOUT_S * 1000)}",
+            "idle_in_transaction_session_timeout": f"{round((seconds + SERVER_TIMEOUT_S) * 1000)}",
+        }
+
+    def begin(self, seconds: float | None = None) -> str:
+        """Return the statement that begins a transaction; `seconds` is how long each statement in it may take."""
+        if self._has_session_timeouts and not self.has_pooler and seconds is None:
+            return "BEGIN"
+        timeouts = self._session_timeouts(seconds or self.settings.statement_timeout)
+        return "; ".join(["BEGIN", *(f"SET LOCAL {name} = {value}" for name, value in timeouts.items())])
+
+    def _connect_options(self) -> dict[str, Any]:
+        has_timeouts = self._has_session_timeouts and not self.has_pooler
+        return {
+            "server_settings": self._session_timeouts(self.settings.statement_timeout) if has_timeouts else None,
             "dsn": self.url,
             "timeout": CONNECT_TIMEOUT_S,
             "command_timeout": self.settings.statement_timeout,
@@ -238,7 +282,7 @@ class Database:
         view._only = connection = await self.connect()
         try:
             with translate_errors(self.name):
-                await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                await connection.execute(BEGIN_SNAPSHOT)
                 await connection.fetch("SELECT 1")  # The first read starts the snapshot.
             yield view
         finally:
@@ -283,7 +327,7 @@ class Database:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     await pool.close()
-            except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            except DRIVER_ERRORS:
                 pool.terminate()
 
     async def __aenter__(self) -> Self:
@@ -302,7 +346,7 @@ async def _keep_state(connection: Any) -> None:
 async def _close(connection: Connection) -> None:
     try:
         await connection.close(timeout=1.0)
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+    except DRIVER_ERRORS:
         connection.terminate()
 
 
@@ -346,7 +390,7 @@ async def prepare(connection: Connection, name: str, *, migrate: bool) -> None:
         if not version:
             raise InvalidDatabaseError(f"{name} is not a ledger")
         return
-    await connection.execute("BEGIN")
+    await connection.execute("BEGIN; SET LOCAL lock_timeout = 0")  # Another process may migrate for longer.
     try:
         await connection.fetch("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
         version = await schema_version(connection)
@@ -361,7 +405,7 @@ async def prepare(connection: Connection, name: str, *, migrate: bool) -> None:
         await connection.execute("COMMIT")
     except BaseException:
         if not connection.is_closed():
-            with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            with contextlib.suppress(*DRIVER_ERRORS):
                 await connection.execute("ROLLBACK")
         raise
 

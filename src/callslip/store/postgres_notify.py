@@ -138,7 +138,7 @@ class ChangeNotifier:
                     async with asyncio.timeout(TIMEOUT_S):
                         if self._connection is None or self._connection.is_closed():
                             self._connection = await self._database.connect()
-                        await finish(self._connection.fetch(NOTIFY, texts))
+                        await finish(self._connection.fetch(NOTIFY, texts, timeout=TIMEOUT_S))
                 except BaseException:
                     connection, self._connection = self._connection, None
                     if connection is not None:
@@ -237,7 +237,7 @@ class ChangeListener:
             with translate_errors(self._database.name):
                 connection.add_termination_listener(lambda *_: closed.set())
                 async with asyncio.timeout(TIMEOUT_S):
-                    channel = (await finish(connection.fetch(CHANNEL)))[0][0]
+                    channel = (await finish(connection.fetch(CHANNEL, timeout=TIMEOUT_S)))[0][0]
                     await finish(connection.add_listener(channel, self._receive))
                 async with asyncio.timeout(PROBE_S):  # A pooler may accept the listener and pass nothing on.
                     await self._notifier.send_probe()

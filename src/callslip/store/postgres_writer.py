@@ -27,6 +27,7 @@ from callslip.model.records import CallRecord, SessionRecord
 from callslip.rules.lifecycle import TERMINAL_STATES
 from callslip.store.postgres_cache import Cache, GroupReads, Missing, MissingRecord
 from callslip.store.postgres_database import (
+    DRIVER_ERRORS,
     RETRY_DELAYS_S,
     Connection,
     Database,
@@ -49,7 +50,6 @@ SESSION_ID_BLOCK = 64
 MAX_CONFLICT_RETRIES = 3
 RETRIED_STATES = ("40P01", "40001", "55P03")
 """Deadlock, serialization failure, and a lock that was not available in time."""
-LOCK_TIMEOUT_MS = 5000
 CHANGED, ID_TAKEN, QUEUE_CHANGED, FENCED = "CS001", "CS002", "CS003", "CS004"
 
 LOCK_SESSIONS = "SELECT 1 FROM sessions WHERE name = ANY ($1) ORDER BY id FOR NO KEY UPDATE"
@@ -167,18 +167,20 @@ class Lane:
                 connection = await self.connect()
                 with translate_errors(self._database.name):
                     rows = await connection.fetch(RESOLVE_LANE, self.id, self.number)
-                if not rows:
-                    raise StoreError(f"{self._database.name}: the row of a write connection is gone; outcome unknown")
-                return rows[0][0] == self.number
-            except LostConnectionError as error:
+                break
+            except StoreError as error:  # For any reason: without an answer the outcome is not known.
                 self.drop()
                 delay_s = next(delays, RETRY_DELAYS_S[-1])
                 if time.monotonic() + delay_s > until:
-                    self.id = 0  # The outcome of its group stays unknown, so the next group uses another row.
+                    self.renew()  # The outcome of its group stays unknown, so the next group uses another row.
                     raise StoreError(
                         f"{error}. Whether the last write was stored is not known. Repeat it with an idempotency key."
                     ) from error
                 await asyncio.sleep(delay_s)
+        if not rows:
+            self.renew()
+            raise StoreError(f"{self._database.name}: the row of a write connection is gone; outcome unknown")
+        return rows[0][0] == self.number
 
     def renew(self) -> None:
         """Use another row, because this one is gone: rows that were not used for a day are removed."""
@@ -192,7 +194,7 @@ class Lane:
         try:
             await connection.execute("DELETE FROM lanes WHERE id = $1", self.id, timeout=1.0)
             await connection.close(timeout=1.0)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):  # TimeoutError is an OSError.
+        except DRIVER_ERRORS:
             connection.terminate()
 
 
@@ -224,6 +226,8 @@ class PostgresWriter:
         self._session_ids: list[int] = []
         self._lanes: list[asyncio.Task[None]] = []
         self._idle: set[asyncio.Future[None]] = set()
+        self._outage: LostConnectionError | None = None
+        """The error of the last task, if the server could not be reached in time."""
         self._closed = False
 
     # Taking tasks
@@ -254,8 +258,19 @@ class PostgresWriter:
         if self._idle:
             self._wake(1)
         elif len(self._lanes) < self._database.settings.write_connections:
-            self._lanes.append(asyncio.ensure_future(self._run_lane(Lane(self._database))))
+            lane = asyncio.ensure_future(self._run_lane(Lane(self._database)))
+            lane.add_done_callback(self._on_lane_ended)
+            self._lanes.append(lane)
         return task.future
+
+    def _on_lane_ended(self, lane: asyncio.Task[None]) -> None:
+        """Let the next task start another lane if one was cancelled. Without any, fail what is queued."""
+        if lane.cancelled() or lane.exception() is not None:
+            self._lanes.remove(lane)
+            while self._queue and not self._lanes:
+                task = self._queue.popleft()
+                if not task.future.done():
+                    task.future.set_exception(StoreError("interrupted"))
 
     def _wake(self, count: int | None = None) -> None:
         for future in list(self._idle)[:count]:
@@ -282,7 +297,10 @@ class PostgresWriter:
                 else:
                     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                     self._idle.add(future)
-                    await future
+                    try:
+                        await future
+                    finally:
+                        self._idle.discard(future)
         finally:
             await lane.close()
 
@@ -326,24 +344,42 @@ class PostgresWriter:
         self._busy |= sessions
         self._active += 1
         try:
+            if self._outage is not None:  # Each of many tasks would else wait once more for the server.
+                tasks = self._fail(tasks, self._outage, only_overdue=True)
+            if not tasks:
+                return
             if tasks[0].alone is not None:
                 await self._run_alone(lane, tasks[0])
             else:
                 await self._run_group(lane, tasks, sessions if locked else None)
         except _Disturbed as error:
             self._disturbed.update(dict.fromkeys(error.sessions, 0))
+            late = StoreError(f"{self._database.name}: the write did not succeed in time")
+            tasks = self._fail(tasks, late, only_overdue=True)
             self._queue.extendleft(reversed(tasks))
         except BaseException as error:  # Every caller must get it, or it would wait forever.
-            for task in tasks:
-                if not task.future.done():
-                    task.future.set_exception(error if isinstance(error, Exception) else StoreError("interrupted"))
+            if isinstance(error, LostConnectionError):
+                self._outage = error
+            self._fail(tasks, error if isinstance(error, Exception) else StoreError("interrupted"))
             if not isinstance(error, Exception):
                 raise
+        else:
+            self._outage = None
         finally:
             self._active -= 1
             self._busy -= sessions
             self._has_exclusive = False
             self._wake()
+
+    def _fail(self, tasks: list[Task], error: Exception, *, only_overdue: bool = False) -> list[Task]:
+        """Give an error to the callers of tasks, or of those whose time is over. Return the other tasks."""
+        left: list[Task] = []
+        for task in tasks:
+            if only_overdue and time.monotonic() <= self._deadline([task]):
+                left.append(task)
+            elif not task.future.done():
+                task.future.set_exception(error)
+        return left
 
     # One group
 
@@ -397,7 +433,7 @@ class PostgresWriter:
         connection = await lane.connect()
         if locked is not None:
             with self._unless_lost():
-                await connection.execute(f"BEGIN; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}")
+                await connection.execute(self._database.begin())
         try:
             await self._decide_and_write(lane, connection, tasks, reads, locked, until)
         except BaseException as error:
@@ -410,7 +446,7 @@ class PostgresWriter:
             return lane.drop()
         try:
             await connection.execute("ROLLBACK")
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        except DRIVER_ERRORS:
             lane.drop()
 
     @contextlib.contextmanager
@@ -418,7 +454,7 @@ class PostgresWriter:
         """Translate the loss of a connection; other errors of the server have a meaning for the group."""
         try:
             yield
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        except DRIVER_ERRORS as error:
             if is_lost(error):
                 problem = str(error) or "the server did not answer in time"
                 raise LostConnectionError(f"{self._database.name}: {problem}") from error
@@ -591,7 +627,7 @@ class PostgresWriter:
             reason, clock, stale = rows[0]
             if locked is not None and not reason:
                 await connection.execute("COMMIT")
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        except DRIVER_ERRORS as error:
             if not is_lost(error) and not connection.is_closed():
                 raise
             if not await lane.is_committed(until):
@@ -745,7 +781,8 @@ class PostgresWriter:
         is_committing = False
         try:
             with self._unless_lost():
-                await connection.execute("BEGIN" if task.durable else "BEGIN; SET LOCAL synchronous_commit = off")
+                begin = self._database.begin(task.timeout)
+                await connection.execute(begin if task.durable else f"{begin}; SET LOCAL synchronous_commit = off")
                 async with asyncio.timeout(task.timeout or self._database.settings.statement_timeout):
                     if not await connection.fetch(USE_LANE, lane.id, number):
                         lane.renew()
