@@ -510,6 +510,15 @@ class StoreSuite:
         assert await ledger.log.store.drop_token("tok_1") and not await ledger.log.store.drop_token("tok_1")
         assert await ledger.log.store.tokens() == rows[1:]
 
+    async def test_a_token_that_is_stored_twice_is_one_token(self, ledger: LocalLedger) -> None:
+        """A caller that does not know whether a token was stored may repeat it. Another one with its id is refused."""
+        row = TokenRecord("tok_1", "aa", "", "", ("read",), 5)
+        for _ in range(2):
+            await ledger.log.store.put_token(row)
+        with pytest.raises(StoreError):
+            await ledger.log.store.put_token(TokenRecord("tok_1", "bb", "", "", ("read",), 5))
+        assert await ledger.log.store.tokens() == [row]
+
     async def test_deleting_a_session_deletes_its_tokens(self, ledger: LocalLedger) -> None:
         """A token does not give access to a later session of the same name."""
         await ledger.log.append("a", messages("x"))

@@ -253,7 +253,10 @@ SELECT id, hash, label, session, verbs, created_at, expires_at FROM tokens WHERE
 SELECT id, hash, label, session, verbs, created_at, expires_at FROM tokens ORDER BY created_at, id;
 
 -- name: put_token
-INSERT INTO tokens (id, hash, label, session, verbs, created_at, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7);
+-- A repeat changes nothing: its caller may not know that the first one was stored.
+INSERT INTO tokens (id, hash, label, session, verbs, created_at, expires_at)
+SELECT $1::text, $2::text, $3::text, $4::text, $5::text, $6::bigint, $7::bigint
+WHERE NOT EXISTS (SELECT 1 FROM tokens WHERE id = $1 AND hash = $2);
 
 -- name: drop_token
 DELETE FROM tokens WHERE id = $1 RETURNING id;

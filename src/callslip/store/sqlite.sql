@@ -397,7 +397,9 @@ SELECT id, hash, label, session, verbs, created_at, expires_at FROM tokens WHERE
 SELECT id, hash, label, session, verbs, created_at, expires_at FROM tokens ORDER BY created_at, id;
 
 -- name: put_token
-INSERT INTO tokens (id, hash, label, session, verbs, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?);
+-- A repeat changes nothing: its caller may not know that the first one was stored.
+INSERT INTO tokens (id, hash, label, session, verbs, created_at, expires_at) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7
+WHERE NOT EXISTS (SELECT 1 FROM tokens WHERE id = ?1 AND hash = ?2);
 
 -- name: drop_token
 DELETE FROM tokens WHERE id = ? RETURNING id;
