@@ -2117,6 +2117,20 @@ KILLS = (
     ),
 )
 
+DATABASE_FAULTS = (
+    R(
+        "DBF1",
+        "A connection that is lost at a commit changes nothing: the result is right, and a retry writes nothing again.",
+        (
+            "tests/postgres/test_ambiguous_commits.py::test_every_method_of_a_store_is_covered",
+            "tests/postgres/test_ambiguous_commits.py::test_a_store_that_can_only_read_refuses_the_methods_that_write",
+            "tests/postgres/test_ambiguous_commits.py::test_a_method_of_the_store_survives_a_lost_connection",
+            "tests/postgres/test_ambiguous_commits.py::test_an_operation_survives_a_lost_connection",
+            "tests/store/test_store.py::StoreSuite::test_a_token_that_is_stored_twice_is_one_token",
+        ),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
@@ -2124,4 +2138,5 @@ REQUIREMENTS = (
     *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS, *ACP_ENTRIES, *PRODUCER_IDS, *TURNLESS_STREAMS),
     *DATABASES,
     *KILLS,
+    *DATABASE_FAULTS,
 )
