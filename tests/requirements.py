@@ -2129,6 +2129,16 @@ DATABASE_FAULTS = (
             "tests/store/test_store.py::StoreSuite::test_a_token_that_is_stored_twice_is_one_token",
         ),
     ),
+    R(
+        "DBF2",
+        "A fault of the network to clients or to the database loses nothing, and no operation waits without a timeout.",
+        (
+            "tests/postgres/test_fault_links.py::test_a_fault_of_a_link_loses_nothing",
+            "tests/postgres/test_fault_links.py::test_no_operation_waits_for_ever",
+            "tests/postgres/test_fault_links.py::test_a_ledger_closes_while_its_database_does_not_answer",
+            "tests/postgres/test_fault_links.py::test_a_follower_notices_a_half_open_connection",
+        ),
+    ),
 )
 
 REQUIREMENTS = (

@@ -38,10 +38,14 @@ class ServerSentEvent(NamedTuple):
 
 
 class HttpPool:
-    """Requests to one server. Any number may be in progress at once, each on a connection of its own."""
+    """Requests to one server. Any number may be in progress at once, each on a connection of its own.
 
-    def __init__(self, address: ServerAddress, token: str) -> None:
+    `timeout_s` is how long a request may take, and how long a stream may send nothing.
+    """
+
+    def __init__(self, address: ServerAddress, token: str, timeout_s: float = READ_TIMEOUT_S) -> None:
         self.url = address.url
+        self.timeout_s = timeout_s
         self.server_time = 0.0
         """The time of the server's last answer by its own clock, in seconds since the epoch."""
         self._address = address
@@ -51,7 +55,7 @@ class HttpPool:
 
     async def get(self, path: str, query: Query | None = None, *, wait: float = 0.0) -> bytes:
         """Return the body at a path; `wait` is how long the server may take before it answers, in seconds."""
-        return await self._request(self._encode("GET", path, query), READ_TIMEOUT_S + wait)
+        return await self._request(self._encode("GET", path, query), self.timeout_s + wait)
 
     async def post(
         self,
@@ -61,7 +65,7 @@ class HttpPool:
         *,
         headers: Mapping[str, str] | None = None,
         wait: float = 0.0,
-        timeout: float = READ_TIMEOUT_S,
+        timeout: float | None = None,
         accept_late: bool = False,
         resend: bool = True,
     ) -> bytes:
@@ -72,6 +76,7 @@ class HttpPool:
         """
         body = msgspec.json.encode(value)
         data = self._encode("POST", path, query, {"content-type": "application/json", **(headers or {})}, body)
+        timeout = self.timeout_s if timeout is None else timeout
         return await self._request(data, timeout + wait, accept_late, resend)
 
     async def chunks(self, path: str, query: Query | None = None) -> AsyncGenerator[bytes]:
@@ -140,13 +145,13 @@ class HttpPool:
         response = _Response()
         connection: _Connection | None = None
         try:
-            async with asyncio.timeout(READ_TIMEOUT_S):
+            async with asyncio.timeout(self.timeout_s):
                 connection = await self._connect()
                 connection.send(data)
                 while not response.has_headers:
                     await connection.receive(response)
             if response.status >= 300:
-                async with asyncio.timeout(READ_TIMEOUT_S):
+                async with asyncio.timeout(self.timeout_s):
                     while not response.is_complete:
                         await connection.receive(response)
             self._check(response)
@@ -158,7 +163,7 @@ class HttpPool:
                     yield chunk
                 if response.is_complete:
                     break
-                async with asyncio.timeout(READ_TIMEOUT_S):
+                async with asyncio.timeout(self.timeout_s):
                     await connection.receive(response)
         except (OSError, EOFError) as error:
             raise connection_lost(self.url, error) from error
