@@ -2139,6 +2139,15 @@ DATABASE_FAULTS = (
             "tests/postgres/test_fault_links.py::test_a_follower_notices_a_half_open_connection",
         ),
     ),
+    R(
+        "DBF3",
+        "Servers of two versions can share a database in PostgreSQL, and a migration that has landed does not change.",
+        (
+            "tests/postgres/test_versions.py::test_the_first_version_of_the_engine_works_beside_the_newest",
+            "tests/postgres/test_versions.py::test_a_migration_that_has_landed_does_not_change",
+            "tests/postgres/test_versions.py::test_every_migration_is_recorded",
+        ),
+    ),
 )
 
 REQUIREMENTS = (
