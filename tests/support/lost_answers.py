@@ -8,6 +8,7 @@ from collections.abc import Generator
 from typing import Any
 from unittest import mock
 
+import asyncpg
 import msgspec
 
 from callslip.errors import StoreError
@@ -109,7 +110,10 @@ class _Connection:
         if fault.is_done:
             await run(sql, *values, **options)
         self._connection.terminate()
-        raise ConnectionResetError("connection lost")
+        if fault.is_done:
+            raise ConnectionResetError("connection lost")
+        # What the driver raises if the server has ended the connection before the statement was sent.
+        raise asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress")
 
 
 # Comparing ledgers

@@ -47,6 +47,9 @@ BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idl
 LOST_STATES = ("08", "57P", "53300")
 """The start of the SQL states of a server that stops, starts or has no free connection. The connection is gone."""
 
+DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+"""What the driver raises. A connection that the server ends between two messages may raise an internal error."""
+
 
 class Connection(Protocol):
     """The methods of a connection that the store uses. The annotations of asyncpg leave values unknown."""
@@ -81,7 +84,7 @@ def is_lost(error: BaseException) -> bool:
     if isinstance(error, asyncpg.PostgresError):
         return str(getattr(error, "sqlstate", "")).startswith(LOST_STATES)
     if isinstance(error, asyncpg.InterfaceError):  # Others are faults of the caller.
-        return "closed" in str(error) or "terminated" in str(error)
+        return any(word in str(error) for word in ("closed", "terminated", "released back to the pool"))
     return isinstance(error, OSError | asyncpg.InternalClientError)  # TimeoutError is an OSError.
 
 
