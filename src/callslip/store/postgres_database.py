@@ -47,9 +47,6 @@ BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idl
 LOST_STATES = ("08", "57P", "53300")
 """The start of the SQL states of a server that stops, starts or has no free connection. The connection is gone."""
 
-DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
-"""What the driver raises. A connection that the server ends between two messages may raise an internal error."""
-
 
 class Connection(Protocol):
     """The methods of a connection that the store uses. The annotations of asyncpg leave values unknown."""

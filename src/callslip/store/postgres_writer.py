@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
-from callslip.errors import StoreError
+from callslip.errors import ReadOnlyStoreError, StoreError
 from callslip.model.events import ApprovalAnswer, CallEvent, blob_of
 from callslip.model.records import CallRecord, SessionRecord
 from callslip.rules.lifecycle import TERMINAL_STATES
@@ -361,6 +361,8 @@ class PostgresWriter:
             if isinstance(error, LostConnectionError):
                 self._outage = error
             self._fail(tasks, error if isinstance(error, Exception) else StoreError("interrupted"))
+            if isinstance(error, ReadOnlyStoreError):
+                lane.drop()  # After a failover a new connection may be to a server that can be written.
             if not isinstance(error, Exception):
                 raise
         else:
