@@ -2148,6 +2148,36 @@ DATABASE_FAULTS = (
             "tests/postgres/test_versions.py::test_every_migration_is_recorded",
         ),
     ),
+    R(
+        "DBF4",
+        "A full or read-only database, or one without a free connection, gives a clear error and works again later.",
+        (
+            "tests/postgres/test_expected_answers.py::test_a_full_disk_refuses_what_needs_space",
+            "tests/postgres/test_expected_answers.py::"
+            "test_a_database_that_becomes_read_only_refuses_writes_until_it_is_writable",
+            "tests/postgres/test_expected_answers.py::test_a_role_without_rights_can_only_read",
+            "tests/postgres/test_expected_answers.py::test_a_standby_can_only_be_read_until_it_is_promoted",
+            "tests/postgres/test_expected_answers.py::test_reads_that_find_all_connections_in_use_fail_in_time",
+            "tests/postgres/test_expected_answers.py::test_a_server_without_a_free_connection_is_tried_until_the_timeout",
+        ),
+    ),
+    R(
+        "DBF5",
+        "A restart of PostgreSQL is a pause, and a clock that jumps by an hour on one machine ends nothing.",
+        (
+            "tests/postgres/test_expected_answers.py::test_a_restart_of_postgres_is_only_a_pause",
+            "tests/postgres/test_expected_answers.py::test_a_clock_of_one_machine_that_jumps_by_an_hour_ends_nothing",
+        ),
+    ),
+    R(
+        "DBF6",
+        "Idle readers share connections and questions to the server, and cursors are checked alike on every server.",
+        (
+            "tests/postgres/test_expected_answers.py::test_2000_idle_readers_cost_little_and_miss_nothing",
+            "tests/postgres/test_expected_answers.py::test_a_cursor_ahead_of_the_head_is_refused",
+            "tests/postgres/test_expected_answers.py::test_a_cursor_below_retention_is_expired",
+        ),
+    ),
 )
 
 REQUIREMENTS = (

@@ -246,7 +246,7 @@ class PostgresServer:
                 lines = status.read_text().split("\n")
             except FileNotFoundError:  # The server removes the one of a killed server before it writes its own.
                 lines = []
-            is_ready = len(lines) > 7 and lines[0] == str(process.pid) and lines[7].strip() == "ready"
+            is_ready = len(lines) > 7 and lines[0] == str(process.pid) and lines[7].strip() in ("ready", "standby")
             return is_ready or process.poll() is not None
 
         try:
