@@ -2137,6 +2137,7 @@ DATABASE_FAULTS = (
             "tests/postgres/test_fault_links.py::test_no_operation_waits_for_ever",
             "tests/postgres/test_fault_links.py::test_a_ledger_closes_while_its_database_does_not_answer",
             "tests/postgres/test_fault_links.py::test_a_follower_notices_a_half_open_connection",
+            "tests/postgres/test_fault_links.py::test_a_remote_ledger_waits_for_the_database_of_its_server",
         ),
     ),
     R(

@@ -114,6 +114,10 @@ class ReadOnlyStoreError(StoreError):
     """The file or its folder is not writable; reading still works."""
 
 
+class DatabaseUnavailableError(StoreError):
+    """The server of the database cannot be reached, or does not answer in time; it may later."""
+
+
 class DiskFullError(StoreError):
     """The disk is full; reading still works, and writing does once there is space."""
 

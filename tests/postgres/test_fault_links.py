@@ -18,11 +18,12 @@ import callslip
 from callslip.api.ledger import LocalLedger
 from callslip.client import remote_log
 from callslip.client.remote_ledger import RemoteLedger
-from callslip.errors import CallslipError
+from callslip.errors import CallslipError, ServerUnavailableError, StoreError
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event
 from callslip.settings import Limits, Settings
 from callslip.store import postgres_database
+from callslip.store.postgres_database import LostConnectionError
 from tests.support import engines
 from tests.support.fault_proxy import FaultProxy
 from tests.support.invariants import find_faults, read_events
@@ -302,6 +303,10 @@ async def test_no_operation_waits_for_ever(links: Links, link: str) -> None:
     errors = await asyncio.gather(*(end_of(operation, ledger, limit_s) for operation in operations.values()))
     assert [name for name, error in zip(operations, errors, strict=True) if error is None] == []
     proxy.resume()
+    if link == "database":
+        assert {type(error) for error in errors} <= {LostConnectionError, StoreError}
+    else:
+        assert {type(error) for error in errors} == {ServerUnavailableError}
     assert await end_of(OPERATIONS["append"], ledger, limit_s) is None
     assert await end_of(OPERATIONS["sessions"], ledger, limit_s) is None
 
@@ -325,6 +330,27 @@ async def test_a_ledger_closes_while_its_database_does_not_answer(db: str, timeo
         with pytest.raises(CallslipError, match="closed"):
             await follower.task
         proxy.resume()
+
+
+async def test_a_remote_ledger_waits_for_the_database_of_its_server(links: Links) -> None:
+    """A server whose database is gone says so. Clients that follow, or write with a key, then try again."""
+    await links.server.log.append("a", [ev.MessageUser(text="1")])
+    follower = Follower(links.remote.log.follow("a"))
+    try:
+        await until(lambda: follower.seqs == [1], follower.task)
+        links.remote.log.pool.timeout_s = TIMEOUT_S  # So that the server answers first.
+        links.database.refuse()
+        links.clients.cut()
+        await until(lambda: any(c.forwarded["to_client"] for c in links.clients.connections[1:]), follower.task)
+        with pytest.raises(ServerUnavailableError, match="postgresql://"):
+            await links.remote.sessions()
+        writing = asyncio.create_task(links.remote.log.append("a", [ev.MessageUser(text="2")]))
+        links.database.accept()
+        assert [event.seq for event in await asyncio.wait_for(writing, TIMEOUT_S)] == [2]
+        await until(lambda: follower.seqs == [1, 2], follower.task)
+    finally:
+        follower.task.cancel()
+        await asyncio.gather(follower.task, return_exceptions=True)
 
 
 async def test_a_follower_notices_a_half_open_connection(links: Links) -> None:

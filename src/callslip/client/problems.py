@@ -84,6 +84,7 @@ _EXCEPTIONS: dict[str, Callable[[_Problem], errors.CallslipError]] = {
     "read-only": lambda problem: errors.ReadOnlyStoreError(problem.detail),
     "full": lambda problem: errors.DiskFullError(problem.detail),
     "busy": lambda problem: errors.ServerUnavailableError(problem.detail),
+    "unavailable": lambda problem: errors.ServerUnavailableError(problem.detail),
 }
 
 

@@ -64,6 +64,7 @@ STATUS: tuple[tuple[type[BaseException], int, str], ...] = (
     (errors.InvalidInputError, 400, "refused"),
     (errors.ReadOnlyStoreError, 503, "read-only"),
     (errors.DiskFullError, 507, "full"),
+    (errors.DatabaseUnavailableError, 503, "unavailable"),
     (errors.StoreError, 503, "store"),
 )
 TITLES = {410: "Cursor expired", 412: "Claim lost", 416: "Range Not Satisfiable", 429: "Queue full", 507: "Disk full"}

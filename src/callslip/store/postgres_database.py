@@ -18,6 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from callslip.errors import (
+    DatabaseUnavailableError,
     DiskFullError,
     InvalidDatabaseError,
     ReadOnlyStoreError,
@@ -64,7 +65,7 @@ class Connection(Protocol):
     def get_server_pid(self) -> int: ...
 
 
-class LostConnectionError(StoreError):
+class LostConnectionError(DatabaseUnavailableError):
     """The connection to the server was lost, or the server did not answer in time."""
 
 
