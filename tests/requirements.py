@@ -2178,6 +2178,27 @@ DATABASE_FAULTS = (
             "tests/postgres/test_expected_answers.py::test_a_cursor_ahead_of_the_head_is_refused",
             "tests/postgres/test_expected_answers.py::test_a_cursor_below_retention_is_expired",
         ),
+        ),
+    ),
+)
+
+POSTGRES_EDGES = (
+    R(
+        "PGE1",
+        "A database that cannot be used is named with the reason, and a command that reads creates no tables.",
+        (
+            "tests/postgres/test_edges.py::test_a_server_that_cannot_be_reached_is_named",
+            "tests/postgres/test_edges.py::test_an_unknown_host_is_named",
+            "tests/postgres/test_edges.py::test_a_wrong_password_is_named",
+            "tests/postgres/test_edges.py::test_a_missing_database_is_named",
+            "tests/postgres/test_edges.py::test_commands_that_need_a_ledger_create_none",
+            "tests/store/test_open.py::test_a_missing_driver_is_named_with_its_extra",
+        ),
+    ),
+    R(
+        "PGE2",
+        "`callslip doctor` reports the size, the connections and the clock of a server, and settings that risk data.",
+        ("tests/postgres/test_edges.py::test_doctor_reports_settings_with_which_a_crash_loses_data",),
     ),
 )
 
@@ -2189,4 +2210,5 @@ REQUIREMENTS = (
     *DATABASES,
     *KILLS,
     *DATABASE_FAULTS,
+    *(*DATABASES, *POSTGRES_EDGES),
 )

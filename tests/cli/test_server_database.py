@@ -41,7 +41,7 @@ class Engine:
     access = "read and write"
 
     @classmethod
-    async def open(cls, url: str, settings: Settings) -> SqliteStore:
+    async def open(cls, url: str, settings: Settings, *, create: bool = True) -> SqliteStore:
         if cls.error is not None:
             raise cls.error
         store = SqliteStore(cls.path, settings)

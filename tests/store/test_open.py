@@ -46,7 +46,7 @@ async def test_a_server_url_opens_the_engine_of_servers(
 
     class Engine:
         @staticmethod
-        async def open(url: str, settings: Settings) -> SqliteStore:
+        async def open(url: str, settings: Settings, *, create: bool) -> SqliteStore:
             opened.append((url, settings))
             return SqliteStore(str(tmp_path / "ledger.db"), settings)
 

@@ -280,19 +280,19 @@ class LocalLedger(Ledger):
         await self.log.delete(session)
 
 
-async def open_log(url: str, settings: Settings | None = None) -> EventLog:
-    """Open the event log of a database, creating it if needed."""
+async def open_log(url: str, settings: Settings | None = None, *, create: bool = True) -> EventLog:
+    """Open the event log of a database, creating it if needed. Without `create` a server must have its tables."""
     from callslip.store.open import open_store
 
     settings = settings or Settings()
-    log = EventLog(await open_store(url, settings), settings)
+    log = EventLog(await open_store(url, settings, create=create), settings)
     await log.start()
     return log
 
 
-async def open_ledger(url: str, settings: Settings | None = None) -> LocalLedger:
-    """Open a ledger by the URL of its database, creating it if needed."""
-    return LocalLedger(await open_log(url, settings))
+async def open_ledger(url: str, settings: Settings | None = None, *, create: bool = True) -> LocalLedger:
+    """Open a ledger by the URL of its database, creating it if needed. Without `create` a server must have it."""
+    return LocalLedger(await open_log(url, settings, create=create))
 
 
 L = TypeVar("L", bound="Ledger")

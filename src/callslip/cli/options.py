@@ -113,7 +113,7 @@ def with_ledger(
     from callslip.client.open import open_location
 
     async def run() -> T:
-        async with await open_location(location, settings) as ledger:
+        async with await open_location(location, settings, create=create) as ledger:
             return await work(ledger)
 
     return asyncio.run(run())
@@ -159,7 +159,7 @@ def open_selected(*, for_answer: bool = False, create: bool = False) -> Generato
     from callslip.client.open import open_location
 
     flags = f" --db {shlex.quote(location.display_name)}" if location.origin == "--db" else ""
-    with SyncLedger(OpenLedger(lambda: open_location(location))) as ledger:
+    with SyncLedger(OpenLedger(lambda: open_location(location, create=create))) as ledger:
         yield SelectedLedger(ledger, False, flags)
 
 

@@ -29,10 +29,12 @@ def open(url: str | Path | None = None, settings: Settings | None = None) -> Ope
     return OpenLedger(lambda: open_location(location, settings))
 
 
-async def open_location(location: LedgerLocation, settings: Settings | None = None) -> LocalLedger:
-    """Open the ledger at a location, creating it if needed."""
+async def open_location(
+    location: LedgerLocation, settings: Settings | None = None, *, create: bool = True
+) -> LocalLedger:
+    """Open the ledger at a location, creating it if needed. Without `create` a server must have it."""
     location.prepare()
-    return await open_ledger(location.url, settings)
+    return await open_ledger(location.url, settings, create=create)
 
 
 def connect(

@@ -18,10 +18,13 @@ from callslip.store.protocol import Store
 READ_ONLY = "read only"
 
 
-async def open_store(url: str, settings: Settings) -> Store:
-    """Open a store, creating or migrating its database if needed."""
+async def open_store(url: str, settings: Settings, *, create: bool = True) -> Store:
+    """Open a store, creating or migrating its database if needed.
+
+    Without `create` the tables must exist on a server. Whether a file exists is known before it is opened.
+    """
     if is_server_url(url):
-        return await _import_postgres("postgres", url).PostgresStore.open(url, settings)
+        return await _import_postgres("postgres", url).PostgresStore.open(url, settings, create=create)
     from callslip.store.sqlite import SqliteStore
 
     return SqliteStore(url, settings)
@@ -32,7 +35,8 @@ async def read_facts(url: str) -> dict[str, Any]:
 
     `schema` has `version`, `newest` and `oldestReader`. The counts are `sessions`, `events`, `calls` by state, and
     `blobs` with `count` and `bytes`; `newest` is the time of the last write. A server adds `access`, which is "read and
-    write" or "read only", and may add `versions` by name. NotFoundError means that its database contains no ledger.
+    write" or "read only", and may add `versions` by name and facts about the server as `database`. NotFoundError means
+    that its database contains no ledger.
     """
     if is_server_url(url):
         return await _import_postgres("postgres_facts", url).read_facts(url)

@@ -89,9 +89,9 @@ class PostgresStore:
             self._writer = PostgresWriter(database, self._deliver, self._deliver_sessions, self._deliver_heads)
 
     @classmethod
-    async def open(cls, url: str, settings: Settings) -> PostgresStore:
-        """Connect to a database, creating or migrating its schema if needed."""
-        return cls(await Database.open(url, settings))
+    async def open(cls, url: str, settings: Settings, *, create: bool = True) -> PostgresStore:
+        """Connect to a database, creating or migrating its schema if needed. Without `create` there must be one."""
+        return cls(await Database.open(url, settings, create=create))
 
     # Writing
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from copy import copy
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
@@ -21,10 +21,12 @@ from callslip.errors import (
     DatabaseUnavailableError,
     DiskFullError,
     InvalidDatabaseError,
+    NotFoundError,
     ReadOnlyStoreError,
     StoreError,
     UnsupportedVersionError,
 )
+from callslip.model.database_url import mask_password
 from callslip.settings import Settings
 from callslip.store.sql import migrations
 
@@ -69,14 +71,6 @@ class LostConnectionError(DatabaseUnavailableError):
     """The connection to the server was lost, or the server did not answer in time."""
 
 
-def display_url(url: str) -> str:
-    """Return the URL of a database without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}"))
-
-
 def is_lost(error: BaseException) -> bool:
     """Return whether an error means that the connection is gone, and so what it did last may be unknown."""
     if isinstance(error, asyncpg.PostgresError):
@@ -119,6 +113,10 @@ def translate_errors(name: str) -> Generator[None]:
         raise LostConnectionError(f"{name}: the server has no free connection ({error})") from error
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.UndefinedFunctionError) as error:
         raise InvalidDatabaseError(f"{name} is not a ledger, or an incomplete one: {error}") from error
+    except asyncpg.InvalidCatalogNameError as error:
+        raise StoreError(f"{name}: {error}. Create it on the server first.") from error
+    except asyncpg.InvalidAuthorizationSpecificationError as error:
+        raise StoreError(f"{name}: the server refuses this user ({error})") from error
     except TimeoutError as error:
         raise LostConnectionError(f"{name}: the server did not answer in time") from error
     except DRIVER_ERRORS as error:
@@ -126,12 +124,18 @@ def translate_errors(name: str) -> Generator[None]:
         raise kind(f"{name}: {error}") from error
 
 
+def _describe_failure(error: OSError) -> str:
+    """Return why no connection could be opened, without the numbers of the operating system."""
+    is_numbered = error.errno is not None and error.errno > 0  # Those of unknown host names are negative.
+    return os.strerror(error.errno or 0) if is_numbered else error.strerror or str(error)
+
+
 class Database:
     """A PostgreSQL database with the schema of Callslip. `clock_shift_ms` is added to its clock, for tests."""
 
     def __init__(self, url: str, settings: Settings) -> None:
         self.url = url
-        self.name = display_url(url)
+        self.name = mask_password(url)
         self.settings = settings
         self.read_only = False
         self.has_pooler = False
@@ -146,8 +150,8 @@ class Database:
         self._closed = False
 
     @classmethod
-    async def open(cls, url: str, settings: Settings, *, migrate: bool = True) -> Self:
-        """Connect, and create or migrate the schema if needed."""
+    async def open(cls, url: str, settings: Settings, *, migrate: bool = True, create: bool = True) -> Self:
+        """Connect, and create or migrate the schema if needed. Without `create` there must be one."""
         database = cls(url, settings)
         with translate_errors(database.name):
             connection = await database._connect_first()
@@ -155,6 +159,8 @@ class Database:
                 rows = await connection.fetch("SELECT pg_backend_pid()")
                 database.has_pooler = rows[0][0] != connection.get_server_pid()
                 database.read_only = await is_read_only(connection)
+                if not create and not await schema_version(connection):
+                    raise NotFoundError(f"no ledger in {database.name}")
                 await prepare(connection, database.name, migrate=migrate and not database.read_only)
                 if not database.read_only:
                     database.read_only = not await can_write(connection)
@@ -220,7 +226,13 @@ class Database:
         connections: list[Connection] = []
 
         async def connect() -> None:
-            connections.append(await _driver.connect(**self._connect_options()))
+            try:
+                connections.append(await _driver.connect(**self._connect_options()))
+            except TimeoutError:
+                raise
+            except OSError as error:
+                message = f"{self.name}: the server cannot be reached ({_describe_failure(error)})"
+                raise LostConnectionError(message) from error
 
         with translate_errors(self.name):
             try:

@@ -26,8 +26,8 @@ _SERVER = """
 SELECT current_setting('server_version'), pg_database_size(current_database()),
   current_setting('synchronous_commit'), current_setting('fsync'), current_setting('full_page_writes'),
   pg_is_in_recovery(),
-  (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
-  current_setting('max_connections')::int
+  (SELECT coalesce(sum(numbackends), 0)::int FROM pg_stat_database),
+  current_setting('max_connections')::int, callslip_clock()
 """
 _SETTINGS = ("synchronous_commit", "fsync", "full_page_writes")
 
@@ -66,10 +66,11 @@ async def _read(connection: Connection, name: str) -> dict[str, Any]:
     facts["calls"] = {row[0]: row[1] for row in calls}
     count, stored = (await connection.fetch("SELECT count(*), coalesce(sum(size), 0)::bigint FROM blobs"))[0]
     facts["blobs"] = {"count": count, "bytes": stored}
-    server, size, *values, is_standby, used, most = (await connection.fetch(_SERVER))[0]
+    server, size, *values, is_standby, used, most, clock = (await connection.fetch(_SERVER))[0]
     facts["versions"] = {"postgresql": server}
-    facts["server"] = {
+    facts["database"] = {
         "bytes": size,
+        "clock": clock,
         "isStandby": is_standby,
         "settings": dict(zip(_SETTINGS, values, strict=True)),
         "connections": {"used": used, "max": most},

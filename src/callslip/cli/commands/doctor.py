@@ -62,6 +62,8 @@ def _describe_facts(facts: Facts) -> Iterator[tuple[str, Lines]]:
     yield "server", f"{server['url']} (process {server['pid']})" if server else "not running"
     if "access" in facts:
         yield "access", facts["access"]
+    if "database" in facts:
+        yield "database", _describe_database(facts["database"])
     if "files" in facts:
         yield "files", ", ".join(f"{name} {format_size(count)}" for name, count in facts["files"].items())
         yield "locks", ", ".join(f"{name} {state}" for name, state in facts["locks"].items())
@@ -76,6 +78,14 @@ def _describe_facts(facts: Facts) -> Iterator[tuple[str, Lines]]:
     if "open" in facts:
         yield from _describe_open_work(facts)
     yield "settings", ", ".join(f"{name} {value}" for name, value in facts["settings"].items())
+
+
+def _describe_database(database: Facts) -> str:
+    connections = database["connections"]
+    settings = ", ".join(f"{name} {value}" for name, value in database["settings"].items())
+    kind = "standby, " if database["isStandby"] else ""
+    used = f"{connections['used']} of {connections['max']} connections in use"
+    return f"{kind}{format_size(database['bytes'])}, {used}, {settings}"
 
 
 def _describe_open_work(facts: Facts) -> Iterator[tuple[str, Lines]]:

@@ -28,6 +28,8 @@ READ_AND_WRITE, READ_ONLY = "read and write", "read only"
 LARGE_WAL_BYTES = 64 * 2**20
 MIN_FREE_BYTES = 200 * 2**20
 MAX_CLOCK_SKEW_S = 60
+MAX_USED_CONNECTIONS = 0.9
+"""The share of a server's connections beyond which a process may not get one."""
 
 
 async def examine(location: LedgerLocation) -> tuple[Facts, list[Finding]]:
@@ -52,6 +54,7 @@ async def examine(location: LedgerLocation) -> tuple[Facts, list[Finding]]:
         facts |= read
         if location.is_server:
             findings += _check_server_access(location, facts)
+            findings += _check_server(facts.get("database"))
         if facts["schema"]["version"] >= facts["schema"]["newest"]:
             findings += _check_calls(await diagnose.read_open_work(location.url), facts, settings)
     except NotFoundError:
@@ -93,6 +96,32 @@ def _check_server_access(location: LedgerLocation, facts: Facts) -> list[Finding
     return [Finding("note", f"{location.display_name} cannot be written by this user", cause, advice)]
 
 
+def _check_server(database: Facts | None) -> list[Finding]:
+    """Return what is wrong with the settings of a server, its connections and the clock of this machine."""
+    if database is None:
+        return []
+    findings: list[Finding] = []
+    connections = database["connections"]
+    unsafe = [name for name, value in database["settings"].items() if value == "off"]
+    if unsafe:
+        what = f"the server has {' and '.join(unsafe)} off"
+        advice = "turn this on in its settings, unless the data may be lost"
+        cause = "the server is configured for speed: a crash of it may lose or damage acknowledged events"
+        findings.append(Finding("problem", what, cause, advice))
+    if connections["used"] > MAX_USED_CONNECTIONS * connections["max"]:
+        what = f"{connections['used']} of {connections['max']} connections of the server are in use"
+        cause = "more processes are connected than max_connections of the server allows for"
+        advice = "raise max_connections, use a pooler, or lower read_connections and write_connections"
+        findings.append(Finding("problem", what, cause, advice))
+    skew_s = database["clock"] / 1000 - time.time()
+    if abs(skew_s) > MAX_CLOCK_SKEW_S:
+        order = "behind" if skew_s > 0 else "ahead of"
+        what = f"the clock of this machine is {format_span(abs(skew_s))} {order} that of the server"
+        cause = "leases and deadlines use the clock of the server, so only displayed ages are wrong"
+        findings.append(Finding("note", what, cause, "set the clock of this machine, or that of the server"))
+    return findings
+
+
 def _check_files(path: str, facts: Facts) -> list[Finding]:
     findings: list[Finding] = []
     if facts["access"] == READ_ONLY:
@@ -120,7 +149,8 @@ def _check_schema(facts: Facts, noun: str) -> list[Finding]:
         what = f"the {noun} has schema {schema['version']}, this callslip writes schema {schema['newest']}"
         advice = f"nothing: the next command that writes migrates the {noun}"
         findings.append(Finding("note", what, f"an older callslip wrote the {noun}", advice))
-    ahead_s = facts.get("newest", 0) / 1000 - time.time()
+    now = facts["database"]["clock"] / 1000 if "database" in facts else time.time()
+    ahead_s = facts.get("newest", 0) / 1000 - now
     if ahead_s > MAX_CLOCK_SKEW_S:
         what = f"the newest event is {format_span(ahead_s)} in the future"
         advice = "set the clock; leases and deadlines depend on it"
