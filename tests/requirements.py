@@ -1448,6 +1448,7 @@ OUTAGES = (
             "tests/ledger/test_liveness.py::test_after_an_outage_owners_have_one_lease_to_renew",
             "tests/ledger/test_liveness.py::test_after_an_outage_workers_have_one_lease_to_renew",
             "tests/ledger/test_liveness.py::test_an_outage_delays_no_other_ends",
+            "tests/ledger/test_liveness.py::test_an_outage_during_which_a_round_waits_ends_nothing_that_lives",
             "tests/ledger/test_liveness.py::test_each_failed_round_starts_the_wait_again",
             "tests/ledger/test_liveness.py::test_a_process_renews_its_leases_before_it_reaps_after_an_outage",
         ),

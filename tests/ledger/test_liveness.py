@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -834,6 +834,7 @@ class FailingStore:
         self._store = store
         self.failing: tuple[str, ...] = ()
         self.done: list[str] = []
+        self.before_read: Callable[[], None] | None = None
 
     def __getattr__(self, name: str) -> Any:
         kind = "write" if name in ("transact", "drop_owner") else "read"
@@ -842,6 +843,9 @@ class FailingStore:
         async def run(*values: Any) -> Any:
             if kind in self.failing:
                 raise StoreError(f"the database is down: {name}")
+            if kind == "read" and self.before_read is not None:
+                before, self.before_read = self.before_read, None
+                before()
             result = await method(*values)
             self.done.append(name)
             return result
@@ -872,6 +876,11 @@ class Outage:
         self.store.failing = failing
         assert await self.run_rounds(seconds) == 0
         self.store.failing = ()
+
+    async def wait(self, seconds: int) -> None:
+        """Run a round in which a read waits for the database before it succeeds."""
+        self.store.before_read = lambda: self.clocks.pass_time(seconds)
+        assert await self.run_rounds(1) == 0
 
     async def renew(self, owner: str) -> None:
         until = int((self.clocks.wall + 30) * 1000)
@@ -930,6 +939,18 @@ async def test_an_outage_delays_no_other_ends(outage: Outage) -> None:
     assert await outage.run_rounds(1) == 1 and (await call_state(ledger, dead))[0] == "lost"
     assert await outage.run_rounds(1) == 0
     assert await outage.run_rounds(1) == 2 and (await call_state(ledger, late))[0] == "expired"
+
+
+async def test_an_outage_during_which_a_round_waits_ends_nothing_that_lives(outage: Outage) -> None:
+    """OUTAGE1: an engine may wait for its server, so no round fails; a lease ended before the database was back."""
+    ledger = outage.ledger
+    alive, gone = await start_call(ledger, owner=REMOTE_OWNER), await start_call(ledger, owner=OTHER_REMOTE_OWNER)
+    assert await outage.run_rounds(29) == 0
+    await outage.wait(100)
+    assert await outage.run_rounds(25) == 0
+    await outage.renew(REMOTE_OWNER)
+    assert await outage.run_rounds(6) == 1
+    assert (await call_state(ledger, gone))[0] == "lost" and (await call_state(ledger, alive))[0] == "running"
 
 
 async def test_each_failed_round_starts_the_wait_again(outage: Outage) -> None:

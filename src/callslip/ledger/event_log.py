@@ -397,9 +397,11 @@ class EventLog:
         pause, next_round, has_failed = min(interval, lease / 3), time.monotonic() + interval, False
         while True:
             await asyncio.sleep(min(pause, RETRY_S) if has_failed else pause)
+            started = time.monotonic()
             try:
-                soon = time.monotonic() + lease * 2 / 3
+                soon = started + lease * 2 / 3
                 await self._renew(*[owner for owner, until in self._owner_leases.items() if until < soon])
+                self._reaper.reset_if_late(started)
                 if time.monotonic() >= next_round:
                     await self._reaper.reap()
                     next_round = time.monotonic() + interval

@@ -179,7 +179,17 @@ class Reaper:
         self._watched = {}
         self._has_failed = True
 
+    def reset_if_late(self, since: float) -> None:
+        """Start again after a wait for the database in which leases may have ended.
+
+        Reads and writes wait for a server that cannot be reached, and succeed once it is back. A lease that is renewed
+        in time has at least this long left.
+        """
+        if self._monotonic() - since > min(self._settings.owner_lease, self._settings.command_lease) / 3:
+            self.reset()
+
     async def _run_round(self, only_dead: bool) -> int:
+        started = self._monotonic()
         if self._has_failed:
             await self._store.drop_owner("")  # Deletes nothing, but fails while no process can write.
         now = await self._store.clock()
@@ -188,6 +198,7 @@ class Reaper:
         dues: list[Due] = []
         watched = {key: start for key, start in self._watched.items() if key[1] > until}
         loaded = await self._load_dues(until)
+        self.reset_if_late(started)
         if self._has_failed:
             self._has_failed = False
             lease = max(self._settings.owner_lease, self._settings.command_lease)
