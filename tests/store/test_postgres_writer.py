@@ -136,6 +136,32 @@ async def test_a_refusal_is_decided_on_current_records(process: Process, other: 
     assert late.verdict in ("late", "duplicate")
 
 
+@pytest.mark.parametrize("is_created", [False, True], ids=["changed", "created"])
+async def test_a_record_is_found_that_another_process_writes_between_two_reads(
+    process: Process, other: Process, monkeypatch: pytest.MonkeyPatch, is_created: bool
+) -> None:
+    """A decision reads in steps. What it has found or missed in the first step may not count after the second one."""
+    approval = ids.approval_id()
+    request = ev.ApprovalRequested(approval=approval, tool_name="x")
+    drafts: list[Event] = [message("before"), request] if is_created else [request, message("after")]
+    await other.append("a", drafts.pop(0))
+    load = GroupReads.load
+
+    async def load_and_write(reads: GroupReads, *values: Any) -> None:
+        await load(reads, *values)
+        if drafts and values[1].approvals:
+            await other.append("a", drafts.pop())
+
+    def find(unit: UnitOfWork) -> tuple[bool, bool]:
+        record = unit.approval(approval)
+        unit.alias("a", "test", "x")  # It is read with the next query, and the session with it.
+        return record is not None, record is not None and unit.call(record.call) is not None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupReads, "load", load_and_write)
+        assert await process.writer.submit(find, Touched(("a",))) == (True, True)
+
+
 async def test_what_was_refused_before_is_allowed_after_a_change_elsewhere(process: Process, other: Process) -> None:
     """A refusal counts only on records that were read after the write was submitted."""
     await process.append("a", ev.TurnStarted())
