@@ -2203,6 +2203,59 @@ POSTGRES_EDGES = (
     ),
 )
 
+SERVERS = (
+    R(
+        "PGS1",
+        "Each server of a database writes, reads and streams any session, and learns at once of what others write.",
+        (
+            "tests/postgres/test_several_servers.py::test_a_reader_gets_what_another_server_wrote",
+            "tests/postgres/test_several_servers.py::test_lists_show_what_another_server_wrote",
+            "tests/postgres/test_several_servers.py::test_a_blob_is_read_through_another_server",
+            "tests/postgres/test_several_servers.py::test_a_conversation_continues_on_another_server",
+            "tests/postgres/test_several_servers.py::test_each_server_reports_the_whole_ledger",
+        ),
+    ),
+    R(
+        "PGS2",
+        "An approval that was requested through one server is answered through any; the first answer wins.",
+        (
+            "tests/postgres/test_several_servers.py::test_a_call_that_waits_is_approved_through_another_server",
+            "tests/postgres/test_several_servers.py::test_of_two_answers_through_two_servers_one_wins",
+        ),
+    ),
+    R(
+        "PGS3",
+        "Commands and calls are run, ended and cancelled through any server, and end once.",
+        (
+            "tests/postgres/test_several_servers.py::test_of_cancel_and_result_through_two_servers_one_ends_the_call",
+            "tests/postgres/test_several_servers.py::test_a_worker_gets_a_command_that_another_server_took",
+        ),
+    ),
+    R(
+        "PGS4",
+        "A session has one turn in progress on all servers, and any of them can stop it.",
+        ("tests/postgres/test_several_servers.py::test_a_prompt_is_stopped_through_another_server",),
+    ),
+    R(
+        "PGS5",
+        "A revoked token ends its streams on every server at once.",
+        ("tests/postgres/test_several_servers.py::test_a_token_is_revoked_for_all_servers_at_once",),
+    ),
+    R(
+        "PGS6",
+        "What a killed server owned ends one lease later, with a reason; requests for approval stay.",
+        (
+            "tests/postgres/test_several_servers.py::test_a_killed_server_ends_what_it_owned_after_one_lease",
+            "tests/postgres/test_several_servers.py::test_an_approval_outlives_the_server_that_took_it",
+        ),
+    ),
+    R(
+        "PGS7",
+        "An outage of the database that is longer than a lease ends nothing that lives.",
+        ("tests/postgres/test_several_servers.py::test_an_outage_of_the_database_ends_nothing_that_lives",),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
@@ -2212,4 +2265,5 @@ REQUIREMENTS = (
     *KILLS,
     *DATABASE_FAULTS,
     *(*DATABASES, *POSTGRES_EDGES),
+    *(*DATABASES, *POSTGRES_EDGES, *SERVERS),
 )
