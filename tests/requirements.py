@@ -2118,6 +2118,33 @@ KILLS = (
     ),
 )
 
+MOVES = (
+    R(
+        "MOVE1",
+        "`callslip admin migrate` creates or updates the tables of a database; concurrent starts do it once.",
+        (
+            "tests/cli/test_admin_migrate.py::test_an_empty_database_gets_the_newest_schema",
+            "tests/cli/test_admin_migrate.py::test_an_older_file_is_migrated_and_keeps_its_sessions",
+            "tests/cli/test_admin_migrate.py::test_processes_that_start_at_once_create_the_schema_once",
+            "tests/cli/test_admin_migrate.py::test_processes_that_start_at_once_migrate_an_older_schema_once",
+            "tests/cli/test_admin_migrate.py::test_processes_that_open_an_empty_database_at_once_all_work",
+        ),
+    ),
+    R(
+        "MOVE2",
+        "Databases of other programs, newer schemas and users who may not create tables give a clear error.",
+        (
+            "tests/cli/test_admin_migrate.py::test_a_file_of_another_program_is_refused",
+            "tests/cli/test_admin_migrate.py::test_a_database_with_tables_of_another_program_is_refused",
+            "tests/cli/test_admin_migrate.py::test_a_newer_schema_that_this_version_cannot_read_is_refused",
+            "tests/cli/test_admin_migrate.py::test_a_newer_schema_that_this_version_can_read_stays",
+            "tests/cli/test_admin_migrate.py::test_a_file_that_can_only_be_read_is_migrated_only_if_nothing_is_to_do",
+            "tests/cli/test_admin_migrate.py::test_a_user_that_may_not_create_tables_gets_a_clear_error",
+            "tests/cli/test_admin_migrate.py::test_an_unreachable_server_is_named_without_its_password",
+        ),
+    ),
+)
+
 DATABASE_FAULTS = (
     R(
         "DBF1",
@@ -2266,4 +2293,5 @@ REQUIREMENTS = (
     *DATABASE_FAULTS,
     *(*DATABASES, *POSTGRES_EDGES),
     *(*DATABASES, *POSTGRES_EDGES, *SERVERS),
+    *MOVES,
 )

@@ -26,6 +26,7 @@ GROUPS = {
     **{"DBF": 6},
     **{"PGE": 2},
     **{"PGE": 2, "PGS": 7},
+    **{"MOVE": 2},
 }
 CITED = re.compile(rf"\b((?:{'|'.join(map(re.escape, GROUPS))})\d+)\b")
 IDS = [f"{group}{number}" for group, count in GROUPS.items() for number in range(1, count + 1)]

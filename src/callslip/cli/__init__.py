@@ -34,7 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("callslip.cli.commands.export:export", "Export a session."),
     "verify": ("callslip.cli.commands.verify:verify", "Check stored data against the log."),
     "doctor": ("callslip.cli.commands.doctor:doctor", "Diagnose problems."),
-    "admin": ("callslip.cli.commands.admin:admin", "Manage sessions, retention and tokens."),
+    "admin": ("callslip.cli.commands.admin:admin", "Manage sessions, retention, databases and tokens."),
 }
 
 

@@ -30,6 +30,15 @@ async def open_store(url: str, settings: Settings, *, create: bool = True) -> St
     return SqliteStore(url, settings)
 
 
+async def migrate(url: str, settings: Settings) -> tuple[int, int]:
+    """Create or migrate the schema of a database; return its version before, 0 for none, and after."""
+    if is_server_url(url):
+        return await _import_postgres("postgres_database", url).migrate(url, settings)
+    from callslip.store import sqlite_open
+
+    return sqlite_open.migrate(sqlite_open.path_of(url), settings)
+
+
 async def read_facts(url: str) -> dict[str, Any]:
     """Return the schema version of a database and the counts of what is in it.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from copy import copy
@@ -38,6 +39,12 @@ MAX_CLOCK_AGE_S = 1.0
 """How old the last reading of the server's clock may be when a caller needs the time exactly."""
 RETRY_DELAYS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 MIGRATION_LOCK = 0x43536C70
+MIGRATION_S = 600.0
+"""How long a migration may take, or the wait for that of another process."""
+OTHER_TABLES = """
+SELECT relname::text FROM pg_class
+WHERE relnamespace = current_schema()::regnamespace AND relname = ANY ($1::text[]) ORDER BY relname
+"""
 FORGET_LANES = "DELETE FROM lanes WHERE used_at < callslip_clock() - 86400000"
 """Remove the rows of write connections whose process was killed, after a day."""
 LOCK_TIMEOUT_S = 5.0
@@ -385,8 +392,29 @@ async def schema_version(connection: Connection) -> int:
     return int(rows[0][0]) if rows else 0
 
 
-async def prepare(connection: Connection, name: str, *, migrate: bool) -> None:
-    """Check that this version can use the database, and create or migrate its schema. Concurrent calls are safe."""
+async def migrate(url: str, settings: Settings) -> tuple[int, int]:
+    """Create or migrate the schema; return its version before and after. Concurrent calls are safe.
+
+    Of several concurrent calls only the one that changed the schema returns two different versions.
+    """
+    database = Database(url, settings)
+    newest = migrations("postgres")[-1][0]
+    connection = await database.connect()
+    try:
+        with translate_errors(database.name):
+            if await is_read_only(connection) and await schema_version(connection) < newest:
+                raise ReadOnlyStoreError(f"{database.name} can only be read, so its schema cannot be migrated")
+            found = await prepare(connection, database.name, migrate=True)
+    finally:
+        await _close(connection)
+    return found, max(found, newest)
+
+
+async def prepare(connection: Connection, name: str, *, migrate: bool) -> int:
+    """Check that this version can use the database, and create or migrate its schema. Concurrent calls are safe.
+
+    Return the version that was found, 0 for none. Of several concurrent calls only one finds an older version.
+    """
     newest = migrations("postgres")[-1][0]
     version = await schema_version(connection)
     if version > newest:
@@ -396,22 +424,23 @@ async def prepare(connection: Connection, name: str, *, migrate: bool) -> None:
                 f"{name}: schema {version} needs a Callslip that supports schema {oldest}, "
                 f"this one supports {newest}. Upgrade Callslip."
             )
-        return
+        return version
     if version == newest:
-        return
+        return version
     if not migrate:
         if not version:
             raise InvalidDatabaseError(f"{name} is not a ledger")
-        return
-    await connection.execute("BEGIN; SET LOCAL lock_timeout = 0")  # Another process may migrate for longer.
+        return version
+    # Another process may migrate for longer than a lock or a statement may take.
+    await connection.execute("BEGIN; SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0")
     try:
-        await connection.fetch("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+        await connection.fetch("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK, timeout=MIGRATION_S)
         version = await schema_version(connection)
-        if not version and not (await connection.fetch("SELECT to_regclass('sessions') IS NULL"))[0][0]:
-            raise InvalidDatabaseError(f"{name} has tables of another program. Use another database or schema.")
+        if not version:
+            await _refuse_other_tables(connection, name)
         for number, sql in migrations("postgres"):
             if number > version:
-                await connection.execute(sql)
+                await connection.execute(sql, timeout=MIGRATION_S)
         put = "INSERT INTO meta VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
         await connection.execute(put, "schema", str(max(version, newest)))
         await connection.execute(put, "oldest_reader", str(OLDEST_READER))
@@ -421,6 +450,18 @@ async def prepare(connection: Connection, name: str, *, migrate: bool) -> None:
             with contextlib.suppress(*DRIVER_ERRORS):
                 await connection.execute("ROLLBACK")
         raise
+    return version
+
+
+async def _refuse_other_tables(connection: Connection, name: str) -> None:
+    """Raise an error if the database has tables with the names of those of a ledger, but no ledger."""
+    ours = [
+        table for _, sql in migrations("postgres") for table in re.findall(r"^CREATE TABLE (\w+)", sql, re.MULTILINE)
+    ]
+    rows = await connection.fetch(OTHER_TABLES, ours)
+    if rows:
+        tables = ", ".join(row[0] for row in rows)
+        raise InvalidDatabaseError(f"{name} has tables of another program ({tables}). Use another database or schema.")
 
 
 async def oldest_reader(connection: Connection, version: int) -> int:

@@ -19,6 +19,7 @@ import apsw
 from callslip.errors import DiskFullError, InvalidDatabaseError, ReadOnlyStoreError, StoreError, UnsupportedVersionError
 from callslip.model.database_url import mask_password
 from callslip.settings import Settings
+from callslip.store.ledger_files import create_database
 from callslip.store.sql import Connection, migrations
 from callslip.store.write_lock import WriteLock
 
@@ -208,23 +209,56 @@ def is_writable(path: str) -> bool:
     return os.access(path, os.W_OK) and os.access(folder, os.W_OK) if os.path.exists(path) else True
 
 
-def prepare(connection: Connection, path: str, write_lock: WriteLock, *, read_only: bool) -> None:
-    """Check that this version can read the ledger, and create or migrate it if it is writable."""
+def migrate(path: str, settings: Settings) -> tuple[int, int]:
+    """Create or migrate a ledger file; return the version of its schema before and after. Concurrent calls are safe.
+
+    Of several concurrent calls only the one that changed the schema returns two different versions.
+    """
+    newest = migrations("sqlite")[-1][0]
+    write_lock = WriteLock()
+    with translate_errors(path):
+        check_file(path, settings)
+        is_read_only = not is_writable(path)
+        if not is_read_only:
+            os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+            write_lock.open(path)
+        try:
+            if not is_read_only:
+                create_database(path)
+            connection = connect(path, "", settings, read_only=is_read_only)
+            try:
+                found = prepare(connection, path, write_lock, read_only=is_read_only)
+            finally:
+                connection.close()
+        finally:
+            write_lock.close()
+    if is_read_only and found < newest:
+        raise ReadOnlyStoreError(f"{path} can only be read, so its schema cannot be migrated")
+    return found, max(found, newest)
+
+
+def prepare(connection: Connection, path: str, write_lock: WriteLock, *, read_only: bool) -> int:
+    """Check that this version can read the ledger, and create or migrate it if it is writable.
+
+    Return the version that was found, 0 for none. Of several concurrent calls only one finds an older version.
+    """
     _check(connection, path)
     if read_only:
-        return
+        return _version(connection)
     if path:
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchall()[0][0]
         if mode != "wal":
             raise StoreError(f"{path}: this file system does not allow a write-ahead log (journal mode {mode})")
     newest = migrations("sqlite")[-1][0]
-    if _version(connection) >= newest:
-        return
+    found = _version(connection)
+    if found >= newest:
+        return found
     with write_lock.turn():
         connection.execute("BEGIN IMMEDIATE")
         try:
+            found = _version(connection)
             for number, sql in migrations("sqlite"):
-                if number > _version(connection):
+                if number > found:
                     connection.execute(sql)
                     connection.execute(f"PRAGMA user_version = {number}")
             connection.execute("INSERT OR REPLACE INTO meta VALUES ('oldest_reader', ?)", (str(OLDEST_READER),))
@@ -233,6 +267,7 @@ def prepare(connection: Connection, path: str, write_lock: WriteLock, *, read_on
             connection.execute("ROLLBACK")
             raise
         connection.execute("COMMIT")
+    return found
 
 
 def _version(connection: Connection) -> int:

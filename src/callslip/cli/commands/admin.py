@@ -1,4 +1,4 @@
-"""`callslip admin`: delete sessions and old events, and manage access tokens."""
+"""`callslip admin`: delete sessions and old events, migrate databases, and manage access tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from callslip.cli import exit_status
-from callslip.cli.options import ID, db_option, json_option, wants_json, with_ledger
+from callslip.cli.options import ID, db_option, json_option, selected_location, wants_json, with_ledger
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
 from callslip.cli.terminal.formatting import format_age, parse_duration
@@ -27,7 +27,7 @@ MAX_LIFETIME_S = 2**31
 
 @click.group()
 def admin() -> None:
-    """Manage sessions, retention and tokens."""
+    """Manage sessions, retention, databases and tokens."""
 
 
 @admin.command()
@@ -73,6 +73,35 @@ def prune(keep: str) -> None:
     if wants_json():
         tables.write_json({"removedEvents": removed})
     tables.print_status(f"removed {pluralize(removed, 'event')} older than {keep}")
+
+
+@admin.command()
+@db_option
+@json_option
+def migrate() -> None:
+    """Create or update the tables of a database.
+
+    Every command that writes does this when it opens the database, and any number of processes may do it at once. Use
+    this command to do it at a time of your choice, or by a user that may create tables. It prints the version of the
+    schema before and after.
+    """
+    import asyncio
+
+    from callslip.api import databases
+
+    location = selected_location()
+    if location.is_in_memory:
+        location.require()
+    location.prepare()
+    before, after = asyncio.run(databases.migrate(location.url))
+    if wants_json():
+        tables.write_json({"database": location.display_name, "before": before, "after": after})
+    if before == after:
+        tables.print_status(f"{location.display_name} has schema {after}; nothing to do")
+    elif before:
+        tables.print_status(f"migrated {location.display_name} from schema {before} to {after}")
+    else:
+        tables.print_status(f"created {location.display_name} with schema {after}; there was none before")
 
 
 @admin.group()
