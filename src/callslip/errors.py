@@ -126,6 +126,10 @@ class InvalidDatabaseError(StoreError):
     """The file is not a Callslip database, or it is damaged."""
 
 
+class IncompleteCopyError(StoreError):
+    """The database is the target of a copy that has not finished; finish it with `callslip admin copy`."""
+
+
 class LostFileError(StoreError):
     """The file of the ledger was deleted or replaced while it was open; nothing was written to it."""
 

@@ -13,6 +13,7 @@ from typing import Any
 from callslip.errors import StoreError
 from callslip.model.database_url import is_server_url, mask_password
 from callslip.settings import Settings
+from callslip.store.copying import CopySource, CopyTarget
 from callslip.store.protocol import Store
 
 READ_ONLY = "read only"
@@ -28,6 +29,33 @@ async def open_store(url: str, settings: Settings, *, create: bool = True) -> St
     from callslip.store.sqlite import SqliteStore
 
     return SqliteStore(url, settings)
+
+
+async def open_incomplete(url: str, settings: Settings) -> Store:
+    """Open a store that is the target of a copy which has not finished, to check it."""
+    if is_server_url(url):
+        return await _import_postgres("postgres", url).PostgresStore.open(url, settings, allows_incomplete=True)
+    from callslip.store.sqlite import SqliteStore
+
+    return SqliteStore(url, settings, allows_incomplete=True)
+
+
+async def open_copy_source(url: str, settings: Settings) -> CopySource:
+    """Open a snapshot of a database to copy it. The database is not changed."""
+    if is_server_url(url):
+        return await _import_postgres("postgres_copy", url).PostgresCopySource.open(url, settings)
+    from callslip.store import sqlite_copy, sqlite_open
+
+    return sqlite_copy.SqliteCopySource(sqlite_open.path_of(url), settings)
+
+
+async def open_copy_target(url: str, settings: Settings) -> CopyTarget:
+    """Open a database to fill it, and create its tables if needed."""
+    if is_server_url(url):
+        return await _import_postgres("postgres_copy", url).PostgresCopyTarget.open(url, settings)
+    from callslip.store import sqlite_copy, sqlite_open
+
+    return sqlite_copy.SqliteCopyTarget(sqlite_open.path_of(url), settings)
 
 
 async def migrate(url: str, settings: Settings) -> tuple[int, int]:

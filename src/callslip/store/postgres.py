@@ -89,9 +89,11 @@ class PostgresStore:
             self._writer = PostgresWriter(database, self._deliver, self._deliver_sessions, self._deliver_heads)
 
     @classmethod
-    async def open(cls, url: str, settings: Settings, *, create: bool = True) -> PostgresStore:
+    async def open(
+        cls, url: str, settings: Settings, *, create: bool = True, allows_incomplete: bool = False
+    ) -> PostgresStore:
         """Connect to a database, creating or migrating its schema if needed. Without `create` there must be one."""
-        return cls(await Database.open(url, settings, create=create))
+        return cls(await Database.open(url, settings, create=create, allows_incomplete=allows_incomplete))
 
     # Writing
 

@@ -480,3 +480,58 @@ ORDER BY a.entry, a.id LIMIT $4;
 -- name: missing_blobs
 SELECT DISTINCT u.hash FROM blob_uses u LEFT JOIN blobs b ON b.hash = u.hash AND b.whole
 WHERE b.hash IS NULL ORDER BY u.hash LIMIT $1;
+
+-- name: identity
+-- What tells a database from any other, by whatever address it is reached.
+SELECT concat_ws('/',
+  CASE WHEN has_function_privilege('pg_control_system()', 'EXECUTE')
+    THEN (SELECT system_identifier::text FROM pg_control_system())
+    ELSE coalesce(host(inet_server_addr()), '') || ':' || current_setting('port') END,
+  (SELECT oid FROM pg_database WHERE datname = current_database()), current_schema());
+
+-- name: users
+SELECT coalesce(host(client_addr), 'this machine'), count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend' AND starts_with(application_name, $1)
+  AND application_name <> $2
+GROUP BY 1 ORDER BY 1;
+
+-- name: lanes_used
+SELECT count(*), coalesce(sum(last), 0)::text, coalesce(max(used_at), 0) FROM lanes;
+
+-- name: last_ids
+SELECT
+  greatest((SELECT coalesce(max(id), 0) FROM sessions), coalesce(pg_sequence_last_value('session_ids'::regclass), 0)),
+  greatest((SELECT coalesce(max(id), 0) FROM conversations),
+    coalesce(pg_sequence_last_value(pg_get_serial_sequence('conversations', 'id')::regclass), 0));
+
+-- name: keep_ids
+SELECT setval('session_ids', greatest($1::bigint, 1), $1::bigint > 0),
+  setval(pg_get_serial_sequence('conversations', 'id'), greatest($2::bigint, 1), $2::bigint > 0);
+
+-- name: put_meta
+INSERT INTO meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: count_queues
+INSERT INTO queues (client, waiting)
+SELECT c.client, count(*) FROM calls c WHERE c.client <> '' AND {is_pending} GROUP BY c.client;
+
+-- name: copy_sessions
+INSERT INTO sessions (id, name, rev, head, low, updated_at, listed_at, turn_owner, release_at, has_held_text, record)
+SELECT u.id, u.name, 1, u.head, u.low, u.updated_at, u.updated_at, u.turn_owner, u.release_at, u.release_at > 0, u.record
+FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::bigint[], $8::bytea[])
+  AS u(id, name, head, low, updated_at, turn_owner, release_at, record);
+
+-- name: copy_calls
+INSERT INTO calls (id, session, entry, state, client_call_id, tool, title, deadline, created_at, ended_at, end_seq, owner,
+  lease, client, change, rev, record)
+SELECT u.id, u.session, u.entry, u.state, u.client_call_id, u.tool, u.title, u.deadline, u.created_at, u.ended_at,
+  u.end_seq, u.owner, u.lease, u.client, pg_current_xact_id(), 1, u.record
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[],
+    $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::bigint[], $14::text[], $15::bytea[])
+  AS u(id, session, entry, state, client_call_id, tool, title, deadline, created_at, ended_at, end_seq, owner, lease,
+    client, record);
+
+-- name: copy_approvals
+INSERT INTO approvals (id, session, call, entry, state, expires_at, created_at, record)
+SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::bigint[],
+  $8::bytea[]);

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Gene
 from copy import copy
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
@@ -29,6 +30,7 @@ from callslip.errors import (
 )
 from callslip.model.database_url import mask_password
 from callslip.settings import Settings
+from callslip.store.copying import MARK, require_complete
 from callslip.store.sql import migrations
 
 T = TypeVar("T")
@@ -38,6 +40,7 @@ CONNECT_TIMEOUT_S = 5.0
 MAX_CLOCK_AGE_S = 1.0
 """How old the last reading of the server's clock may be when a caller needs the time exactly."""
 RETRY_DELAYS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+APPLICATION_NAME = "callslip"
 MIGRATION_LOCK = 0x43536C70
 MIGRATION_S = 600.0
 """How long a migration may take, or the wait for that of another process."""
@@ -76,6 +79,12 @@ class Connection(Protocol):
 
 class LostConnectionError(DatabaseUnavailableError):
     """The connection to the server was lost, or the server did not answer in time."""
+
+
+def _application_name(url: str) -> str:
+    """Return the name of this program's connections, by which a copy finds them. It begins with APPLICATION_NAME."""
+    names = parse_qs(urlsplit(url).query).get("application_name", [])
+    return " ".join([APPLICATION_NAME, *names[-1:]])
 
 
 def is_lost(error: BaseException) -> bool:
@@ -147,6 +156,7 @@ class Database:
         self.read_only = False
         self.has_pooler = False
         """Whether a pooler gives each transaction another connection of the server."""
+        self.application_name = _application_name(url)
         self.clock_shift_ms = 0
         self._has_session_timeouts = True
         """Whether connections may have settings of their own. A pooler may refuse them."""
@@ -157,8 +167,19 @@ class Database:
         self._closed = False
 
     @classmethod
-    async def open(cls, url: str, settings: Settings, *, migrate: bool = True, create: bool = True) -> Self:
-        """Connect, and create or migrate the schema if needed. Without `create` there must be one."""
+    async def open(
+        cls,
+        url: str,
+        settings: Settings,
+        *,
+        migrate: bool = True,
+        create: bool = True,
+        allows_incomplete: bool = False,
+    ) -> Self:
+        """Connect, and create or migrate the schema if needed. Without `create` there must be one.
+
+        The target of a copy that has not finished is refused, unless the copy `allows_incomplete`.
+        """
         database = cls(url, settings)
         with translate_errors(database.name):
             connection = await database._connect_first()
@@ -169,13 +190,15 @@ class Database:
                 if not create and not await schema_version(connection):
                     raise NotFoundError(f"no ledger in {database.name}")
                 await prepare(connection, database.name, migrate=migrate and not database.read_only)
+                if not allows_incomplete:
+                    require_complete(await read_copy_mark(connection), database.name)
                 if not database.read_only:
                     database.read_only = not await can_write(connection)
                 if not database.read_only:
                     await connection.execute(FORGET_LANES)
                 await database._read_clock(connection)
             finally:
-                await _close(connection)
+                await close_connection(connection)
             database._pool = _driver.create_pool(
                 **database._connect_options(),
                 min_size=0,
@@ -217,10 +240,12 @@ class Database:
         return "; ".join(["BEGIN", *(f"SET LOCAL {name} = {value}" for name, value in timeouts.items())])
 
     def _connect_options(self) -> dict[str, Any]:
-        has_timeouts = self._has_session_timeouts and not self.has_pooler
+        server_settings = {"application_name": self.application_name}
+        if self._has_session_timeouts and not self.has_pooler:
+            server_settings |= self._session_timeouts(self.settings.statement_timeout)
         return {
-            "server_settings": self._session_timeouts(self.settings.statement_timeout) if has_timeouts else None,
             "dsn": self.url,
+            "server_settings": server_settings,
             "timeout": CONNECT_TIMEOUT_S,
             "command_timeout": self.settings.statement_timeout,
             "statement_cache_size": 0 if self.has_pooler else 100,
@@ -306,7 +331,7 @@ class Database:
                 await connection.fetch("SELECT 1")  # The first read starts the snapshot.
             yield view
         finally:
-            await _close(connection)
+            await close_connection(connection)
 
     # The clock of the server, which all leases and deadlines use
 
@@ -363,7 +388,8 @@ async def _keep_state(connection: Any) -> None:
     """Do nothing when a connection returns to the pool: reads leave no state, and a reset takes a round trip."""
 
 
-async def _close(connection: Connection) -> None:
+async def close_connection(connection: Connection) -> None:
+    """Close a connection, without waiting for a server that does not answer."""
     try:
         await connection.close(timeout=1.0)
     except DRIVER_ERRORS:
@@ -392,6 +418,12 @@ async def schema_version(connection: Connection) -> int:
     return int(rows[0][0]) if rows else 0
 
 
+async def read_copy_mark(connection: Connection) -> str | None:
+    """Return what the target of a copy stores about it."""
+    rows = await connection.fetch("SELECT value FROM meta WHERE name = $1", MARK)
+    return rows[0][0] if rows else None
+
+
 async def migrate(url: str, settings: Settings) -> tuple[int, int]:
     """Create or migrate the schema; return its version before and after. Concurrent calls are safe.
 
@@ -405,8 +437,9 @@ async def migrate(url: str, settings: Settings) -> tuple[int, int]:
             if await is_read_only(connection) and await schema_version(connection) < newest:
                 raise ReadOnlyStoreError(f"{database.name} can only be read, so its schema cannot be migrated")
             found = await prepare(connection, database.name, migrate=True)
+            require_complete(await read_copy_mark(connection), database.name)
     finally:
-        await _close(connection)
+        await close_connection(connection)
     return found, max(found, newest)
 
 

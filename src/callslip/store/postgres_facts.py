@@ -6,12 +6,14 @@ from typing import Any
 
 from callslip.errors import NotFoundError
 from callslip.settings import Settings
+from callslip.store.copying import require_complete
 from callslip.store.postgres_database import (
     Connection,
     Database,
     can_write,
     is_read_only,
     oldest_reader,
+    read_copy_mark,
     schema_version,
     translate_errors,
 )
@@ -51,6 +53,7 @@ async def _read(connection: Connection, name: str) -> dict[str, Any]:
     version = await schema_version(connection)
     if not version:
         raise NotFoundError(f"{name} contains no ledger")
+    require_complete(await read_copy_mark(connection), name)
     is_writable = not await is_read_only(connection) and await can_write(connection)
     facts: dict[str, Any] = {
         "access": "read and write" if is_writable else "read only",

@@ -68,8 +68,9 @@ YIELD_ROWS = 100
 class SqliteStore:
     """A store in a SQLite file or in memory; see `Store`."""
 
-    def __init__(self, url: str, settings: Settings) -> None:
+    def __init__(self, url: str, settings: Settings, *, allows_incomplete: bool = False) -> None:
         self.url = url
+        self._allows_incomplete = allows_incomplete
         self.path = sqlite_open.path_of(url)
         self.display_name = self.path or "the database in memory"
         self._settings = settings
@@ -102,7 +103,9 @@ class SqliteStore:
             create_database(path)
         self._read = sqlite_open.connect(path, memory, settings, read_only=self.read_only)
         self._open.append(self._read)
-        sqlite_open.prepare(self._read, path, self._write_lock, read_only=self.read_only)
+        sqlite_open.prepare(
+            self._read, path, self._write_lock, read_only=self.read_only, allows_incomplete=self._allows_incomplete
+        )
         self._files = LedgerFiles(path, has_wal=bool(path) and not self.read_only)
         self._version = self._data_version()
         if not self.read_only:

@@ -406,3 +406,38 @@ DELETE FROM tokens WHERE id = ? RETURNING id;
 
 -- name: drop_tokens_of
 DELETE FROM tokens WHERE session = ?;
+
+-- part: session_to_copy
+SELECT name, id, head, low, turn, turns, title, calls, message, carry, created_at, updated_at, owned_by, labels, turn_owner
+FROM sessions
+
+-- part: call_to_copy
+SELECT session, id, '', entry, state, shown, tool, title, kind, source, turn, iteration, "index", scope, idempotent,
+  attempt, worker, approval, opening, ending, input_mark, deadline, created_at, started_at, ended_at, "end", reason, owner,
+  lease, client, timeout, change
+FROM calls
+
+-- part: approval_to_copy
+SELECT session, id, '', call, entry, state, input_mark, attempt, description, options, expires_at, created_at, answered_at,
+  option, by, reason,
+  (SELECT body FROM events e WHERE a.state = 'pending' AND e.session = a.session AND e.seq = a.entry
+    AND instr(body, CAST('"answerAt"' AS BLOB)) > 0)
+FROM approvals a
+
+-- name: copy_sessions
+{session_to_copy} ORDER BY id LIMIT ?;
+
+-- name: copy_sessions_after
+{session_to_copy} WHERE id > ? ORDER BY id LIMIT ?;
+
+-- name: copy_calls
+{call_to_copy} ORDER BY id LIMIT ?;
+
+-- name: copy_calls_after
+{call_to_copy} WHERE id > ? ORDER BY id LIMIT ?;
+
+-- name: copy_approvals
+{approval_to_copy} ORDER BY id LIMIT ?;
+
+-- name: copy_approvals_after
+{approval_to_copy} WHERE id > ? ORDER BY id LIMIT ?;

@@ -78,6 +78,7 @@ def read_facts(path: str) -> dict[str, Any]:
             run = connection.execute
             if run("PRAGMA application_id").fetchall()[0][0] != sqlite_open.APPLICATION_ID:
                 raise InvalidDatabaseError(f"{path} is a SQLite database of another program")
+            sqlite_open.require_complete_copy(connection, path)
             facts: dict[str, Any] = {
                 "schema": {
                     "version": run("PRAGMA user_version").fetchall()[0][0],

@@ -19,6 +19,7 @@ import apsw
 from callslip.errors import DiskFullError, InvalidDatabaseError, ReadOnlyStoreError, StoreError, UnsupportedVersionError
 from callslip.model.database_url import mask_password
 from callslip.settings import Settings
+from callslip.store.copying import MARK, require_complete
 from callslip.store.ledger_files import create_database
 from callslip.store.sql import Connection, migrations
 from callslip.store.write_lock import WriteLock
@@ -237,12 +238,18 @@ def migrate(path: str, settings: Settings) -> tuple[int, int]:
     return found, max(found, newest)
 
 
-def prepare(connection: Connection, path: str, write_lock: WriteLock, *, read_only: bool) -> int:
+def prepare(
+    connection: Connection, path: str, write_lock: WriteLock, *, read_only: bool, allows_incomplete: bool = False
+) -> int:
     """Check that this version can read the ledger, and create or migrate it if it is writable.
+
+    The target of a copy that has not finished is refused, unless the copy `allows_incomplete`.
 
     Return the version that was found, 0 for none. Of several concurrent calls only one finds an older version.
     """
     _check(connection, path)
+    if not allows_incomplete:
+        require_complete_copy(connection, path)
     if read_only:
         return _version(connection)
     if path:
@@ -268,6 +275,13 @@ def prepare(connection: Connection, path: str, write_lock: WriteLock, *, read_on
             raise
         connection.execute("COMMIT")
     return found
+
+
+def require_complete_copy(connection: Connection, path: str) -> None:
+    """Raise IncompleteCopyError if the file is the target of a copy that has not finished."""
+    if _version(connection):
+        rows = connection.execute("SELECT value FROM meta WHERE name = ?", (MARK,)).fetchall()
+        require_complete(rows[0][0] if rows else None, path)
 
 
 def _version(connection: Connection) -> int:

@@ -213,12 +213,12 @@ def flush(connection: Connection, unit: UnitOfWork) -> bool:
     sessions = [row for row in unit.sessions.values() if row.last_seq]
     for row in sessions:
         if not row.id:
-            row.id = connection.execute(SQL["add_session"], _session_values(row)[1:]).fetchall()[0][0]
-    put_many(connection, "put_session", [_session_values(row) for row in sessions])
+            row.id = connection.execute(SQL["add_session"], session_values(row)[1:]).fetchall()[0][0]
+    put_many(connection, "put_session", [session_values(row) for row in sessions])
     session_ids = {name: row.id for name, row in unit.sessions.items()}
     put_many(connection, "add_event", [(session_ids[m.session], m.event.seq, m.body) for m in unit.events])
     if unit.calls:
-        _number_changes(connection, unit.commands())
+        number_changes(connection, unit.commands())
         calls = [astuple(replace(row, session=session_ids[row.session])) for row in unit.calls.values()]
         put_many(connection, "put_call", calls)
     for call, (session, data) in unit.seals.items():
@@ -226,10 +226,7 @@ def flush(connection: Connection, unit: UnitOfWork) -> bool:
             continue
         connection.execute(SQL["seal"], (call, session_ids[session], data)).fetchall()
     if unit.approvals:
-        approvals = [
-            astuple(replace(row, session=session_ids[row.session], options=msgspec.json.encode(row.options)))[:-1]
-            for row in unit.approvals.values()
-        ]
+        approvals = [approval_values(session_ids[row.session], row) for row in unit.approvals.values()]
         put_many(connection, "put_approval", approvals)
     if unit.aliases:
         aliases = [(session_ids[s], identity, ns, call) for (s, identity, ns), call in unit.aliases.items() if ns]
@@ -266,7 +263,7 @@ def _change_conversation(
         connection.execute(SQL["put_state"], (change.state, version, conversation)).fetchall()
 
 
-def _number_changes(connection: Connection, commands: list[CallRecord]) -> None:
+def number_changes(connection: Connection, commands: list[CallRecord]) -> None:
     """Number the changed commands. Numbers have no gaps, as no other process writes meanwhile, and are never reused."""
     if not commands:
         return
@@ -276,7 +273,13 @@ def _number_changes(connection: Connection, commands: list[CallRecord]) -> None:
     connection.execute(SQL["put_last_change"], (last + len(commands),)).fetchall()
 
 
-def _session_values(row: SessionRecord) -> tuple[Any, ...]:
+def approval_values(session: int, row: ApprovalRecord) -> tuple[Any, ...]:
+    """Convert an approval of a session to a row."""
+    return astuple(replace(row, session=session, options=msgspec.json.encode(row.options)))[:-1]
+
+
+def session_values(row: SessionRecord) -> tuple[Any, ...]:
+    """Convert a session to a row."""
     carry = msgspec.json.encode(row.carry) if row.carry else None
     labels = msgspec.json.encode(row.labels).decode() if row.labels is not None else ""
     name, number, *rest = astuple(replace(row, carry=carry, labels=labels))

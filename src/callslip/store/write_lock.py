@@ -22,6 +22,28 @@ except ImportError:  # Windows has no flock; there the busy timeout of SQLite ha
     fcntl = None
 
 
+def is_used(path: str, own: WriteLock | None = None) -> bool:
+    """Return whether another process has a database open for writing. `own` is the open lock of this process.
+
+    No lock file is created: without one no process uses the database.
+    """
+    if fcntl is None:
+        return False
+    if own is not None:
+        return own.is_shared()
+    try:
+        lock = os.open(path + "-use", os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 class WriteLock:
     """The lock files next to a database file. Before `open`, and for a database in memory, nothing is locked.
 
@@ -44,6 +66,18 @@ class WriteLock:
                 fcntl.flock(self._use, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self.was_unused = True
             fcntl.flock(self._use, fcntl.LOCK_SH)
+
+    def is_shared(self) -> bool:
+        """Return whether another process has the database open for writing, too."""
+        if fcntl is None or self._use < 0:
+            return False
+        try:
+            fcntl.flock(self._use, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            fcntl.flock(self._use, fcntl.LOCK_SH)
+        return False
 
     @contextmanager
     def turn(self) -> Generator[None]:

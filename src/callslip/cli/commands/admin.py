@@ -1,9 +1,10 @@
-"""`callslip admin`: delete sessions and old events, migrate databases, and manage access tokens."""
+"""`callslip admin`: delete sessions and old events, migrate and copy databases, manage access tokens."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,11 +14,13 @@ from callslip.cli.options import ID, db_option, json_option, selected_location, 
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
 from callslip.cli.terminal.formatting import format_age, parse_duration
+from callslip.client.location import parse_location
 from callslip.errors import AmbiguousIdError, InvalidInputError, NotFoundError
 from callslip.model.display import pluralize
 
 if TYPE_CHECKING:
     from callslip.api.access import Verb
+    from callslip.api.databases import CopyProgress, CopyReport
     from callslip.api.ledger import LocalLedger
     from callslip.model.records import TokenRecord
 
@@ -102,6 +105,97 @@ def migrate() -> None:
         tables.print_status(f"migrated {location.display_name} from schema {before} to {after}")
     else:
         tables.print_status(f"created {location.display_name} with schema {after}; there was none before")
+
+
+@admin.command()
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.option("--snapshot", is_flag=True, help="Copy the current state of a ledger that is in use.")
+@json_option
+def copy(source: str, target: str, snapshot: bool) -> int:
+    """Copy a complete ledger to another database.
+
+    FROM and TO are each a file, sqlite:///FILE or postgresql://HOST/NAME. TO must be empty, or must not exist yet.
+    Other users can see arguments, so leave a password to ~/.pgpass or PGPASSWORD.
+
+    A copy that was interrupted continues when the command is run again. Until it is complete, TO cannot be opened. At
+    the end all rows of both databases are compared, and TO is verified.
+
+    Stop all programs that use FROM before. With --snapshot they can stay, but TO will not have what they write later.
+    """
+    import asyncio
+
+    from callslip.api import databases
+
+    places = parse_location(source, "FROM"), parse_location(target, "TO")
+    for place, name in zip(places, ("FROM", "TO"), strict=True):
+        if place.is_in_memory:
+            raise InvalidInputError(name, "a ledger in memory cannot be copied; name a file or a server")
+    places[0].require()
+    with _copy_progress() as listener:
+        report = asyncio.run(databases.copy_ledger(places[0].url, places[1].url, snapshot=snapshot, listener=listener))
+    names = places[0].display_name, places[1].display_name
+    if wants_json():
+        tables.write_json(_report_json(*names, report, snapshot))
+    return _print_report(*names, report, snapshot)
+
+
+def _report_json(source: str, target: str, report: CopyReport, snapshot: bool) -> dict[str, Any]:
+    return {
+        "from": source,
+        "to": target,
+        "snapshot": snapshot,
+        "wasComplete": bool(report.completed_at),
+        "isResumed": report.is_resumed,
+        "writtenRows": report.written,
+        "rows": report.rows,
+        "problems": report.problems,
+    }
+
+
+def _print_report(source: str, target: str, report: CopyReport, snapshot: bool) -> int:
+    if report.completed_at:
+        tables.print_status(
+            f"{target} has been a complete copy of {source} since {format_age(report.completed_at)}; nothing was copied"
+        )
+        return exit_status.OK
+    sessions, events = (pluralize(report.rows[name], name[:-1]) for name in ("sessions", "events"))
+    rows = f"{pluralize(report.written, 'row')} written" + (", continuing an earlier copy" if report.is_resumed else "")
+    tables.print_status(f"copied {source} to {target}: {sessions}, {events} ({rows})")
+    if snapshot:
+        tables.print_status(f"this is a snapshot: later writes to {source} are not included")
+    for problem in report.problems:
+        if not wants_json():
+            click.echo(escape_controls(str(problem)))
+    if report.problems:
+        tables.print_status(f"{pluralize(len(report.problems), 'problem')} in {target}; {source} has the same rows")
+        return exit_status.FAILED
+    tables.print_status("OK: all rows are equal, no problems found")
+    return exit_status.OK
+
+
+@contextlib.contextmanager
+def _copy_progress() -> Generator[Callable[[CopyProgress], None] | None]:
+    """Show on a terminal which table is copied, and how far the events are."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rows]}"), TimeElapsedColumn())
+    with Progress(*columns, console=tables.console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None, rows="")
+
+        def show(step: CopyProgress) -> None:
+            progress.update(
+                task,
+                description=f"{step.step} {step.table.replace('_', ' ')}".rstrip(),
+                completed=step.rows,
+                total=step.total or None,
+                rows=f"{pluralize(step.rows, 'row')}" if step.table else "",
+            )
+
+        yield show
 
 
 @admin.group()
