@@ -2143,6 +2143,61 @@ MOVES = (
             "tests/cli/test_admin_migrate.py::test_an_unreachable_server_is_named_without_its_password",
         ),
     ),
+    R(
+        "MOVE3",
+        "`callslip admin copy` copies every row of a ledger between any two engines; exports and logs are equal bytes.",
+        (
+            "tests/store/test_copy.py::test_a_copy_has_every_row_of_every_table",
+            "tests/store/test_copy.py::test_every_table_of_an_engine_is_copied_or_derived",
+            "tests/store/test_copy.py::test_every_table_and_column_of_postgres_is_copied_or_derived",
+            "tests/store/test_copy.py::test_pages_of_large_rows_are_limited",
+            "tests/store/test_copy.py::test_a_text_that_postgres_cannot_store_is_named",
+            "tests/store/test_copy.py::test_problems_of_the_source_are_reported",
+            "tests/cli/test_admin_copy.py::test_a_ledger_comes_back_from_postgres_byte_for_byte",
+        ),
+    ),
+    R(
+        "MOVE4",
+        "In a copy approvals, commands, keys, conversations, tokens, blobs and new sessions work.",
+        (
+            "tests/store/test_copy.py::test_a_copy_continues_like_its_source",
+            "tests/store/test_copy.py::test_a_queue_of_a_copy_has_as_much_room_as_before",
+        ),
+    ),
+    R(
+        "MOVE5",
+        "A copy that is killed continues, also if its source has changed; one that is complete is not repeated.",
+        (
+            "tests/store/test_copy.py::test_an_interrupted_copy_continues",
+            "tests/store/test_copy.py::test_a_copy_continues_after_the_source_has_changed",
+            "tests/store/test_copy.py::test_a_run_that_was_replaced_cannot_write",
+            "tests/cli/test_admin_copy.py::test_a_copy_that_is_killed_continues",
+        ),
+    ),
+    R(
+        "MOVE6",
+        "No program opens a copy that is not complete.",
+        (
+            "tests/store/test_copy.py::test_an_incomplete_copy_is_not_a_ledger",
+            "tests/store/test_copy.py::test_an_older_version_cannot_open_an_incomplete_copy",
+        ),
+    ),
+    R(
+        "MOVE7",
+        "A copy refuses a source in use, except for a snapshot, and a target that is in use or contains a ledger.",
+        (
+            "tests/store/test_copy.py::test_a_source_in_use_is_refused",
+            "tests/store/test_copy.py::test_a_source_that_is_written_during_the_copy_is_noticed",
+            "tests/store/test_copy.py::test_a_target_with_another_ledger_is_refused",
+            "tests/store/test_copy.py::test_an_incomplete_copy_of_another_ledger_is_refused",
+            "tests/store/test_copy.py::test_a_target_in_use_is_refused",
+            "tests/store/test_copy.py::test_a_ledger_is_not_copied_to_itself",
+            "tests/cli/test_admin_copy.py::test_the_source_of_a_running_server_is_refused",
+            "tests/cli/test_admin_copy.py::test_a_snapshot_says_that_later_writes_are_missing",
+            "tests/cli/test_admin_copy.py::test_bad_input_is_refused",
+            "tests/cli/test_admin_copy.py::test_a_server_that_cannot_be_used_is_named_without_its_password",
+        ),
+    ),
 )
 
 DATABASE_FAULTS = (

@@ -68,8 +68,8 @@ def test_an_empty_database_gets_the_newest_schema(empty_database: str) -> None:
     first, again = migrate(empty_database, "--json"), migrate(empty_database, "--json")
     assert versions(first) == (0, newest(empty_database))
     assert versions(again) == (newest(empty_database), newest(empty_database))
-    assert "there was none before" in first.stderr
-    assert "nothing to do" in again.stderr
+    assert "there were none before" in first.stderr
+    assert f"the tables have schema {newest(empty_database)} already" in again.stderr
 
 
 def test_an_older_file_is_migrated_and_keeps_its_sessions(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_an_older_file_is_migrated_and_keeps_its_sessions(tmp_path: Path) -> Non
     path.write_bytes(OLDER_FILE.read_bytes())
     names = engines.fetch_rows(f"sqlite:///{path}", "SELECT name FROM sessions")
     result = migrate(str(path))
-    assert result.stderr == f"migrated {path} from schema 3 to {newest('')}\n"
+    assert result.stderr == f"migrated the tables from schema 3 to {newest('')}\n"
     listed = run_in_process("ls", "--json", "--limit", "100", "--db", str(path)).stdout.splitlines()
     assert {json.loads(line)["session"] for line in listed} == {name for (name,) in names} != set()
 

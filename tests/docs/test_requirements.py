@@ -27,6 +27,7 @@ GROUPS = {
     **{"PGE": 2},
     **{"PGE": 2, "PGS": 7},
     **{"MOVE": 2},
+    **{"MOVE": 7},
 }
 CITED = re.compile(rf"\b((?:{'|'.join(map(re.escape, GROUPS))})\d+)\b")
 IDS = [f"{group}{number}" for group, count in GROUPS.items() for number in range(1, count + 1)]

@@ -25,7 +25,7 @@ class Table(msgspec.Struct, frozen=True):
     """A table of a ledger: its columns with their types, of which the first `key_columns` are its key.
 
     A table of records has a row of its key, its session and the record instead, except that sessions have no session.
-    `where` selects the rows to copy, and `constants` are columns that have the same value in all of them.
+    `where` selects the rows of a source, and `constants` are columns that have the same value in all of them.
     """
 
     name: str

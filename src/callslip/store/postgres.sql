@@ -482,7 +482,7 @@ SELECT DISTINCT u.hash FROM blob_uses u LEFT JOIN blobs b ON b.hash = u.hash AND
 WHERE b.hash IS NULL ORDER BY u.hash LIMIT $1;
 
 -- name: identity
--- What tells a database from any other, by whatever address it is reached.
+-- What tells a database from any other, for all of its addresses.
 SELECT concat_ws('/',
   CASE WHEN has_function_privilege('pg_control_system()', 'EXECUTE')
     THEN (SELECT system_identifier::text FROM pg_control_system())
@@ -496,13 +496,20 @@ WHERE datname = current_database() AND backend_type = 'client backend' AND start
 GROUP BY 1 ORDER BY 1;
 
 -- name: lanes_used
-SELECT count(*), coalesce(sum(last), 0)::text, coalesce(max(used_at), 0) FROM lanes;
+-- Every write changes the row of a lane, and a process that ends removes the rows of its lanes, but not their numbers.
+SELECT count(*), coalesce(sum(last), 0)::text, coalesce(max(used_at), 0),
+  CASE WHEN has_sequence_privilege('lane_ids', 'SELECT, USAGE') THEN pg_sequence_last_value('lane_ids'::regclass) END,
+  (SELECT concat_ws(' ', count(*), sum(rev), max(id)) FROM sessions)
+FROM lanes;
 
 -- name: last_ids
+-- A user who may only read the tables does not see the ids that were given to rows which are deleted.
 SELECT
-  greatest((SELECT coalesce(max(id), 0) FROM sessions), coalesce(pg_sequence_last_value('session_ids'::regclass), 0)),
-  greatest((SELECT coalesce(max(id), 0) FROM conversations),
-    coalesce(pg_sequence_last_value(pg_get_serial_sequence('conversations', 'id')::regclass), 0));
+  greatest((SELECT max(id) FROM sessions), CASE WHEN has_sequence_privilege('session_ids', 'SELECT, USAGE')
+    THEN pg_sequence_last_value('session_ids'::regclass) END, 0),
+  greatest((SELECT max(id) FROM conversations), CASE WHEN has_sequence_privilege(s.name, 'SELECT, USAGE')
+    THEN pg_sequence_last_value(s.name::regclass) END, 0)
+FROM pg_get_serial_sequence('conversations', 'id') AS s(name);
 
 -- name: keep_ids
 SELECT setval('session_ids', greatest($1::bigint, 1), $1::bigint > 0),

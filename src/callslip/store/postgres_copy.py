@@ -57,7 +57,7 @@ from callslip.store.sql import migrations, statements
 SQL = statements("postgres.sql")
 STATEMENT_S = 600.0
 """How long one statement of a copy may take."""
-LEAVE_S = 5.0
+LEAVE_S = 2.0
 """How long connections of processes that have ended may take to disappear."""
 LEAVE_POLL_S = 0.1
 TRANSACTION = """
@@ -87,12 +87,12 @@ _RECORD_READERS: dict[str, Callable[[Sequence[Any]], Row]] = {
 _SESSION_COLUMNS = ("id", "name", "rev", "head", "low", "updated_at", "turn_owner", "record")
 
 
-def _select(table: Table, is_first: bool) -> str:
+def _select(table: Table, is_first: bool, where: str) -> str:
     """Return a query for a page: up to PAGE_ROWS rows and PAGE_BYTES bytes, but at least one row."""
     keys = ", ".join(table.key_names)
     names = _SESSION_COLUMNS if table.name == "sessions" else table.names
     columns = ", ".join(names)
-    conditions = [table.where] if table.where else []
+    conditions = [where] if where else []
     if not is_first:
         values = ", ".join(f"${number}" for number in range(1, table.key_columns + 1))
         conditions.append(f"({keys}) > ({values})")
@@ -123,8 +123,11 @@ class _Side:
         """Return the next rows of a table after a key, at least one; none at the end."""
         convert = _RECORD_READERS.get(table.name, tuple)
         with translate_errors(self.display_name):
-            rows = await self._fetch(_select(table, after is None), *(after or ()))
+            rows = await self._fetch(_select(table, after is None, self._where(table)), *(after or ()))
         return [convert(row) for row in rows]
+
+    def _where(self, table: Table) -> str:
+        return ""
 
     async def _fetch(self, sql: str, *values: Any) -> list[Sequence[Any]]:
         return await self._connection.fetch(sql, *values, timeout=STATEMENT_S)
@@ -162,6 +165,9 @@ class PostgresCopySource(_Side):
         self._is_standby = (await self._fetch("SELECT pg_is_in_recovery()"))[0][0]
         await self._execute(f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {TRANSACTION}")
         self._lanes = (await self._fetch(SQL["lanes_used"]))[0]  # The first read starts the snapshot.
+
+    def _where(self, table: Table) -> str:
+        return table.where
 
     async def describe_users(self) -> str:
         """Return which other processes may write to the database now, "" if there are none."""

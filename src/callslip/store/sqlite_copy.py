@@ -69,14 +69,14 @@ _RECORD_READERS: dict[str, Callable[[Row], Row]] = {
 }
 
 
-def _select(table: Table, is_first: bool) -> str:
+def _select(table: Table, is_first: bool, where: str) -> str:
     if table.is_of_records:
         return SQL[f"copy_{table.name}" if is_first else f"copy_{table.name}_after"]
     keys = ", ".join(table.key_names)
     columns = ", ".join(
         f"CAST({name} AS BLOB)" if (name, kind) == ("text", "bytea") else name for name, kind in table.columns
     )
-    conditions = [table.where] if table.where else []
+    conditions = [where] if where else []
     if not is_first:
         conditions.append(f"({keys}) > ({', '.join('?' * table.key_columns)})")
     where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
@@ -97,7 +97,9 @@ class _Side:
         rows: list[Row] = []
         left = PAGE_BYTES
         with sqlite_open.translate_errors(self.path):
-            cursor = self._connection.execute(_select(table, after is None), (*(after or ()), PAGE_ROWS))
+            cursor = self._connection.execute(
+                _select(table, after is None, self._where(table)), (*(after or ()), PAGE_ROWS)
+            )
             for row in cursor:
                 left -= row_bytes(row)
                 if left < 0 and rows:
@@ -105,6 +107,9 @@ class _Side:
                 rows.append(convert(row))
             cursor.close()
         return rows
+
+    def _where(self, table: Table) -> str:
+        return ""
 
     def _all(self, sql: str, *values: Any) -> list[Row]:
         with sqlite_open.translate_errors(self.path):
@@ -151,6 +156,9 @@ class SqliteCopySource(_Side):
             self._version = self._data_version()
             self._connection.execute("BEGIN")
             self._connection.execute("SELECT count(*) FROM meta").fetchall()  # The first read starts the snapshot.
+
+    def _where(self, table: Table) -> str:
+        return table.where
 
     def _data_version(self) -> int:
         return self._watch.execute("PRAGMA data_version").fetchall()[0][0]

@@ -100,11 +100,11 @@ def migrate() -> None:
     if wants_json():
         tables.write_json({"database": location.display_name, "before": before, "after": after})
     if before == after:
-        tables.print_status(f"{location.display_name} has schema {after}; nothing to do")
+        tables.print_status(f"the tables have schema {after} already")
     elif before:
-        tables.print_status(f"migrated {location.display_name} from schema {before} to {after}")
+        tables.print_status(f"migrated the tables from schema {before} to {after}")
     else:
-        tables.print_status(f"created {location.display_name} with schema {after}; there was none before")
+        tables.print_status(f"created the tables with schema {after}; there were none before")
 
 
 @admin.command()
@@ -134,16 +134,13 @@ def copy(source: str, target: str, snapshot: bool) -> int:
     places[0].require()
     with _copy_progress() as listener:
         report = asyncio.run(databases.copy_ledger(places[0].url, places[1].url, snapshot=snapshot, listener=listener))
-    names = places[0].display_name, places[1].display_name
     if wants_json():
-        tables.write_json(_report_json(*names, report, snapshot))
-    return _print_report(*names, report, snapshot)
+        tables.write_json(_report_json(report, snapshot))
+    return _print_report(report, snapshot)
 
 
-def _report_json(source: str, target: str, report: CopyReport, snapshot: bool) -> dict[str, Any]:
+def _report_json(report: CopyReport, snapshot: bool) -> dict[str, Any]:
     return {
-        "from": source,
-        "to": target,
         "snapshot": snapshot,
         "wasComplete": bool(report.completed_at),
         "isResumed": report.is_resumed,
@@ -153,22 +150,21 @@ def _report_json(source: str, target: str, report: CopyReport, snapshot: bool) -
     }
 
 
-def _print_report(source: str, target: str, report: CopyReport, snapshot: bool) -> int:
+def _print_report(report: CopyReport, snapshot: bool) -> int:
     if report.completed_at:
-        tables.print_status(
-            f"{target} has been a complete copy of {source} since {format_age(report.completed_at)}; nothing was copied"
-        )
+        tables.print_status(f"nothing was copied: this copy was completed {format_age(report.completed_at)}")
         return exit_status.OK
     sessions, events = (pluralize(report.rows[name], name[:-1]) for name in ("sessions", "events"))
-    rows = f"{pluralize(report.written, 'row')} written" + (", continuing an earlier copy" if report.is_resumed else "")
-    tables.print_status(f"copied {source} to {target}: {sessions}, {events} ({rows})")
+    tables.print_status(f"copied {sessions}, {events}")
+    if report.is_resumed:
+        tables.print_status(f"continued an earlier run: {pluralize(report.written, 'row')} were written now")
     if snapshot:
-        tables.print_status(f"this is a snapshot: later writes to {source} are not included")
-    for problem in report.problems:
-        if not wants_json():
+        tables.print_status("this is a snapshot: later writes to FROM are not included")
+    if not wants_json():
+        for problem in report.problems:
             click.echo(escape_controls(str(problem)))
     if report.problems:
-        tables.print_status(f"{pluralize(len(report.problems), 'problem')} in {target}; {source} has the same rows")
+        tables.print_status(f"all rows are equal, so FROM has the same {pluralize(len(report.problems), 'problem')}")
         return exit_status.FAILED
     tables.print_status("OK: all rows are equal, no problems found")
     return exit_status.OK
