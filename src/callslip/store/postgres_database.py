@@ -37,6 +37,8 @@ T = TypeVar("T")
 _driver: Any = asyncpg
 OLDEST_READER = 1
 CONNECT_TIMEOUT_S = 5.0
+SERVER_DELAY_S = 1.0
+"""How much later than this process the server gives up a read. It would not notice that a connection was closed."""
 MAX_CLOCK_AGE_S = 1.0
 """How old the last reading of the server's clock may be when a caller needs the time exactly."""
 RETRY_DELAYS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -160,6 +162,7 @@ class Database:
         self.clock_shift_ms = 0
         self._has_session_timeouts = True
         """Whether connections may have settings of their own. A pooler may refuse them."""
+        self._caches_statements = False
         self._clock_offset_ms = time.time() * 1000 - time.monotonic() * 1000
         self._clock_read_at = float("-inf")
         self._pool: Any = None
@@ -186,6 +189,7 @@ class Database:
             try:
                 rows = await connection.fetch("SELECT pg_backend_pid()")
                 database.has_pooler = rows[0][0] != connection.get_server_pid()
+                database._caches_statements = not database.has_pooler
                 database.read_only = await is_read_only(connection)
                 if not create and not await schema_version(connection):
                     raise NotFoundError(f"no ledger in {database.name}")
@@ -200,7 +204,7 @@ class Database:
             finally:
                 await close_connection(connection)
             database._pool = _driver.create_pool(
-                **database._connect_options(),
+                **database._connect_options() | database._read_options(),
                 min_size=0,
                 max_size=settings.read_connections,
                 reset=_keep_state,
@@ -248,10 +252,21 @@ class Database:
             "server_settings": server_settings,
             "timeout": CONNECT_TIMEOUT_S,
             "command_timeout": self.settings.statement_timeout,
-            "statement_cache_size": 0 if self.has_pooler else 100,
+            # A cached statement has a name, and behind a pooler another process may have used it on the connection.
+            "statement_cache_size": 100 if self._caches_statements else 0,
             "max_cacheable_statement_size": 2**17,
             "max_cached_statement_lifetime": 0,
         }
+
+    def _read_options(self) -> dict[str, Any]:
+        """Return the options of connections that only read: the server ends what they have given up on.
+
+        A pooler would refuse the parameter, or give the connection to a process with another limit.
+        """
+        if self.has_pooler:
+            return {}
+        limit_ms = round((self.settings.statement_timeout + SERVER_DELAY_S) * 1000)
+        return {"server_settings": {"statement_timeout": str(limit_ms)}}
 
     async def connect(self) -> Connection:
         """Open a connection that the caller closes."""
