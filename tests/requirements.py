@@ -2118,6 +2118,31 @@ KILLS = (
     ),
 )
 
+OPERATIONS = (
+    R(
+        "OPS1",
+        "Behind a pooler that gives each transaction another connection everything works: changes are found by polling.",
+        (
+            "tests/postgres/test_pooler.py::TestStoreBehindPooler::test_the_suite_runs_through_the_pooler",
+            "tests/postgres/test_pooler.py::test_a_pooler_is_detected",
+            "tests/postgres/test_pooler.py::test_processes_do_not_use_the_statements_of_each_other",
+            "tests/postgres/test_pooler.py::test_a_follower_sees_writes_without_notifications",
+            "tests/postgres/test_pooler.py::test_listening_is_given_up_behind_a_pooler",
+            "tests/postgres/test_pooler.py::test_commands_are_claimed_by_another_process_behind_a_pooler",
+            "tests/postgres/test_pooler.py::test_a_parameter_of_the_session_is_refused_by_the_pooler",
+            "tests/postgres/test_pooler.py::test_calls_written_through_the_pooler_and_directly_are_verified",
+        ),
+    ),
+    R(
+        "OPS2",
+        "`callslip serve` has options and variables for connections and timeouts; no read outlives its timeout for long.",
+        (
+            "tests/postgres/test_operations_guide.py::test_the_server_ends_a_read_that_was_given_up",
+            "tests/cli/test_serve_options.py::test_connections_and_timeouts_of_a_database_can_be_set",
+        ),
+    ),
+)
+
 MOVES = (
     R(
         "MOVE1",
@@ -2349,4 +2374,5 @@ REQUIREMENTS = (
     *(*DATABASES, *POSTGRES_EDGES),
     *(*DATABASES, *POSTGRES_EDGES, *SERVERS),
     *MOVES,
+    *OPERATIONS,
 )

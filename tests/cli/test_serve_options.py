@@ -83,3 +83,16 @@ def test_serve_refuses_invalid_command_options(tmp_path: Path, arguments: list[s
     result = run_in_process("serve", "--port", "0", "--db", str(path), *arguments)
     assert result.returncode == exit_status.USAGE and message in result.stderr
     assert not path.exists()
+
+
+def test_connections_and_timeouts_of_a_database_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OPS2: an option counts before its variable, and the variable before the default."""
+    path = tmp_path / "ledger.db"
+    monkeypatch.setenv("CALLSLIP_WRITE_CONNECTIONS", "3")
+    monkeypatch.setenv("CALLSLIP_DATABASE_TIMEOUT", "7.5")
+    with serving(path, "--port", "0", "--read-connections", "9", "--database-timeout", "60"):
+        settings = json.loads(path.with_name("ledger.db.server").read_text())["settings"]
+    names = ("read_connections", "write_connections", "statement_timeout", "database_timeout")
+    assert [settings[name] for name in names] == [9, 3, 10.0, 60.0]
+    refused = run_in_process("serve", "--write-connections", "0", "--db", str(path))
+    assert refused.returncode == exit_status.USAGE and "--write-connections" in refused.stderr

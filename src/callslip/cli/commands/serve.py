@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 PORT = 7890
 MAX_QUEUE_LIMIT = 1_000_000
+MAX_CONNECTIONS = 1000
+MAX_DATABASE_TIMEOUT_S = 86400
 SHUTDOWN_S = 3
 """The time that running requests have to finish. Streams end at once, and their clients reconnect."""
 UNSENT_BYTES = 128 * 2**10
@@ -56,6 +58,10 @@ class LedgerSettings(TypedDict):
     queue_overflow: Literal["refuse", "expire_oldest"]
     completed_window: float
     requires_validation: tuple[str, ...]
+    read_connections: int
+    write_connections: int
+    statement_timeout: float
+    database_timeout: float
 
 
 @click.command()
@@ -108,6 +114,40 @@ class LedgerSettings(TypedDict):
     multiple=True,
     metavar="TOOL",
     help="In posted rows, a user must accept the calls of this tool; one without an answer is pending.",
+)
+@click.option(
+    "--read-connections",
+    type=click.IntRange(1, MAX_CONNECTIONS),
+    default=DEFAULTS.read_connections,
+    envvar="CALLSLIP_READ_CONNECTIONS",
+    help="PostgreSQL: how many connections read. "
+    f"[env: CALLSLIP_READ_CONNECTIONS; default: {DEFAULTS.read_connections}]",
+)
+@click.option(
+    "--write-connections",
+    type=click.IntRange(1, MAX_CONNECTIONS),
+    default=DEFAULTS.write_connections,
+    envvar="CALLSLIP_WRITE_CONNECTIONS",
+    help="PostgreSQL: how many connections write. Two more send and receive notifications. "
+    f"[env: CALLSLIP_WRITE_CONNECTIONS; default: {DEFAULTS.write_connections}]",
+)
+@click.option(
+    "--statement-timeout",
+    metavar="SECONDS",
+    type=Seconds(above_zero=True, maximum=MAX_DATABASE_TIMEOUT_S),
+    default=DEFAULTS.statement_timeout,
+    envvar="CALLSLIP_STATEMENT_TIMEOUT",
+    help="PostgreSQL: how long one statement may take. "
+    f"[env: CALLSLIP_STATEMENT_TIMEOUT; default: {DEFAULTS.statement_timeout:g}]",
+)
+@click.option(
+    "--database-timeout",
+    metavar="SECONDS",
+    type=Seconds(above_zero=True, maximum=MAX_DATABASE_TIMEOUT_S),
+    default=DEFAULTS.database_timeout,
+    envvar="CALLSLIP_DATABASE_TIMEOUT",
+    help="PostgreSQL: how long a read or a write waits for a server that cannot be reached. "
+    f"[env: CALLSLIP_DATABASE_TIMEOUT; default: {DEFAULTS.database_timeout:g}]",
 )
 @db_option
 @json_option
