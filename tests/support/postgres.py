@@ -74,10 +74,22 @@ class PostgresServer:
 
     `durable` uses the settings of production, and a folder on a disk. Otherwise nothing is synced, as a test ends
     before the machine does, and the folder is in memory if there is enough.
+
+    With an `origin` the server starts from a base backup of that server: as a standby that follows it, or from an
+    archive, with the setting `restore_command`.
     """
 
-    def __init__(self, *, durable: bool = False, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        durable: bool = False,
+        settings: Mapping[str, str] | None = None,
+        origin: PostgresServer | None = None,
+        is_standby: bool = False,
+    ) -> None:
         self.settings = COMMON_SETTINGS | (DURABLE_SETTINGS if durable else FAST_SETTINGS) | dict(settings or {})
+        self._origin = origin
+        self._is_standby = is_standby
         self.template = "template0"
         """The database that new ones are copies of."""
         self.port = 0
@@ -121,7 +133,7 @@ class PostgresServer:
             raise PostgresError("the server was started already")
         try:
             if self._folder is None:
-                self._create()
+                self.create()
             for attempt in range(1, START_ATTEMPTS + 1):
                 self.port = self.port or _find_port()
                 if self._launch():
@@ -194,8 +206,8 @@ class PostgresServer:
         path = self.folder / "log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def _create(self) -> None:
-        """Create the folder, the data in it, and the guard of both."""
+    def create(self) -> None:
+        """Create the folder, the data in it, and the guard of both. `start` does this if necessary."""
         parent = next(folder for folder in self._folders if _is_reachable(folder, self._user))
         self._folder = folder = Path(tempfile.mkdtemp(prefix="callslip-pg-", dir=parent))
         assert len(bytes(folder / ".s.PGSQL.65535")) <= MAX_SOCKET_PATH_BYTES, f"{folder} is too long for a socket"
@@ -211,10 +223,19 @@ class PostgresServer:
             account = pwd.getpwnam(self._user)
             os.chown(folder, account.pw_uid, account.pw_gid)
         self._bin = _find_programs(folder, self._user)
-        command = ["initdb", "--pgdata", folder / "data", "--username", SUPERUSER, "--auth", "trust"]
-        command += ["--locale=C", "--encoding=UTF8", "--no-sync", "--no-instructions"]
+        if self._origin is None:
+            options = ["--username", SUPERUSER, "--auth", "trust", "--locale=C", "--encoding=UTF8"]
+            self.run_program("initdb", "--pgdata", folder / "data", *options, "--no-sync", "--no-instructions")
+        else:
+            options = ["--checkpoint=fast", "--no-sync", *(["--write-recovery-conf"] if self._is_standby else [])]
+            self.run_program("pg_basebackup", "--pgdata", folder / "data", "--dbname", self._origin.url(), *options)
+            if not self._is_standby:
+                (folder / "data" / "recovery.signal").touch()  # Read the archive that `restore_command` names.
+
+    def run_program(self, name: str, *arguments: object) -> str:
+        """Run a program of PostgreSQL, such as pg_dump, and return what it printed."""
         result = subprocess.run(
-            [self._bin / "initdb", *command[1:]],
+            [self._bin / name, *map(str, arguments)],
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
@@ -222,7 +243,8 @@ class PostgresServer:
             **self._process_options(),
         )
         if result.returncode:
-            raise PostgresError(f"initdb failed:\n{result.stdout}{result.stderr}")
+            raise PostgresError(f"{name} failed:\n{result.stdout}{result.stderr}")
+        return result.stdout
 
     def _launch(self) -> bool:
         """Start the process and wait until it is ready. Return False if it ended."""
