@@ -2121,7 +2121,7 @@ KILLS = (
 OPERATIONS = (
     R(
         "OPS1",
-        "Behind a pooler that gives each transaction another connection everything works: changes are found by polling.",
+        "A pooler may give each transaction another connection; changes are then found by polling.",
         (
             "tests/postgres/test_pooler.py::TestStoreBehindPooler::test_the_suite_runs_through_the_pooler",
             "tests/postgres/test_pooler.py::test_a_pooler_is_detected",
@@ -2135,10 +2135,40 @@ OPERATIONS = (
     ),
     R(
         "OPS2",
-        "`callslip serve` has options and variables for connections and timeouts; no read outlives its timeout for long.",
+        "`callslip serve` has options for connections and timeouts, and no read outlives its timeout for long.",
         (
             "tests/postgres/test_operations_guide.py::test_the_server_ends_a_read_that_was_given_up",
             "tests/cli/test_serve_options.py::test_connections_and_timeouts_of_a_database_can_be_set",
+        ),
+    ),
+    R(
+        "OPS3",
+        "A dump, and a base backup with the archived log, restore every acknowledged event, and the ledger continues.",
+        (
+            "tests/postgres/test_operations_guide.py::test_a_restored_dump_continues_on_a_new_server",
+            "tests/postgres/test_operations_guide.py::test_a_base_backup_and_the_archived_log_have_every_event",
+        ),
+    ),
+    R(
+        "OPS4",
+        "A standby is read and followed, refuses writes, and is the ledger after its promotion.",
+        ("tests/postgres/test_operations_guide.py::test_a_standby_is_read_and_can_take_over",),
+    ),
+    R(
+        "OPS5",
+        "Separate roles own, write and read a ledger; the URL chooses the schema and TLS.",
+        (
+            "tests/postgres/test_operations_guide.py::test_three_roles_own_write_and_read_a_ledger",
+            "tests/postgres/test_operations_guide.py::test_ledgers_in_two_schemas_share_nothing",
+            "tests/postgres/test_operations_guide.py::test_tls_parameters_of_the_url_are_used",
+        ),
+    ),
+    R(
+        "OPS6",
+        "The guide has queries for monitoring; updates of sessions and write connections change no index.",
+        (
+            "tests/postgres/test_operations_guide.py::test_the_monitoring_queries_show_what_they_say",
+            "tests/postgres/test_operations_guide.py::test_updates_of_sessions_and_write_connections_change_no_index",
         ),
     ),
 )

@@ -29,6 +29,7 @@ GROUPS = {
     **{"MOVE": 2},
     **{"MOVE": 7},
     **{"IMP": 6, "RPL": 4, "ROW": 6, "JS": 3, "GUIDE": 2, "VIEW": 5, "ENT": 12, "IDS": 4, "STR": 5, "DB": 3, "OPS": 2},
+    **{"IMP": 6, "RPL": 4, "ROW": 6, "JS": 3, "GUIDE": 2, "VIEW": 5, "ENT": 12, "IDS": 4, "STR": 5, "DB": 3, "OPS": 6},
 }
 CITED = re.compile(rf"\b((?:{'|'.join(map(re.escape, GROUPS))})\d+)\b")
 IDS = [f"{group}{number}" for group, count in GROUPS.items() for number in range(1, count + 1)]

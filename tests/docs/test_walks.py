@@ -13,7 +13,11 @@ from tests.docs.test_layout import LAYERS, MODULES, find_imports, module_name
 from tests.support.paths import ROOT
 
 DOCUMENT = ROOT / "docs" / "architecture.md"
-WALKS = ("An ACP message to the web UI", "A command from POST to a worker")
+WALKS = (
+    "An ACP message to the web UI",
+    "A command from POST to a worker",
+    "A write through one server to a reader of another, with PostgreSQL",
+)
 ROW = re.compile(r"^\| (?P<step>\d+) \| `(?P<path>[^`]+)` \| [^|]+ \| (?P<link>[^|]*)\|$", re.MULTILINE)
 SHARED = re.compile(r"shares `([^`]+)`")
 

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ssl
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Self
 
+import asyncpg
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 import callslip
 from callslip.api.ledger import LocalLedger
@@ -14,7 +24,9 @@ from callslip.model.events import Alias, Draft
 from callslip.settings import Settings
 from callslip.store.postgres_database import Database
 from tests.support import engines
+from tests.support.doc_examples import find_blocks
 from tests.support.invariants import find_faults
+from tests.support.paths import ROOT
 from tests.support.postgres import PostgresServer, database_name
 from tests.support.tasks import TIMEOUT_S
 
@@ -47,6 +59,143 @@ async def test_the_server_ends_a_read_that_was_given_up(db: str) -> None:
                 await asyncio.sleep(0.01)
 
 
+# Roles, schemas, TLS
+
+
+def find_sql(guide: str, name: str) -> str:
+    """Return a file of SQL that a guide contains."""
+    text = (ROOT / "docs" / "guides" / guide).read_text("utf-8")
+    (block,) = [block for block in find_blocks(text) if block.info == f"sql file {name}"]
+    return block.body
+
+
+@pytest.fixture
+def new_server() -> Iterator[PostgresServer]:
+    """A server without databases, whose transactions have small numbers."""
+    with PostgresServer() as server:
+        yield server
+
+
+async def test_three_roles_own_write_and_read_a_ledger(new_server: PostgresServer) -> None:
+    """OPS5: the owner creates the tables; the others can neither change them nor, to read, write rows."""
+    roles = new_server.folder / "roles.sql"
+    roles.write_text(find_sql("postgres.md", "roles.sql"))
+    new_server.run_program("psql", "--set=ON_ERROR_STOP=1", "--file", roles, new_server.url())
+    url = new_server.url("callslip")
+    owner, app, reader = (url.replace("postgres@", f"callslip_{role}@") for role in ("owner", "app", "read"))
+    with pytest.raises(callslip.StoreError, match="permission denied"):
+        await callslip.open(app)
+    async with await callslip.open(owner):
+        pass
+    async with await callslip.open(app) as ledger:
+        await fill(ledger)
+        await ledger.delete("asking")
+        await ledger.prune(0)
+        assert await find_faults(ledger) == []
+        async with await callslip.open(reader) as copy:
+            assert await read_all(copy) == await read_all(ledger)
+            with pytest.raises(callslip.ReadOnlyStoreError):
+                await copy.log.append("work", [ev.MessageUser(text="refused")])
+    for role, statement in (("app", "DROP TABLE events"), ("read", "DELETE FROM tokens")):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            new_server.execute(f"SET ROLE callslip_{role}; {statement}", database="callslip")
+        new_server.execute("RESET ROLE", database="callslip")
+
+
+async def test_ledgers_in_two_schemas_share_nothing(db: str) -> None:
+    """OPS5: `search_path` in the URL chooses the schema, also for notifications."""
+    urls = [f"{db}?search_path={name}" for name in ("tenant_a", "tenant_b")]
+    for name in ("tenant_a", "tenant_b"):
+        engines.change_rows(db, f"CREATE SCHEMA {name}")
+    async with (
+        await callslip.open(urls[0]) as one,
+        await callslip.open(urls[0]) as same,
+        await callslip.open(urls[1]) as other,
+    ):
+        await one.log.append("s", [ev.MessageUser(text="in a")])
+        async with asyncio.timeout(TIMEOUT_S):
+            event = await anext(same.follow("s"))
+        assert isinstance(event, ev.MessageUser) and event.text == "in a"
+        assert (await other.sessions()).items == []
+
+
+class TlsProxy:
+    """Forwards connections to a PostgreSQL server that has no TLS, with TLS between the client and the proxy."""
+
+    def __init__(self, port: int, context: ssl.SSLContext) -> None:
+        self._target = port
+        self._context = context
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            await reader.readexactly(8)  # The request for TLS.
+            writer.write(b"S")
+            await writer.start_tls(self._context)
+            server_reader, server = await asyncio.open_connection("127.0.0.1", self._target)
+            for pump in (_pump(reader, server), _pump(server_reader, writer)):
+                task = asyncio.create_task(pump)
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+def make_certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
+    """Return the certificate of a new authority, and what a server on this machine uses."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    public, private = folder / "ca.pem", folder / "key.pem"
+    public.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    options = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    private.write_bytes(key.private_bytes(*options))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(public, private)
+    return public, context
+
+
+async def test_tls_parameters_of_the_url_are_used(db: str, tmp_path: Path) -> None:
+    """OPS5: with `sslmode=verify-full` only a server with a certificate for its name is used."""
+    authority, context = make_certificate(tmp_path)
+    async with TlsProxy(engines.server().port, context) as proxy:
+        address = f"{proxy.port}/{database_name(db)}?sslmode=verify-full&sslrootcert={authority}"
+        async with await callslip.open(f"postgresql://postgres@localhost:{address}") as ledger:
+            await ledger.log.append("s", [ev.MessageUser(text="hello")])
+            assert len((await read_all(ledger))["s"]) == 1
+        with pytest.raises(callslip.StoreError, match="certificate"):
+            await callslip.open(f"postgresql://postgres@127.0.0.1:{address}")
+
+
 # Backups
 
 
@@ -77,13 +226,6 @@ async def read_all(ledger: LocalLedger) -> dict[str, list[bytes]]:
     """Return the stored events of all sessions."""
     names = [row.name for row in (await ledger.sessions(limit=1000)).items]
     return {name: [body for _, body in await ledger.log.store.events(name, 0, 10_000)] for name in names}
-
-
-@pytest.fixture
-def new_server() -> Iterator[PostgresServer]:
-    """A server without databases, whose transactions have small numbers."""
-    with PostgresServer() as server:
-        yield server
 
 
 async def test_a_restored_dump_continues_on_a_new_server(db: str, new_server: PostgresServer) -> None:
@@ -203,3 +345,54 @@ async def test_a_standby_is_read_and_can_take_over(primary: PostgresServer) -> N
             assert await read_all(promoted) == expected
             await promoted.log.append("work", [ev.MessageUser(text="to the new primary")])
             assert await find_faults(promoted) == []
+
+
+# Monitoring and vacuum
+
+
+async def test_the_monitoring_queries_show_what_they_say(primary: PostgresServer) -> None:
+    """OPS6: sessions, open calls, leases, queues, owners, connections, transactions, tables, indexes and standbys."""
+    url = primary.create_database()
+    lines = find_sql("postgres-operations.md", "monitoring.sql").splitlines()
+    text = "\n".join(line for line in lines if not line.startswith("--"))
+    queries = [query for query in text.split(";") if query.strip()]
+    transaction: asyncpg.Connection[Any] = await asyncpg.connect(url)
+    try:
+        await transaction.execute("BEGIN")
+        await transaction.execute("SELECT pg_current_xact_id()")
+        queries[6] = queries[6].replace("10 seconds", "0 seconds")
+        async with await callslip.open(url) as ledger:
+            await fill(ledger)
+            async with ledger.session("open").turn("Go."), ledger.session("open").call("t"):
+                claim = await ledger.commands.claim("w")
+                assert claim is not None
+                await ledger.commands.submit("echo", queue="w", session="queue")
+                with PostgresServer(origin=primary, is_standby=True):
+                    rows = [primary.execute(query, database=database_name(url)) for query in queries]
+    finally:
+        await transaction.close()
+    sessions, calls, leases, queues, owners, lanes, transactions, tables, indexes, standbys = rows
+    assert sessions == [(4, 1)]
+    assert [(state, count) for state, count, _ in calls] == [("awaiting_approval", 1), ("queued", 1), ("running", 2)]
+    assert leases[0][:2] == (claim.call, "echo") and 0 < leases[0][2] <= 30
+    assert queues == [("w", 1)]
+    assert len(owners) == 1 and 0 < owners[0][1] <= 30
+    assert sum(groups for _, groups, _ in lanes) > 10
+    assert [state for _, _, state, _ in transactions] == ["idle in transaction"]
+    sizes = {row[0]: row for row in tables}
+    assert {"events", "calls", "sessions", "lanes"} <= sizes.keys() and sizes["events"][1] > 0
+    assert "events_pkey" in {row[0] for row in indexes}
+    assert [(state, kind) for _, state, kind, *_ in standbys] == [("streaming", "async")]
+
+
+async def test_updates_of_sessions_and_write_connections_change_no_index(db: str) -> None:
+    """OPS6: nearly all updates of these rows are HOT, so autovacuum has little to do."""
+    async with await callslip.open(db) as ledger:
+        for number in range(300):
+            await ledger.log.append("s", [ev.MessageUser(text=str(number))])
+    sql = "SELECT sum(n_tup_hot_upd)::int, sum(n_tup_upd)::int FROM pg_stat_user_tables WHERE relname = ?"
+    for table in ("sessions", "lanes"):
+        async with asyncio.timeout(TIMEOUT_S):
+            while (counts := engines.fetch_rows(db, sql, table)[0])[1] < 299:
+                await asyncio.sleep(0.05)  # A process reports its counts when its connection ends.
+        assert counts[0] / counts[1] > 0.9, (table, counts)

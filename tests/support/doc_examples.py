@@ -14,15 +14,18 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from tests.docs.test_http_walk import free_port, install_curl, parse_steps
 from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from tests.support.postgres import PostgresServer
 
 DOCS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 OWN_CODE_GUIDES = [
@@ -34,6 +37,8 @@ TOP_FOLDERS = ("src", "tests", "docs", "bench", "examples", ".ci")
 TIMEOUT_S = 120
 PORT = "7890"
 """The port in examples, which is replaced by a free one."""
+POSTGRES = "db.example:5432"
+"""The PostgreSQL server in examples, which is replaced by a new one."""
 
 FENCE = re.compile(r"^(?P<mark>`{3,})(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=mark)[ \t]*$", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
@@ -201,27 +206,57 @@ def run_document(text: str, folder: Path, packages: Path | None = None) -> list[
     With `packages`, a folder with the installed package, the examples cannot use the files of the repository.
     """
     port = str(free_port())
-    steps = write_files(text, folder, port)
-    if not steps:
-        return []
+    with postgres_server(text) as server:
+        address = f"127.0.0.1:{server.port}" if server else ""
+        steps = write_files(text.replace(POSTGRES, address) if server else text, folder, port)
+        if not steps:
+            return []
+        programs = str(server.programs) if server else ""
+        return _run_steps(steps, folder, packages, {port: PORT} | ({address: POSTGRES} if server else {}), programs)
+
+
+@contextlib.contextmanager
+def postgres_server(text: str) -> Generator[PostgresServer | None]:
+    """Start a PostgreSQL server if the examples of a document use one."""
+    if POSTGRES not in text:
+        yield None
+        return
+    from tests.support.postgres import PostgresServer
+
+    with PostgresServer() as server:
+        yield server
+
+
+def _run_steps(
+    steps: list[Step], folder: Path, packages: Path | None, shown: dict[str, str], programs: str
+) -> list[str]:
+    """Run the steps of a document. `shown` is what the document has instead of texts that are printed."""
     install_curl(folder)
     for name in () if packages else ("docs", "tests"):  # Examples may name files of the repository.
         (folder / name).symlink_to(ROOT / name)
     lines = [f"{step.command}\nprintf '\\n-- status %s --\\n' $?" for step in steps]
-    output = _run_in_shell(lines, folder, {"PYTHONPATH": str(packages)} if packages else {})
+    variables = {"PYTHONPATH": str(packages)} if packages else {}
+    output = _run_in_shell(lines, folder, variables, programs)
     pieces = MARK.split(output)
     problems: list[str] = []
     printed_ids: dict[str, str] = {}
     for step, printed, status in zip_longest(steps, pieces[:-1:2], pieces[1::2]):
-        printed = f"{printed or ''}\n".replace(port, PORT)
+        printed = _replace(f"{printed or ''}\n", shown)
         if status != "0" or not (
-            step.expected is None or matches_output(printed, step.expected.replace(port, PORT), printed_ids)
+            step.expected is None or matches_output(printed, _replace(step.expected, shown), printed_ids)
         ):
             problems.append(f"{step.place}\nstatus {status}, printed:\n{printed}")
     return problems
 
 
-def _run_in_shell(lines: list[str], folder: Path, variables: dict[str, str]) -> str:
+def _replace(text: str, replacements: dict[str, str]) -> str:
+    for old, new in replacements.items():
+        text = text.replace(old, new)
+    return text
+
+
+def _run_in_shell(lines: list[str], folder: Path, variables: dict[str, str], programs: str = "") -> str:
+    """Run lines in a shell and return what it prints. `programs` is a folder whose programs they use first."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CALLSLIP_")}
     environment |= variables
     environment |= {
@@ -232,7 +267,9 @@ def _run_in_shell(lines: list[str], folder: Path, variables: dict[str, str]) -> 
         "LOGNAME": "ann",
     }
     environment |= {"NO_COLOR": "1", "COLUMNS": "100"}
-    environment["PATH"] = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment["PATH"] = os.pathsep.join(
+        [str(folder), str(Path(sys.executable).parent), *([programs] if programs else []), os.environ["PATH"]]
+    )
     shell = subprocess.Popen(
         [shutil.which("bash") or "/bin/sh", "-c", "\n".join(lines)],
         cwd=folder,

@@ -118,6 +118,11 @@ class PostgresServer:
         return self._folder
 
     @property
+    def programs(self) -> Path:
+        """The folder of the programs of PostgreSQL, such as psql."""
+        return self._bin
+
+    @property
     def pid(self) -> int:
         """The process that starts all others of the server."""
         assert self._process is not None, "the server is not running"
