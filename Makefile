@@ -34,7 +34,7 @@ export UV_SYSTEM_CERTS := true
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test quick check bench docs chaos lock clean
+.PHONY: help demo test quick check bench bench-scale docs chaos lock clean
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -65,6 +65,10 @@ bench: .venv/ready $(JS_READY)
 	@$(MAKE) --silent --no-print-directory .cache/queues/ready || \
 		echo "the task queues to compare with could not be installed" >&2
 	@$(BIN)/python bench/run.py $(ARGS)
+
+## make bench-scale  measure several servers on one PostgreSQL (ARGS=--write puts the figures into docs/scaling.md)
+bench-scale: .venv/ready
+	@$(BIN)/python bench/scale.py $(ARGS)
 
 ## make docs     update the generated parts of the docs
 docs: .venv/ready

@@ -19,6 +19,7 @@ from typing import Any
 import apsw
 from commands import bench_commands
 from measure import best, say
+from postgres import bench_postgres
 from rows import bench_rows
 from serving import bench_serve
 from wrap import bench_wrap
@@ -329,6 +330,7 @@ BENCHES = {
     "rows": bench_rows,
     "serve": bench_serve,
     "commands": bench_commands,
+    "postgres": bench_postgres,
 }
 
 
