@@ -26,6 +26,7 @@ from callslip.store.postgres_database import Database
 from tests.support import engines
 from tests.support.doc_examples import find_blocks
 from tests.support.invariants import find_faults
+from tests.support.fault_proxy import FaultProxy
 from tests.support.paths import ROOT
 from tests.support.postgres import PostgresServer, database_name
 from tests.support.tasks import TIMEOUT_S
@@ -213,10 +214,11 @@ async def fill(ledger: LocalLedger) -> None:
 
 
 def copy_database(url: str, server: PostgresServer) -> str:
-    """Restore a dump of a database on another server, and return the URL of the copy."""
+    """Restore a dump of a database on another server, and return the URL of the copy, which has the same name."""
     dump = engines.server().folder / "ledger.dump"
     engines.server().run_program("pg_dump", "--format=custom", f"--file={dump}", url)
-    copy = server.create_database()
+    server.execute(f"CREATE DATABASE {database_name(url)} TEMPLATE template0")
+    copy = server.url(database_name(url))
     server.run_program("pg_restore", "--exit-on-error", f"--dbname={copy}", dump)
     dump.unlink()
     return copy
@@ -345,6 +347,26 @@ async def test_a_standby_is_read_and_can_take_over(primary: PostgresServer) -> N
             assert await read_all(promoted) == expected
             await promoted.log.append("work", [ev.MessageUser(text="to the new primary")])
             assert await find_faults(promoted) == []
+
+
+async def test_rows_of_a_server_that_was_replaced_are_forgotten(db: str, new_server: PostgresServer) -> None:
+    """OPS4: after a failover that lost the last transactions, another process has written other rows at the same rev."""
+    lost = (Alias("t", "lost"),)
+    with FaultProxy(engines.server().port) as proxy:
+        url = db.replace(f":{engines.server().port}/", f":{proxy.port}/")
+        async with await callslip.open(url) as ledger:
+            await ledger.log.append("s", [ev.MessageUser(text="kept")])
+            copy = copy_database(db, new_server)
+            await ledger.log.append("s", [Draft(ev.CallProposed(tool_name="t", scope="detached", aliases=lost))])
+            async with await callslip.open(copy) as other:
+                await other.log.append("s", [ev.MessageUser(text="after the failover")])
+            proxy.target_port = new_server.port
+            proxy.cut()
+            await ledger.log.append("s", [Draft(ev.CallProposed(tool_name="t", scope="detached", aliases=lost))])
+            [call] = (await ledger.calls(session="s")).items
+            assert call.state == "queued"
+            assert len((await read_all(ledger))["s"]) == 3
+            assert await find_faults(ledger) == []
 
 
 # Monitoring and vacuum
