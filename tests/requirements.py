@@ -2316,7 +2316,6 @@ DATABASE_FAULTS = (
             "tests/postgres/test_expected_answers.py::test_a_cursor_ahead_of_the_head_is_refused",
             "tests/postgres/test_expected_answers.py::test_a_cursor_below_retention_is_expired",
         ),
-        ),
     ),
 )
 
@@ -2398,11 +2397,5 @@ REQUIREMENTS = (
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
     *(*OUTAGES, *HOSTS),
     *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS, *ACP_ENTRIES, *PRODUCER_IDS, *TURNLESS_STREAMS),
-    *DATABASES,
-    *KILLS,
-    *DATABASE_FAULTS,
-    *(*DATABASES, *POSTGRES_EDGES),
-    *(*DATABASES, *POSTGRES_EDGES, *SERVERS),
-    *MOVES,
-    *OPERATIONS,
+    *(*DATABASES, *KILLS, *DATABASE_FAULTS, *POSTGRES_EDGES, *SERVERS, *MOVES, *OPERATIONS),
 )

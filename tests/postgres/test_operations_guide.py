@@ -25,8 +25,8 @@ from callslip.settings import Settings
 from callslip.store.postgres_database import Database
 from tests.support import engines
 from tests.support.doc_examples import find_blocks
-from tests.support.invariants import find_faults
 from tests.support.fault_proxy import FaultProxy
+from tests.support.invariants import find_faults
 from tests.support.paths import ROOT
 from tests.support.postgres import PostgresServer, database_name
 from tests.support.tasks import TIMEOUT_S
@@ -350,7 +350,7 @@ async def test_a_standby_is_read_and_can_take_over(primary: PostgresServer) -> N
 
 
 async def test_rows_of_a_server_that_was_replaced_are_forgotten(db: str, new_server: PostgresServer) -> None:
-    """OPS4: after a failover that lost the last transactions, another process has written other rows at the same rev."""
+    """OPS4: after a failover that lost transactions, another process has written other rows at the same rev."""
     lost = (Alias("t", "lost"),)
     with FaultProxy(engines.server().port) as proxy:
         url = db.replace(f":{engines.server().port}/", f":{proxy.port}/")
