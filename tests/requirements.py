@@ -2337,6 +2337,24 @@ POSTGRES_EDGES = (
         "`callslip doctor` reports the size, the connections and the clock of a server, and settings that risk data.",
         ("tests/postgres/test_edges.py::test_doctor_reports_settings_with_which_a_crash_loses_data",),
     ),
+    R(
+        "PGE3",
+        "Commands read, write, import, export, verify and remove sessions in a database on a server.",
+        ("tests/postgres/test_edges.py::test_commands_read_write_and_remove_a_session",),
+    ),
+    R(
+        "PGE4",
+        "Wrapped agents, `run`, workers, MCP, mounted apps and the demo use a database; no agent gets its password.",
+        (
+            "tests/postgres/test_edges.py::test_a_wrapped_agent_is_recorded_and_does_not_get_the_password",
+            "tests/postgres/test_edges.py::test_an_agent_with_a_shell_is_approved_from_another_terminal",
+            "tests/postgres/test_edges.py::test_a_worker_runs_a_submitted_command",
+            "tests/postgres/test_edges.py::test_an_mcp_client_submits_a_command",
+            "tests/postgres/test_edges.py::test_a_mounted_app_serves_the_ledger",
+            "tests/postgres/test_edges.py::test_a_program_without_an_event_loop_uses_a_ledger",
+            "tests/postgres/test_edges.py::test_the_demo_plays_on_a_server",
+        ),
+    ),
 )
 
 SERVERS = (

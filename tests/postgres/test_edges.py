@@ -7,17 +7,33 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from mcp.client import Client as McpClient
+from mcp.client.stdio import StdioServerParameters, stdio_client
 
+import callslip
 from callslip.cli import exit_status
-from tests.support import engines
-from tests.support.cli_process import CommandResult, run_in_process
+from tests.support import engines, live_server
+from tests.support.acp_process import AGENT, Client
+from tests.support.cli_process import CommandResult, callslip_command, run_in_process, running_process
+from tests.support.cli_process import run as run_in_own_process
+from tests.support.invariants import start_program
+from tests.support.mcp_client import call_tool
+from tests.support.model_server import Server as ModelServer
+from tests.support.model_server import text_answer, tool_call_answer
+from tests.support.paths import PROGRAMS, ROOT
 from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres
 
+TIMEOUT_S = 60.0
 USER, SECRET = "ann", "S3cr3t-of-Ann"
 _numbers = itertools.count(1)
 
@@ -120,3 +136,116 @@ def test_doctor_reports_settings_with_which_a_crash_loses_data(url: str) -> None
     data = json.loads(run(url, "doctor", "--json").stdout)
     assert data["database"]["isStandby"] is False and data["database"]["connections"]["used"] >= 1
     assert data["server"] is None and data["versions"]["postgresql"].startswith("18")
+
+
+# Other commands
+
+
+def test_commands_read_write_and_remove_a_session(url: str, tmp_path: Path) -> None:
+    """PGE3: as on a file: what is exported here is imported there, and the copies are equal."""
+    exported = tmp_path / "trip.json"
+    trace = ROOT / "tests" / "captures" / "claude-allow.jsonl"
+    assert "48 new events in trip" in succeed(url, "import", "--format", "acp", str(trace), "--session", "trip").stderr
+    assert "completed" in succeed(url, "ls", "trip").stdout
+    shown = succeed(url, "show", "trip").stdout
+    succeed(url, "export", "trip", "--format", "events", "--output", str(exported))
+    succeed(url, "import", "--format", "events", str(exported), "--session", "copy")
+    texts = [succeed(url, "export", name, "--format", "openai").stdout for name in ("trip", "copy")]
+    assert texts[0].replace('"trip"', '"copy"') == texts[1]
+    lines = succeed(url, "tail", "trip", "--until-end", "--format", "events", "--from-start").stdout.splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == list(range(1, 49))
+    assert "48 events" in shown and "OK: no problems found" in succeed(url, "verify").stderr
+    assert "removed" in succeed(url, "admin", "prune", "--keep", "0d").stderr
+    succeed(url, "admin", "delete", "copy", "--yes")
+    assert "copy" not in succeed(url, "ls").stdout and succeed(url, "verify").returncode == 0
+
+
+def succeed(url: str, *arguments: str) -> CommandResult:
+    """Run a command that ends with status 0."""
+    result = run(url, *arguments)
+    assert result.returncode == 0, result
+    return result
+
+
+def test_a_wrapped_agent_is_recorded_and_does_not_get_the_password(url: str, tmp_path: Path) -> None:
+    """PGE4: no process has the password in its arguments, and the agent does not have it in its environment."""
+    environment = tmp_path / "environment"
+    agent = ["sh", "-c", f'env > "{environment}"; exec "$@"', "sh", *AGENT, "s1"]
+    command = [*callslip_command("wrap", "--session", "wrapped", "--"), *agent]
+    with Client(command, env={**os.environ, "CALLSLIP_DB": url}) as client:
+        session = client.open_session()
+        client.prompt(session, "call c1")
+        arguments = subprocess.run(["ps", "-axww", "-o", "args"], capture_output=True, text=True, check=True).stdout
+        assert "acp_agent.py" in arguments and url.partition("://")[2] not in arguments
+        assert client.end() == (0, b"")
+    assert SECRET not in environment.read_text()
+    (line,) = succeed(url, "ls", "wrapped", "--json").stdout.splitlines()
+    assert json.loads(line)["state"] == "completed"
+
+
+def test_an_agent_with_a_shell_is_approved_from_another_terminal(url: str) -> None:
+    """PGE4: `callslip run` asks, and `callslip approve` answers; commands of the agent do not get the password."""
+    answers = [tool_call_answer(("c1", "shell", {"command": "env | grep -c S3cr3t; echo done"})), text_answer("Well.")]
+    with ModelServer(answers).running() as model:
+        arguments = ("--model", "openai:scripted", "--base-url", model.url, "--session", "mine", "Do it.")
+        environment = {"CALLSLIP_DB": url, "OPENAI_API_KEY": "none"}
+        with running_process("run", *arguments, env=environment) as running:
+            running.until("callslip approve")
+            succeed(url, "approve", "@last")
+            assert running.end() == 0, running.err
+            assert SECRET not in "".join(running.out + running.err)
+    assert "│ 0\n" in succeed(url, "show", "mine").stdout
+
+
+def test_a_worker_runs_a_submitted_command(url: str) -> None:
+    """PGE4: the worker is a process of its own, which is connected to the database."""
+    program = str(PROGRAMS / "worker.py")
+    with running_process("", "30", "1", env={"CALLSLIP_DB": url}, program=program) as worker:
+        worker.until("ready")
+        submitted = succeed(url, "submit", "add", "--params", '{"a": 1, "b": 2}', "--wait", "60")
+        assert submitted.stdout.strip() == "3"
+        assert worker.signal(signal.SIGTERM) == 0 or "left" in "".join(worker.out)
+
+
+@pytest.mark.anyio
+async def test_an_mcp_client_submits_a_command(url: str) -> None:
+    """PGE4: over stdio, with the official client."""
+    parameters = StdioServerParameters(
+        command=sys.executable, args=["-m", "callslip", "mcp"], env={**os.environ, "CALLSLIP_DB": url}
+    )
+    async with McpClient(stdio_client(parameters)) as client, callslip.open(url) as ledger:
+        queued = await call_tool(client, "interact", action="ping")
+        claim = await ledger.commands.claim(wait=TIMEOUT_S)
+        assert claim is not None and claim.action == "ping"
+        await ledger.commands.complete(claim.call, "pong", fence=claim.fence)
+        query = {"what": "command_result", "correlation_id": queued["correlation_id"]}
+        result = await call_tool(client, "observe", **query, wait=30)
+        assert (result["status"], result["result"]) == ("complete", "pong")
+
+
+@pytest.mark.anyio
+async def test_a_mounted_app_serves_the_ledger(url: str) -> None:
+    """PGE4: `callslip.asgi`, with the users of the app that mounts it."""
+    async with callslip.open(url) as ledger:
+        async with ledger.session("s").turn("hi") as turn:
+            await turn.say("hello")
+        app = callslip.asgi(ledger, authorize=lambda request, session, verb: "ann")
+        async with live_server.running(app) as address:
+            answer = await live_server.fetch(f"{address}/v1/sessions/s?format=openai")
+    assert [message["content"] for message in answer.json()["messages"]] == ["hi", "hello"]
+
+
+def test_a_program_without_an_event_loop_uses_a_ledger(url: str) -> None:
+    """PGE4: `callslip.sync`, with timeouts and approvals."""
+    program = start_program("script", url)
+    out, err = program.communicate(timeout=60)
+    assert program.returncode == 0, err
+    assert "timed out expired" in out and "threads []" in out
+
+
+def test_the_demo_plays_on_a_server(url: str) -> None:
+    """PGE4: with the command that times out and the worker that is killed."""
+    result = run_in_own_process("demo", "--terminal", "--fast", "--db", url)
+    assert result.returncode == 0, result.stderr
+    assert "11 calls: 8 completed, 1 failed, 1 expired, 1 lost" in result.stdout
+    assert SECRET not in result.stdout + result.stderr

@@ -396,6 +396,8 @@ async def test_an_outage_of_the_database_ends_nothing_that_lives(tmp_path: Path,
                 deadline = await request_with_deadline(two, database, session)
                 for proxy in (first, second):
                     await asyncio.to_thread(proxy.stall)
+                health = await fetch(f"{one.url}/healthz")  # It does not wait for the database to return.
+                assert (health.status, health.json()["status"]) == (503, "unavailable")
                 end = max(*list_leases(database).values(), deadline)
                 await until_clock_passes(database, end + 1000 * SHORT_LEASE_S)
                 await asyncio.to_thread(second.resume)

@@ -24,6 +24,7 @@ SQLITE, POSTGRES = "sqlite", "postgres"
 SHARED = (
     "tests/api/",
     "tests/commands/",
+    "tests/http/test_prompts.py",
     "tests/ledger/",
     "tests/laws/test_command_laws.py",
     "tests/laws/test_machine.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ from callslip.ledger.event_log import EventLog
 from callslip.model.records import ApprovalRecord, CallRecord
 
 ALL_ROWS = 2**31
+MAX_READ_S = 3.0
+"""How long a check whether the database can be read may take: load balancers wait a few seconds."""
 
 
 class OpenCounts(NamedTuple):
@@ -20,12 +23,17 @@ class OpenCounts(NamedTuple):
 
 
 async def can_read(log: EventLog) -> bool:
-    """Return whether the database can be read."""
+    """Return whether the database can be read now. A read may wait for a server to return; this does not."""
+    reading = asyncio.ensure_future(log.store.sessions(limit=1))
     try:
-        await log.store.sessions(limit=1)
+        await asyncio.wait([reading], timeout=MAX_READ_S)
+        if reading.done():
+            reading.result()
+        return reading.done()
     except StoreError:
         return False
-    return True
+    finally:
+        reading.cancel()  # Its end is not awaited: a query on a server ends by its own timeout.
 
 
 async def count_open(log: EventLog) -> OpenCounts:
