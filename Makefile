@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest
 # which share clients and servers, until it takes over tests of a slower one.
 WORKERS = $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 2)")
 PARALLEL = -n $(WORKERS) --dist worksteal
-# A test that hangs fails with the stacks of its process, and the others go on.
+# A test that hangs fails with the stacks of its process, and the others continue.
 HANGS = -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 JS := $(wildcard tests/js/package.json tests/js/package-lock.json)
 JS_READY := $(if $(JS),.cache/npm/ready)
