@@ -11,7 +11,7 @@ results and all rows are compared with those of the first run:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any, NamedTuple
 
 import pytest
@@ -65,7 +65,7 @@ READS = {
     *("failed_commands", "commands_changed", "change_cursor", "sealed", "executors", "executor_seen"),
     *("conversation", "inputs", "post", "token", "tokens", "checkpoint", "base", "entries", "entries_from"),
     *("entry_ids", "pieces", "blob", "blob_size", "sessions_with_blob", "read_snapshot", "row_counts", "keys"),
-    *("aliases", "blob_piece", "used_blob", "check", "clock"),
+    *("aliases", "blob_piece", "used_blob", "check", "find_copy_faults", "clock"),
 }
 """The methods of `Store` that only read."""
 LOCAL = {"on_commit", "on_commands", "on_sessions", "wait_changes", "time_ms", "close"}
@@ -315,8 +315,9 @@ class Clock:
 def same_values(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Stop the clock of the store, and let conversations be counted from the same number."""
     monkeypatch.setattr(ids, "first_version", lambda: 1 << 24)
-    (patch,) = engines.list_clock_patches(engines.POSTGRES, Clock())
-    with patch:
+    with ExitStack() as stack:
+        for patch in engines.list_clock_patches(engines.POSTGRES, Clock()):
+            stack.enter_context(patch)
         yield
 
 

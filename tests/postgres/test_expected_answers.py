@@ -44,6 +44,11 @@ READ_SESSIONS = 100
 MAX_READER_BYTES = 40_000
 """How much memory one idle reader may take, with all that belongs to it."""
 
+END_OTHERS = """
+SELECT count(*), count(pg_terminate_backend(pid)) FILTER (WHERE datname = $1 AND pid <> ALL ($2))
+FROM pg_stat_activity WHERE backend_type = 'client backend'
+"""
+
 
 @pytest.fixture
 def engine() -> str:
@@ -137,10 +142,12 @@ async def test_a_full_disk_refuses_what_needs_space(db: str) -> None:
 async def test_a_database_that_becomes_read_only_refuses_writes_until_it_is_writable(db: str) -> None:
     """As after a failover, connections that cannot write are replaced, so the ledger need not be opened again."""
     name = db.rpartition("/")[2]
-    async with callslip.open(db, Settings(write_connections=1)) as ledger:
+    async with callslip.open(db, Settings(write_connections=1, database_timeout=1.0)) as ledger:
         await ledger.log.append("a", [message("before")])
         engines.change_rows(db, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         end_connections(db)
+        with pytest.raises(StoreError, match="cannot be written"):  # It may be sent before the connection is closed.
+            await ledger.log.append("a", [message("refused")])
         for _ in range(2):
             with pytest.raises(ReadOnlyStoreError, match="cannot be written"):
                 await ledger.log.append("a", [message("refused")])
@@ -257,22 +264,28 @@ async def test_a_server_without_a_free_connection_is_tried_until_the_timeout(own
     held: list[Any] = []
 
     async def take_all() -> None:
-        with contextlib.suppress(asyncpg.TooManyConnectionsError):
-            while True:
-                held.append(await asyncpg.connect(own_db))
+        """Take all connections of the server. Those of the ledger are ended, which takes a moment."""
+        name = own_db.rpartition("/")[2]
+        total = ended = 0
+        async with asyncio.timeout(TIMEOUT_S):
+            while total < MAX_CONNECTIONS or ended:
+                with contextlib.suppress(asyncpg.TooManyConnectionsError):
+                    while True:
+                        held.append(await asyncpg.connect(own_db))
+                own = [connection.get_server_pid() for connection in held]
+                ((total, ended),) = await held[0].fetch(END_OTHERS, name, own)
 
     try:
         async with callslip.open(own_db, Settings(database_timeout=1.0)) as ledger:
             await ledger.log.append("a", [message("1")])
             await take_all()
-            own = [connection.get_server_pid() for connection in held]
-            sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 AND pid <> ALL ($2)"
-            await held[0].fetch(sql, own_db.rpartition("/")[2], own)
-            await take_all()
-            for operation in (ledger.log.append("a", [message("2", "key")]), ledger.log.get_session("a")):
+            for operation in (
+                lambda: ledger.log.append("a", [message("2", "key")]),
+                lambda: ledger.log.get_session("a"),
+            ):
                 started_at = time.monotonic()
                 with pytest.raises(StoreError, match="no free connection"):
-                    await operation
+                    await operation()
                 assert time.monotonic() - started_at >= 0.4
             with pytest.raises(StoreError, match="no free connection"):
                 await callslip.open(own_db)
