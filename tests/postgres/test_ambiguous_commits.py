@@ -367,7 +367,10 @@ async def check_faults(db: str, operation: Operation, open_target: Opener, kinds
             case = f"commit {number} of {counter.count}, done: {is_done}, unreachable: {is_unreachable}"
             if is_unreachable:  # The first attempt may have done nothing, so that the second one is the first.
                 is_second = is_done and number == counter.count
-                assert found.rows[1] == expected.rows[1] if is_second else found.rows[1] in expected.rows, case
+                # When workers last asked is recorded again only some seconds later.
+                rows = [[row for row in rows if not row.startswith("executors ")] for rows in expected.rows]
+                found_rows = [row for row in found.rows[1] if not row.startswith("executors ")]
+                assert found_rows in rows[is_second:], case
                 assert found.results[1] in expected.results[is_second:], case
             else:
                 assert found == expected, case
@@ -393,11 +396,13 @@ async def test_a_store_that_can_only_read_refuses_the_methods_that_write(db: str
         await store.close()
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("method", METHODS)
-async def test_a_method_of_the_store_survives_a_lost_connection(db: str, method: str) -> None:
+async def test_a_method_of_the_store_survives_a_lost_connection(db: str, method: str, scale: int) -> None:
     """Whether the server committed or not, the result is right and a retry changes nothing."""
+    kinds = ALL_KINDS if scale > 1 else ALL_KINDS[:3]
     for operation in METHODS[method]:
-        await check_faults(db, operation, lambda: PostgresStore.open(db, SETTINGS), ALL_KINDS)
+        await check_faults(db, operation, lambda: PostgresStore.open(db, SETTINGS), kinds)
 
 
 @pytest.mark.chaos
