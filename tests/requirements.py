@@ -2404,6 +2404,11 @@ SERVERS = (
         ),
     ),
     R(
+        "PGS8",
+        "Idle readers cost one query for all of them when anything may have changed.",
+        ("tests/ledger/test_slow_reads.py::test_a_hint_without_names_reads_only_the_sessions_that_have_changed",),
+    ),
+    R(
         "PGS7",
         "An outage of the database that is longer than a lease ends nothing that lives.",
         ("tests/postgres/test_several_servers.py::test_an_outage_of_the_database_ends_nothing_that_lives",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import aclosing
 
 import pytest
@@ -223,6 +223,37 @@ async def test_a_hint_fills_only_the_channels_that_lack_its_events(
     assert await readers["a"] == [1] and filled == ["a"]
     hints.send(Changes())
     assert await readers["b"] == await readers["c"] == [1]
+
+
+async def test_a_hint_without_names_reads_only_the_sessions_that_have_changed(
+    ledger: LocalLedger, db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PGS8: one query finds them, however many are followed."""
+    hints = Hints(ledger, monkeypatch)
+    readers = {f"s{number}": asyncio.create_task(read_seqs(ledger, f"s{number}", 1)) for number in range(50)}
+    await until_in(READER_WAITS, *readers.values())
+    async with await callslip.open(db) as other:
+        await other.log.append("s7", user_messages(1))
+    reads: list[str] = []
+    store = ledger.log.store
+    read_session, read_heads = store.session, store.heads
+
+    async def session(name: str) -> SessionRecord | None:
+        reads.append(name)
+        return await read_session(name)
+
+    async def heads(names: Collection[str]) -> dict[str, tuple[int, int]]:
+        reads.append("heads")
+        return await read_heads(names)
+
+    monkeypatch.setattr(store, "session", session)
+    monkeypatch.setattr(store, "heads", heads)
+    hints.send(Changes())
+    assert await readers["s7"] == [1]
+    assert reads[0] == "heads" and set(reads[1:]) == {"s7"}
+    for reader in readers.values():
+        reader.cancel()
+    await asyncio.gather(*readers.values(), return_exceptions=True)
 
 
 async def test_only_hints_about_commands_wake_those_who_wait_for_them(

@@ -372,9 +372,23 @@ class Feed:
                 await asyncio.sleep(self._settings.notice_interval)
                 continue
             self._notice(changes)
+            if changes.sessions is None:
+                await self._fill_changed()
             for channel in list(self._channels.values()):
-                if changes.sessions is None or changes.sessions.get(channel.session, 0) > channel.last:
+                if changes.sessions is not None and changes.sessions.get(channel.session, 0) > channel.last:
                     self._fill_soon(channel)
+
+    async def _fill_changed(self) -> None:
+        """Fill the channels whose sessions have changed. One query finds them, however many are followed."""
+        channels = list(self._channels.values())
+        try:
+            heads = await self._store.heads([channel.session for channel in channels]) if channels else {}
+        except StoreError:  # Each channel tries again until it succeeds.
+            heads = None
+        for channel in channels:
+            known = (channel.session_id, channel.last) if channel.is_open else None
+            if heads is None or heads.get(channel.session, (0, 0)) != known:
+                self._fill_soon(channel)
 
     def _fail_readers(self, error: StoreError) -> None:
         """Raise an error in everything that waits for events of this file. Later readers get it from the store."""

@@ -172,6 +172,11 @@ class PostgresStore:
     async def session(self, name: str) -> SessionRecord | None:
         return first(await self._all("session", name), session_record)
 
+    async def heads(self, names: Collection[str]) -> dict[str, tuple[int, int]]:
+        """Return the id and the last seq of each of these sessions that exists."""
+        rows = await self._all("heads", list(filter(is_storable, names)))
+        return {name: (identity, head) for name, identity, head in rows}
+
     async def sessions(self, *, limit: int, cursor: str = "", prefix: str = "") -> Page[SessionRecord]:
         at, number = read_cursor(cursor, int, int) if cursor else (MAX, MAX)
         if prefix:

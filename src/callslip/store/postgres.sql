@@ -27,6 +27,9 @@ c.state IN ('failed', 'denied', 'cancelled', 'expired', 'lost')
 -- name: session
 {sessions} WHERE s.name = $1;
 
+-- name: heads
+SELECT s.name, s.id, s.head FROM sessions s WHERE s.name = ANY ($1);
+
 -- name: sessions
 -- The order is that of updated_at, which has no index. `listed_at` is at most a second older, so the rows of a page are
 -- not more than a second before the last of as many rows in the order of listed_at.

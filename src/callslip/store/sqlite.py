@@ -224,6 +224,12 @@ class SqliteStore:
     async def session(self, name: str) -> SessionRecord | None:
         return first(self._all("session", name), session_row)
 
+    async def heads(self, names: Collection[str]) -> dict[str, tuple[int, int]]:
+        """Return the id and the last seq of each of these sessions that exists."""
+        return {
+            name: (identity, head) for name, identity, head in self._all("heads", codec.encode(list(names)).decode())
+        }
+
     async def sessions(self, *, limit: int, cursor: str = "", prefix: str = "") -> Page[SessionRecord]:
         at, number = read_cursor(cursor, int, int) if cursor else (2**62, 2**62)
         rows = self._all("sessions", at, number, prefix, prefix + LAST, limit)

@@ -16,6 +16,9 @@ FROM approvals a JOIN sessions s ON s.id = a.session
 SELECT name, id, head, low, turn, turns, title, calls, message, carry, created_at, updated_at, owned_by, labels, turn_owner
 FROM sessions WHERE name = ?;
 
+-- name: heads
+SELECT name, id, head FROM sessions WHERE name IN (SELECT value FROM json_each(?));
+
 -- name: sessions
 SELECT name, id, head, low, turn, turns, title, calls, message, carry, created_at, updated_at, owned_by, labels,
   turn_owner FROM sessions
