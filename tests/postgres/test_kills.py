@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import callslip
 from tests.support import kill_run
 from tests.support.engines import create_schema
 from tests.support.kill_run import KillRun
@@ -20,9 +21,36 @@ FIRST_SEED = int(os.environ.get("CALLSLIP_SEED", "0"))
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
     """Start a server that keeps what it acknowledged when it is killed."""
-    with PostgresServer(durable=True) as server:
+    # Writes that nothing waits for stay in memory for long, so that a kill loses them.
+    with PostgresServer(durable=True, settings={"wal_writer_delay": "10s"}) as server:
         server.prepare_template(create_schema)
         yield server
+
+
+@pytest.mark.anyio
+async def test_a_command_is_found_after_a_crash_that_reuses_transaction_numbers(server: PostgresServer) -> None:
+    """Transactions that were not flushed are lost, and new ones get their numbers, which a cursor may have passed."""
+    url = server.create_database()
+    async with await callslip.open(url) as ledger:
+        store = ledger.log.store
+        await ledger.commands.submit("first", queue="q")
+        _, cursor = await store.commands_changed(await store.change_cursor(), 100)
+        for number in range(20):
+            await store.put_executor("q", number)
+        _, cursor = await store.commands_changed(cursor, 100)
+        late_cursor = await store.change_cursor()
+        server.kill9()
+        server.start()
+        async with await callslip.open(url) as other:
+            second = await other.commands.submit("second", queue="q")
+        for start in (cursor, late_cursor):
+            found, _ = await store.commands_changed(start, 100)
+            assert second.correlation_id in [record.client_call_id for record in found]
+        # Once it is durable, the cursor is behind it.
+        for _ in range(2):
+            _, cursor = await store.commands_changed(cursor, 100)
+        assert await store.commands_changed(cursor, 100) == ([], cursor)
+    server.drop_database(url)
 
 
 def test_runs_with_kills_lose_nothing_and_end(server: PostgresServer, scale: int) -> None:

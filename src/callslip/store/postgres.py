@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from callslip.errors import InvalidInputError, ReadOnlyStoreError, StoreError
 from callslip.model import codec
@@ -67,6 +67,45 @@ from callslip.store.unit_of_work import UnitOfWork
 T = TypeVar("T")
 SQL = statements("postgres.sql")
 MAX = 2**62
+UNFLUSHED_TRANSACTIONS = 1000
+"""How many transactions may be lost in a crash of the server: those without a write that someone waits for."""
+
+
+class ChangeCursor(NamedTuple):
+    """The first transaction whose commands are to be read, and the one that follows once it is durable.
+
+    After a crash the server uses the numbers of transactions again that were not flushed. So the position does not move
+    past them: `following` is the next one, when the WAL is flushed up to `wal_bytes`.
+    """
+
+    first: int
+    following: int = 0
+    wal_bytes: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> ChangeCursor | None:
+        parts = text.split("/")
+        return cls(*map(int, parts)) if len(parts) in (1, 3) and all(part.isdigit() for part in parts) else None
+
+    @classmethod
+    def now(cls, oldest: int, flushed: int, inserted: int) -> ChangeCursor:
+        """Return the cursor for the future, by the oldest open transaction and the state of the WAL."""
+        if flushed >= inserted:
+            return cls(oldest)
+        return cls(max(0, oldest - UNFLUSHED_TRANSACTIONS), oldest, inserted)
+
+    def advance(self, oldest: int, flushed: int, inserted: int) -> ChangeCursor:
+        """Return the cursor after all visible rows were read."""
+        if flushed >= inserted:
+            return ChangeCursor(oldest)
+        if not self.following or self.following > oldest:  # The numbers went back.
+            return ChangeCursor(min(self.first, oldest), oldest, inserted)
+        if flushed >= self.wal_bytes:
+            return ChangeCursor(self.following, oldest, inserted)
+        return self
+
+    def __str__(self) -> str:
+        return "/".join(map(str, self if self.following else (self.first,)))
 
 
 class PostgresStore:
@@ -275,23 +314,24 @@ class PostgresStore:
     async def commands_changed(self, cursor: str, limit: int) -> tuple[list[CallRecord], str]:
         """Return commands that were written since a cursor, and the next cursor. Some are returned several times.
 
-        A cursor is the first transaction to read. After a full page it also has the last row of the page. Transactions
-        that were open when the first page was read may have ended since, so the next round begins with them.
+        After a full page the cursor also has the last row of the page. Transactions that were open when the first page
+        was read may have ended since, so the next round begins with them.
         """
-        start, _, place = cursor.partition(":")
+        head, _, place = cursor.partition(":")
         change, _, call = place.partition(":")
-        if not start.isdigit() or (place and not change.isdigit()):
+        start = ChangeCursor.parse(head)
+        if start is None or (place and not change.isdigit()):
             raise InvalidInputError("cursor", "not valid for this list")
-        rows = await self._all("commands_changed", change or start, call, limit)
-        found = [row for row in rows if row[1] is not None]
-        following = start if place else rows[0][0]
+        rows = await self._all("commands_changed", change or str(start.first), call, limit)
+        found = [row[3:] for row in rows if row[3] is not None]
+        following = start if place else start.advance(*rows[0][:3])
         if len(found) == limit:
-            return [call_record(row[3:]) for row in found], f"{following}:{found[-1][1]}:{found[-1][2]}"
-        return [call_record(row[3:]) for row in found], following
+            return [call_record(row[2:]) for row in found], f"{following}:{found[-1][0]}:{found[-1][1]}"
+        return [call_record(row[2:]) for row in found], str(following)
 
     async def change_cursor(self) -> str:
-        """Return the cursor of `commands_changed` for all writes from now on."""
-        return first_value(await self._all("change_cursor"))
+        """Return the cursor of `commands_changed` for all writes from now on, and perhaps for some before."""
+        return str(ChangeCursor.now(*(await self._all("change_cursor"))[0]))
 
     async def sealed(self, call: str) -> bytes | None:
         """Return the unredacted arguments of a command, if they differ from those in the log."""

@@ -140,10 +140,18 @@ WHERE c.client <> '' AND {has_failed} ORDER BY c.ended_at DESC, c.session DESC, 
 WHERE c.client = $2 AND c.client <> '' AND {has_failed}
 ORDER BY c.ended_at DESC, c.session DESC, c.end_seq DESC LIMIT $1;
 
+-- part: durability
+-- How much of the WAL was flushed, and how much there was after the snapshot of this statement was taken. A standby has
+-- only what was flushed.
+CASE WHEN pg_is_in_recovery() THEN 0 ELSE (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint END,
+  CASE WHEN pg_is_in_recovery() THEN 0 ELSE (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint END
+
 -- name: commands_changed
--- All rows of transactions before the oldest open one are visible, so the next read begins there. Rows that were restored
--- from a dump may have the number of a transaction that is still to come; nothing has changed in them.
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text, page.change::text, page.id, page.name, page.rev, page.record
+-- All rows of transactions before the oldest open one are visible, so the next read begins there, once these transactions
+-- are durable. Rows that were restored from a dump may have the number of a transaction that is still to come; nothing has
+-- changed in them.
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, {durability},
+  page.change::text, page.id, page.name, page.rev, page.record
 FROM (SELECT 1) always LEFT JOIN (
   SELECT c.change, c.id, (SELECT s.name FROM sessions s WHERE s.id = c.session) AS name, c.rev, c.record FROM calls c
   WHERE c.client <> '' AND (c.change, c.id) > ($1::text::xid8, $2::text)
@@ -152,7 +160,7 @@ FROM (SELECT 1) always LEFT JOIN (
 ORDER BY page.change, page.id;
 
 -- name: change_cursor
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text;
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, {durability};
 
 -- name: snapshot
 SELECT pg_current_snapshot()::text;
