@@ -2092,6 +2092,7 @@ KILLS = (
             "tests/postgres/test_waits.py::test_a_read_is_repeated_if_its_connection_is_lost_while_it_waits",
             "tests/postgres/test_waits.py::test_an_outcome_is_asked_for_again_if_the_question_fails",
             "tests/postgres/test_waits.py::test_a_server_that_starts_is_waited_for",
+            "tests/postgres/test_kills.py::test_a_command_is_found_after_a_crash_that_reuses_transaction_numbers",
         ),
     ),
     R(
@@ -2109,11 +2110,12 @@ KILLS = (
     ),
     R(
         "KILL2",
-        "A server writes the stacks of all its tasks and threads to stderr at SIGUSR1, and continues.",
+        "A server that seems to hang shows the stacks of its tasks: at SIGUSR1, and if a write does not end.",
         (
             "tests/cli/test_stacks.py::test_the_stack_of_a_task_has_every_coroutine_it_is_in",
             "tests/cli/test_stacks.py::test_the_stacks_of_threads_are_shown",
             "tests/cli/test_stacks.py::test_a_server_writes_its_stacks_at_a_signal_and_continues",
+            "tests/postgres/test_waits.py::test_a_write_that_hangs_is_logged_with_the_stacks_of_all_tasks",
         ),
     ),
 )

@@ -283,6 +283,36 @@ async def test_many_writes_fail_together_in_an_outage(db: str, monkeypatch: pyte
     assert len(attempts) < 10
 
 
+async def test_a_write_that_hangs_is_logged_with_the_stacks_of_all_tasks(
+    db: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No write waits without a deadline; should one do so, the log says where, once."""
+    released = asyncio.Event()
+
+    async def wait_without_deadline(*arguments: object) -> None:
+        await released.wait()
+        raise StoreError("released")
+
+    monkeypatch.setattr(PostgresWriter, "_attempt", wait_without_deadline)
+    monkeypatch.setattr(postgres_writer, "MAX_OVERDUE_S", 0.05)
+    monkeypatch.setattr(postgres_writer, "CHECK_S", 0.02)
+    async with await Database.open(db, Settings(database_timeout=0.05)) as database:
+        writer = make_writer(database)
+        writing = writer.submit(write("1"), Touched(("s",)))
+        async with asyncio.timeout(TIMEOUT_S):
+            while not caplog.records:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            released.set()
+            with pytest.raises(StoreError, match="released"):
+                await writing
+            await writer.close()
+    (record,) = caplog.records
+    text = record.getMessage()
+    assert "a write has not ended in time" in text
+    assert text.index("PostgresWriter._run_lane") < text.index("wait_without_deadline") < text.index("Event.wait")
+
+
 # Each step of the engine while the network delivers nothing
 
 

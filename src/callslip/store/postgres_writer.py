@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
@@ -25,6 +26,7 @@ from callslip.errors import ReadOnlyStoreError, StoreError
 from callslip.model.events import ApprovalAnswer, CallEvent, blob_of
 from callslip.model.records import CallRecord, SessionRecord
 from callslip.rules.lifecycle import TERMINAL_STATES
+from callslip.stacks import describe_tasks
 from callslip.store.postgres_cache import Cache, GroupReads, Missing, MissingRecord
 from callslip.store.postgres_database import (
     DRIVER_ERRORS,
@@ -40,6 +42,7 @@ from callslip.store.protocol import NOTHING_KNOWN, StoredEvent, Touched
 from callslip.store.unit_of_work import GeneratedIds, UnitOfWork
 
 T = TypeVar("T")
+log = logging.getLogger("callslip.store")
 MAX_BATCH = 1024
 MAX_SCANNED_TASKS = 4096
 MAX_ROUNDS = 100
@@ -48,6 +51,9 @@ UNDISTURBED_ROUNDS = 8
 """After how many writes without a disturbance a session is no longer locked first."""
 SESSION_ID_BLOCK = 64
 MAX_CONFLICT_RETRIES = 3
+MAX_OVERDUE_S = 60.0
+"""How long after its deadline a write must have ended. If it has not, something waits without a deadline."""
+CHECK_S = 10.0
 RETRIED_STATES = ("40P01", "40001", "55P03")
 """Deadlock, serialization failure, and a lock that was not available in time."""
 CHANGED, ID_TAKEN, QUEUE_CHANGED, FENCED = "CS001", "CS002", "CS003", "CS004"
@@ -228,6 +234,9 @@ class PostgresWriter:
         self._idle: set[asyncio.Future[None]] = set()
         self._outage: LostConnectionError | None = None
         """The error of the last task, if the server could not be reached in time."""
+        self._deadlines: dict[Lane, float] = {}
+        """When the work of each lane must have ended."""
+        self._check: asyncio.TimerHandle | None = None
         self._closed = False
 
     # Taking tasks
@@ -284,6 +293,8 @@ class PostgresWriter:
         self._wake()
         if self._lanes:
             await asyncio.wait(self._lanes)
+        if self._check is not None:
+            self._check.cancel()
 
     async def _run_lane(self, lane: Lane) -> None:
         try:
@@ -343,6 +354,9 @@ class PostgresWriter:
         sessions = {name for task in tasks for name in task.touched.sessions}
         self._busy |= sessions
         self._active += 1
+        self._deadlines[lane] = max(time.monotonic(), self._deadline(tasks)) + (tasks[0].timeout or 0.0)
+        if self._check is None:
+            self._check = asyncio.get_running_loop().call_later(CHECK_S, self._check_deadlines)
         try:
             if self._outage is not None:  # Each of many tasks would else wait once more for the server.
                 tasks = self._fail(tasks, self._outage, only_overdue=True)
@@ -369,9 +383,20 @@ class PostgresWriter:
             self._outage = None
         finally:
             self._active -= 1
+            self._deadlines.pop(lane, None)
             self._busy -= sessions
             self._has_exclusive = False
             self._wake()
+
+    def _check_deadlines(self) -> None:
+        """Log what all tasks of the process wait for, if a write has not ended long after it must have."""
+        loop = asyncio.get_running_loop()
+        overdue = [lane for lane, until in self._deadlines.items() if time.monotonic() > until + MAX_OVERDUE_S]
+        if overdue:
+            log.error("%s: a write has not ended in time. Tasks:\n%s", self._database.name, describe_tasks(loop))
+            for lane in overdue:
+                del self._deadlines[lane]  # It is reported once.
+        self._check = loop.call_later(CHECK_S, self._check_deadlines) if self._active else None
 
     def _fail(self, tasks: list[Task], error: Exception, *, only_overdue: bool = False) -> list[Task]:
         """Give an error to the callers of tasks, or of those whose time is over. Return the other tasks."""
