@@ -28,4 +28,4 @@ async def test_servers_workers_and_the_database_are_killed(scale: int) -> None:
             print(f"\nCALLSLIP_SEED={seed}: {', '.join(run.kills)}")
     print(report)
     assert not report.faults, str(report)
-    assert report.counts["commands"] and report.counts["approvals"] and report.counts["calls lost"]
+    assert report.counts["commands"] and report.counts["approvals"] and report.counts["kills"]

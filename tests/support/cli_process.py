@@ -143,8 +143,12 @@ class ServeProcess(Process):
 
     def __init__(self, db: Path | str, *arguments: str) -> None:
         super().__init__("serve", "--json", "--db", str(db), *(arguments or ("--port", "0")))
-        self.until("Web UI: ")
-        self.until('"url"')
+        try:
+            self.until("Web UI: ")
+            self.until('"url"')
+        except AssertionError:
+            self.kill()
+            raise
         self.info = json.loads(self.out[0])
         self.url, self.token = self.info["url"], self.info["token"]
 
