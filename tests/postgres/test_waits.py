@@ -203,7 +203,7 @@ async def test_a_pooler_that_refuses_settings_gets_none(db: str, monkeypatch: py
     connect = postgres_database._driver.connect  # pyright: ignore[reportPrivateUsage]
 
     async def refuse_settings(**options: Any) -> Any:
-        if options["server_settings"]:
+        if "lock_timeout" in options["server_settings"]:
             raise asyncpg.ProtocolViolationError("unsupported startup parameter: statement_timeout")
         return await connect(**options)
 

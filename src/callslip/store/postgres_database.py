@@ -37,8 +37,6 @@ T = TypeVar("T")
 _driver: Any = asyncpg
 OLDEST_READER = 1
 CONNECT_TIMEOUT_S = 5.0
-SERVER_DELAY_S = 1.0
-"""How much later than this process the server gives up a read. It would not notice that a connection was closed."""
 MAX_CLOCK_AGE_S = 1.0
 """How old the last reading of the server's clock may be when a caller needs the time exactly."""
 RETRY_DELAYS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -204,7 +202,7 @@ class Database:
             finally:
                 await close_connection(connection)
             database._pool = _driver.create_pool(
-                **database._connect_options() | database._read_options(),
+                **database._connect_options(),
                 min_size=0,
                 max_size=settings.read_connections,
                 reset=_keep_state,
@@ -257,16 +255,6 @@ class Database:
             "max_cacheable_statement_size": 2**17,
             "max_cached_statement_lifetime": 0,
         }
-
-    def _read_options(self) -> dict[str, Any]:
-        """Return the options of connections that only read: the server ends what they have given up on.
-
-        A pooler would refuse the parameter, or give the connection to a process with another limit.
-        """
-        if self.has_pooler:
-            return {}
-        limit_ms = round((self.settings.statement_timeout + SERVER_DELAY_S) * 1000)
-        return {"server_settings": {"statement_timeout": str(limit_ms)}}
 
     async def connect(self) -> Connection:
         """Open a connection that the caller closes."""
