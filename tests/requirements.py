@@ -2153,8 +2153,11 @@ OPERATIONS = (
     ),
     R(
         "OPS4",
-        "A standby is read and followed, refuses writes, and is the ledger after its promotion.",
-        ("tests/postgres/test_operations_guide.py::test_a_standby_is_read_and_can_take_over",),
+        "A standby is read and followed, refuses writes, and is the ledger after its promotion, also if it lost some.",
+        (
+            "tests/postgres/test_operations_guide.py::test_a_standby_is_read_and_can_take_over",
+            "tests/postgres/test_operations_guide.py::test_rows_of_a_server_that_was_replaced_are_forgotten",
+        ),
     ),
     R(
         "OPS5",

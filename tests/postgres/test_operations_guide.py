@@ -26,7 +26,7 @@ from callslip.store.postgres_database import Database
 from tests.support import engines
 from tests.support.doc_examples import find_blocks
 from tests.support.fault_proxy import FaultProxy
-from tests.support.invariants import find_faults
+from tests.support.invariants import find_faults, read_events
 from tests.support.paths import ROOT
 from tests.support.postgres import PostgresServer, database_name
 from tests.support.tasks import TIMEOUT_S
@@ -362,10 +362,9 @@ async def test_rows_of_a_server_that_was_replaced_are_forgotten(db: str, new_ser
                 await other.log.append("s", [ev.MessageUser(text="after the failover")])
             proxy.target_port = new_server.port
             proxy.cut()
-            await ledger.log.append("s", [Draft(ev.CallProposed(tool_name="t", scope="detached", aliases=lost))])
-            [call] = (await ledger.calls(session="s")).items
-            assert call.state == "queued"
-            assert len((await read_all(ledger))["s"]) == 3
+            await ledger.log.append("s", [ev.MessageUser(text="to the new server")])
+            assert [type(event) for event in await read_events(ledger, "s")] == [ev.MessageUser] * 3
+            assert (await ledger.calls(session="s")).items == []
             assert await find_faults(ledger) == []
 
 
@@ -379,6 +378,7 @@ async def test_the_monitoring_queries_show_what_they_say(primary: PostgresServer
     text = "\n".join(line for line in lines if not line.startswith("--"))
     queries = [query for query in text.split(";") if query.strip()]
     transaction: asyncpg.Connection[Any] = await asyncpg.connect(url)
+    transaction_pid = transaction.get_server_pid()
     try:
         await transaction.execute("BEGIN")
         await transaction.execute("SELECT pg_current_xact_id()")
@@ -400,7 +400,7 @@ async def test_the_monitoring_queries_show_what_they_say(primary: PostgresServer
     assert queues == [("w", 1)]
     assert len(owners) == 1 and 0 < owners[0][1] <= 30
     assert sum(groups for _, groups, _ in lanes) > 10
-    assert [state for _, _, state, _ in transactions] == ["idle in transaction"]
+    assert (transaction_pid, "idle in transaction") in [(pid, state) for pid, _, state, _ in transactions]
     sizes = {row[0]: row for row in tables}
     assert {"events", "calls", "sessions", "lanes"} <= sizes.keys() and sizes["events"][1] > 0
     assert "events_pkey" in {row[0] for row in indexes}

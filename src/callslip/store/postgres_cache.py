@@ -154,6 +154,10 @@ class Cache:
                 for approval in cached.approvals:
                     self.approval_sessions.pop(approval, None)
 
+    def clear(self) -> None:
+        """Forget all sessions."""
+        self.drop(list(self.sessions))
+
     def names_of(self, identities: Iterable[int]) -> set[str]:
         """Return the names of sessions by their numbers."""
         wanted = set(identities)

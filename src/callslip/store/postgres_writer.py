@@ -134,11 +134,12 @@ class _MustLock(Exception):
 class Lane:
     """A connection that writes. Its row in the database has the number of its last group.
 
-    Groups have even numbers. An odd number fences the group before it.
+    Groups have even numbers. An odd number fences the group before it. `on_connect` is called for each new connection.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, on_connect: Callable[[], None] = lambda: None) -> None:
         self._database = database
+        self._on_connect = on_connect
         self._connection: Connection | None = None
         self.id = 0
         self.number = 0
@@ -147,6 +148,7 @@ class Lane:
         """Return the connection; open another one if it was lost."""
         if self._connection is None or self._connection.is_closed():
             self._connection = await self._database.connect()
+            self._on_connect()
         if not self.id:
             with translate_errors(self._database.name):
                 self.id = (await self._connection.fetch(ADD_LANE))[0][0]
@@ -267,7 +269,8 @@ class PostgresWriter:
         if self._idle:
             self._wake(1)
         elif len(self._lanes) < self._database.settings.write_connections:
-            lane = asyncio.ensure_future(self._run_lane(Lane(self._database)))
+            # A new connection may be to a server that has lost the last transactions, with other rows at the same rev.
+            lane = asyncio.ensure_future(self._run_lane(Lane(self._database, self._cache.clear)))
             lane.add_done_callback(self._on_lane_ended)
             self._lanes.append(lane)
         return task.future
