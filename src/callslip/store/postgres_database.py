@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import re
+import ssl
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from copy import copy
@@ -142,7 +143,8 @@ def translate_errors(name: str) -> Generator[None]:
 
 def _describe_failure(error: OSError) -> str:
     """Return why no connection could be opened, without the numbers of the operating system."""
-    is_numbered = error.errno is not None and error.errno > 0  # Those of unknown host names are negative.
+    # The numbers of unknown host names are negative, and those of TLS have other meanings.
+    is_numbered = error.errno is not None and error.errno > 0 and not isinstance(error, ssl.SSLError)
     return os.strerror(error.errno or 0) if is_numbered else error.strerror or str(error)
 
 
