@@ -285,7 +285,7 @@ async def test_a_second_answer_fails_with_the_first(ledger: LocalLedger, session
 
 async def test_an_answer_after_the_expiry_is_a_conflict(db: str) -> None:
     """S4.6: the winner is the expiry, which denied the call."""
-    async with await open_with_settings(db, approval_expiry=0.1, reaper_interval=0.02) as ledger:
+    async with await open_with_settings(db, approval_expiry=1.0, reaper_interval=0.02) as ledger:
         task = asyncio.create_task(run_call(ledger.session("a")))
         request = await wait_for_request(ledger)
         assert request.expires_at > request.created_at

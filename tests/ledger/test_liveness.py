@@ -965,7 +965,7 @@ async def test_each_failed_round_starts_the_wait_again(outage: Outage) -> None:
 
 async def test_a_process_renews_its_leases_before_it_reaps_after_an_outage(db: str) -> None:
     """OUTAGE1: soon after the database is back, although its own leases ended meanwhile."""
-    async with await open_with_settings(db, owner_lease=0.2, command_lease=0.2, reaper_interval=0.02) as ledger:
+    async with await open_with_settings(db, owner_lease=1.5, command_lease=1.5, reaper_interval=0.02) as ledger:
         await start_call(ledger, owner=ledger.log.owner)
         store = FailingStore(ledger.log.store)
         with pytest.MonkeyPatch.context() as patch:
@@ -973,7 +973,7 @@ async def test_a_process_renews_its_leases_before_it_reaps_after_an_outage(db: s
                 patch.setattr(ledger.log.store, name, getattr(store, name))
             store.failing = ("read", "write")
             (owner,) = await ledger.log.store.owners()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while time.time() * 1000 <= owner.until:
                     await asyncio.sleep(0.02)
                 store.done.clear()
@@ -1002,7 +1002,7 @@ async def test_only_the_clock_of_the_store_counts(db: str, monkeypatch: pytest.M
     for module in ("sqlite", "sqlite_rows"):
         shifted = SimpleNamespace(time=lambda: real_time() + ahead_s, monotonic=time.monotonic)
         monkeypatch.setattr(f"callslip.store.{module}.time", shifted)
-    times = {"text_hold": 0.05, "approval_expiry": 0.2, "ingest_lease": 0.3, "owner_lease": 0.3}
+    times = {"text_hold": 0.05, "approval_expiry": 0.2, "ingest_lease": 1.5, "owner_lease": 1.5}
     async with await open_with_settings(db, **times, reaper_interval=0.02, reaper_grace=0.02) as ledger:
         silent, owned = await start_call(ledger), await start_call(ledger, owner=ledger.log.owner)
         remote = await start_call(ledger, owner=REMOTE_OWNER)
@@ -1011,7 +1011,7 @@ async def test_only_the_clock_of_the_store_counts(db: str, monkeypatch: pytest.M
         request = ev.ApprovalRequested(tool_name="t", expires_at=expires)
         requested = await start_call(ledger, request, owner=ledger.log.owner)
         await ledger.log.append("b", [ev.MessageDelta(text="see sk-ant-api0")])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             ends = [(await ledger.wait(call)).state for call in (silent, remote)]
             while (await call_state(ledger, requested))[0] == "awaiting_approval":
                 await asyncio.sleep(0.02)
