@@ -191,7 +191,8 @@ def test_a_lost_command_is_found(run: Run) -> None:
 def test_two_applied_answers_are_found(run: Run) -> None:
     """The first answer to an approval is the only one."""
     run.store(type="approval.refused", call="exec_1", approval="appr_1")
-    assert run.faults() == ["approval appr_1: is granted, and has the applied answers ['granted', 'refused']"]
+    assert "approval appr_1: is granted, and has the applied answers ['granted', 'refused']" in run.faults()
+    assert "call exec_1: is completed, and has the applied ends ['completed', 'denied']" in run.faults()
 
 
 def test_a_lost_answer_is_found(run: Run) -> None:
