@@ -2221,6 +2221,7 @@ MOVES = (
         "In a copy approvals, commands, keys, conversations, tokens, blobs and new sessions work.",
         (
             "tests/store/test_copy.py::test_a_copy_continues_like_its_source",
+            "tests/store/test_copy.py::test_ids_of_deleted_sessions_are_not_given_again",
             "tests/store/test_copy.py::test_a_queue_of_a_copy_has_as_much_room_as_before",
         ),
     ),

@@ -241,6 +241,20 @@ async def use(ledger: LocalLedger, last_id: int) -> None:
     assert await find_faults(ledger) == []
 
 
+@ON_EACH_ENGINE
+def test_ids_of_deleted_sessions_are_not_given_again(full: str, target: str) -> None:
+    """The copy continues with the ids of sessions and of conversations where the source is."""
+    sequences = "SELECT name, seq FROM sqlite_sequence ORDER BY name"
+    ids = dict(engines.fetch_rows(full, sequences))
+    assert ids["sessions"] > engines.fetch_rows(full, "SELECT max(id) FROM sessions")[0][0]
+    copy(full, target)
+    if engines.is_postgres(target):
+        last_ids = "SELECT (SELECT last_value FROM conversations_id_seq), (SELECT last_value FROM session_ids)"
+        assert engines.fetch_rows(target, last_ids) == [(ids["conversations"], ids["sessions"])]
+    else:
+        assert dict(engines.fetch_rows(target, sequences)) == ids
+
+
 @pytest.mark.postgres
 def test_a_queue_of_a_copy_has_as_much_room_as_before(full: str, new_database: NewDatabase) -> None:
     """PostgreSQL counts the pending commands in a row, which a file does not have."""

@@ -70,8 +70,6 @@ async def _add_rows(url: str) -> None:
     async with await open_ledger(url) as ledger:
         await ledger.log.append("texts", text_events())
         await ledger.log.append("texts", [Draft(ev.MessageUser(text="once"), key=EVENT_KEY)])
-        await ledger.log.append("deleted", [ev.MessageUser(text="gone")])
-        await ledger.delete("deleted")
         await post(ledger, FIRST_HALF, POST_KEY)
         proposed = ev.CallProposed(call="new:1", tool_name="remote", scope="detached")
         await ledger.log.append("owned", [ev.TurnStarted(turn="open"), proposed, ev.CallStarted(call="new:1")])
@@ -79,6 +77,8 @@ async def _add_rows(url: str) -> None:
             "go", {"token": SECRET_ARGUMENT}, queue="moved", correlation_id="moved-1", timeout=9e5
         )
         await ledger.commands.submit("go", {"n": 2}, queue="moved", correlation_id="moved-2", timeout=9e5)
+        await ledger.log.append("deleted", [ev.MessageUser(text="gone")])
+        await ledger.delete("deleted")  # Its id was the highest, and is not given again.
         await ledger.log.store.put_executor("moved", await ledger.log.store.clock())
 
 
