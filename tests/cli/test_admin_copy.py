@@ -180,11 +180,15 @@ def test_a_snapshot_says_that_later_writes_are_missing(source: Path, tmp_path: P
 
 
 @ON_EACH_ENGINE
-def test_the_source_of_a_running_server_is_refused(target: str, tmp_path: Path) -> None:
+def test_the_source_of_a_running_server_is_refused(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error says what to do, and does not change anything."""
     with running_process("serve", "--port", "0", "--json", env={"CALLSLIP_DB": target}) as server:
         server.until("Web UI: ")
-        refused = run_in_process("admin", "copy", target, str(tmp_path / "copy.db"))
+        with monkeypatch.context() as patch:
+            patch.setattr("callslip.store.postgres_copy.LEAVE_S", 0.1)  # Its connections stay.
+            refused = run_in_process("admin", "copy", target, str(tmp_path / "copy.db"))
         assert refused.returncode == exit_status.FAILED
         assert "is in use: " in refused.stderr and "--snapshot" in refused.stderr
         assert not (tmp_path / "copy.db").exists()

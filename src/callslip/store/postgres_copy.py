@@ -57,7 +57,7 @@ from callslip.store.sql import migrations, statements
 SQL = statements("postgres.sql")
 STATEMENT_S = 600.0
 """How long one statement of a copy may take."""
-LEAVE_S = 2.0
+LEAVE_S = 5.0
 """How long connections of processes that have ended may take to disappear."""
 LEAVE_POLL_S = 0.1
 TRANSACTION = """
