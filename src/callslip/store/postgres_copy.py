@@ -294,8 +294,8 @@ class PostgresCopyTarget(_Side):
             await self._execute("DELETE FROM queues")
             await self._execute(SQL["count_queues"])
             await self._fetch(SQL["keep_ids"], counters.sessions, counters.conversations)
-        with translate_errors(self.display_name):
-            for table in TABLES:
+        for table in TABLES:
+            async with self._transaction(is_begun=True):
                 await self._execute(f"ANALYZE {table.name}")
 
     async def complete(self, mark: CopyMark) -> None:
@@ -313,7 +313,7 @@ async def _connect(url: str, settings: Settings) -> tuple[Database, Connection]:
     """Open a connection whose name differs from those of other copies."""
     database = Database(url, settings)
     database.application_name = f"{APPLICATION_NAME} copy {secrets.token_hex(4)}"
-    connection = await database.connect()
+    connection = await database.connect_first()
     with translate_errors(database.name):
         rows = await connection.fetch("SELECT pg_backend_pid()")
     if rows[0][0] != connection.get_server_pid():

@@ -185,7 +185,7 @@ class Database:
         """
         database = cls(url, settings)
         with translate_errors(database.name):
-            connection = await database._connect_first()
+            connection = await database.connect_first()
             try:
                 rows = await connection.fetch("SELECT pg_backend_pid()")
                 database.has_pooler = rows[0][0] != connection.get_server_pid()
@@ -212,7 +212,7 @@ class Database:
             await database._pool
         return database
 
-    async def _connect_first(self) -> Connection:
+    async def connect_first(self) -> Connection:
         """Connect to a server that may be starting, and find out whether connections may have settings."""
         until = time.monotonic() + self.settings.database_timeout
         while True:
