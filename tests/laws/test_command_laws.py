@@ -124,8 +124,6 @@ class ExpectedCommand:
             assert event.at >= self.deadline, "expired before its deadline"
 
 
-POSTGRES_SHARE = 4
-"""PostgreSQL runs one of this many examples, because each step takes several round trips."""
 SETTLING_S = 30.0
 """How long the notices of other processes may take. Nothing takes this long unless it is lost."""
 
@@ -557,7 +555,7 @@ TestMachine = Machine.TestCase
 TestMachine.settings = settings(stateful_step_count=25)
 TestPostgresMachine = pytest.mark.postgres(PostgresMachine.TestCase)
 TestPostgresMachine.settings = settings(
-    stateful_step_count=25, max_examples=settings().max_examples // (1 if LONG else POSTGRES_SHARE)
+    stateful_step_count=25, max_examples=settings().max_examples // (1 if LONG else engines.POSTGRES_SHARE)
 )
 
 

@@ -363,10 +363,6 @@ class Machine(RuleBasedStateMachine):
         assert set(rows.values()) <= OPEN_STATES and not set(rows.values()) & TERMINAL_STATES
 
 
-POSTGRES_SHARE = 4
-"""PostgreSQL runs one of this many examples, because each step takes several round trips."""
-
-
 class PostgresMachine(Machine):
     """The same on PostgreSQL."""
 
@@ -377,5 +373,5 @@ TestMachine = Machine.TestCase
 TestMachine.settings = settings(stateful_step_count=30)
 TestPostgresMachine = pytest.mark.postgres(PostgresMachine.TestCase)
 TestPostgresMachine.settings = settings(
-    stateful_step_count=30, max_examples=settings().max_examples // (1 if LONG else POSTGRES_SHARE)
+    stateful_step_count=30, max_examples=settings().max_examples // (1 if LONG else engines.POSTGRES_SHARE)
 )

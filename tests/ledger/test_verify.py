@@ -329,12 +329,12 @@ def update_row(db: str, table: str, row: dict[str, Any], column: str, value: Any
     damage(db, f'UPDATE {table} SET "{column}" = ? WHERE {condition}', value, *row.values())
 
 
-async def test_every_changed_value_is_found(ledger: LocalLedger, db: str) -> None:
-    """Each stored value in every table, including the session of a row."""
+async def test_every_changed_value_is_found(ledger: LocalLedger, db: str, scale: int) -> None:
+    """Each stored value in every table, including the session of a row. On PostgreSQL all of them in `make chaos`."""
     changes = [(table, column, row, change_value(row[column])) for table, column, row in derived_cells(db)]
     changes += [(table, "record", row, body) for table, row, body in derived_fields(db)]
     undetected: list[str] = []
-    for table, column, row, value in changes:
+    for table, column, row, value in changes[:: 3 if is_postgres(db) and scale == 1 else 1]:
         if row.get("ns") == TURN_NAMESPACE and column == "session":
             continue  # Aliases of turns may be missing: the first version stores none (S1.7).
         update_row(db, table, row, column, value)

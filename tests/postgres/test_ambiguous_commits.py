@@ -62,7 +62,7 @@ READS = {
     *("session", "sessions", "events", "call", "calls", "alias", "approval", "approvals", "approvals_due"),
     *("open_calls", "open_states", "calls_due", "calls_of_owners", "turns_of_owners", "texts_due", "owners"),
     *("open_owners", "queued_commands", "commands_before", "pending_commands", "completed_commands"),
-    *("failed_commands", "commands_changed", "change_cursor", "sealed", "executors", "executor_seen"),
+    *("failed_commands", "commands_changed", "change_cursor", "sealed", "executors", "executor_seen", "heads"),
     *("conversation", "inputs", "post", "token", "tokens", "checkpoint", "base", "entries", "entries_from"),
     *("entry_ids", "pieces", "blob", "blob_size", "sessions_with_blob", "read_snapshot", "row_counts", "keys"),
     *("aliases", "blob_piece", "used_blob", "check", "find_copy_faults", "clock"),

@@ -372,13 +372,13 @@ def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_no_step_waits_longer_than_its_deadline(direction: Direction, scale: int) -> None:
     """While nothing arrives, every step fails in time; what was acknowledged is stored once, the rest at most once.
 
-    `make chaos` stalls at every message, other runs at every fourth.
+    `make chaos` stalls at every message, other runs at every eighth.
     """
     with new_proxied_database() as (url, _, proxy):
         await Steps(url).run()
         count = proxy.pieces[direction]
     assert count > 20
-    every_piece = range(1, count + 1, 4 if scale == 1 else 1)
+    every_piece = range(1, count + 1, 8 if scale == 1 else 1)
     for first in range(0, len(every_piece), MAX_STALLED):
         with contextlib.ExitStack() as stack:
             pieces = every_piece[first : first + MAX_STALLED]

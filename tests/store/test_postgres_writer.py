@@ -283,6 +283,17 @@ async def test_a_write_to_two_sessions_lands_whole_or_not_at_all(process: Proces
     assert texts(await other.log("b")) == ["start", "in between", "both"]
 
 
+async def test_any_text_is_stored_as_it_is(process: Process) -> None:
+    """Texts are written as those of arrays, in which quotes, commas and the word NULL have a meaning."""
+    keys = ["a", "NULL", "{}", "a,b", 'say "x"', "back\\slash", '\\"', " space ", "line\nline", "ü 日"]
+    for session in ("plain", 'odd "name", {} \\'):
+        events = [event for key in keys for event in await process.append(session, Draft(message(key), key=key))]
+        again = await process.append(session, *(Draft(message(key), key=key) for key in keys))
+        assert texts(again) == texts(await process.log(session)) == keys and again == events
+    rows = await process.database.fetch("SELECT DISTINCT key FROM keys")
+    assert {row[0] for row in rows} == set(keys)
+
+
 async def test_a_generated_id_that_is_taken_is_replaced(
     process: Process, other: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import time
+import zlib
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +33,10 @@ SHARED = (
     "tests/store/test_store.py",
 )
 """The folders and files whose tests run on every engine."""
+
+POSTGRES_SHARE = 4
+"""PostgreSQL runs one of this many examples of a property test, because each takes many round trips. `make chaos` runs
+all of them."""
 
 NO_LEDGER = "uses no ledger"
 OLDER_FILE = "a file of an older version, which only SQLite has"
@@ -186,6 +192,12 @@ def new_database(engine: str, path: Path | None = None) -> Generator[str]:
             server().drop_database(url)
     else:
         yield f"sqlite:///{path or ':memory:'}"
+
+
+def runs_example(engine: str, *example: object) -> bool:
+    """Return whether to run an example of a property test on an engine. The same one always gives the same answer."""
+    is_long = os.environ.get("CALLSLIP_LONG", "") not in ("", "0")
+    return engine == SQLITE or is_long or zlib.crc32(repr(example).encode()) % POSTGRES_SHARE == 0
 
 
 def is_postgres(url: str) -> bool:

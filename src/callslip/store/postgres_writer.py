@@ -18,6 +18,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from functools import cache
+from itertools import count
 from typing import Any, TypeVar
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
@@ -332,6 +334,7 @@ class PostgresWriter:
         taken: list[Task] = []
         left: list[Task] = []
         blocked = set(self._busy)
+        disturbed = self._disturbed.keys()
         locked = False
         for _ in range(min(len(self._queue), MAX_SCANNED_TASKS)):
             task = self._queue[0]
@@ -339,8 +342,8 @@ class PostgresWriter:
                 break
             self._queue.popleft()
             sessions = task.touched.sessions
-            is_disturbed = any(name in self._disturbed for name in sessions)
-            if not blocked.isdisjoint(sessions) or (
+            is_disturbed = bool(disturbed) and not disturbed.isdisjoint(sessions)
+            if (blocked and not blocked.isdisjoint(sessions)) or (
                 taken and (is_disturbed != locked or task.alone is not None or taken[0].alone is not None)
             ):
                 left.append(task)
@@ -653,7 +656,8 @@ class PostgresWriter:
         sent_at = time.monotonic()
         number = lane.next_number()
         try:
-            rows = await connection.fetch(APPLY, *self._values(lane, number, unit, reads, written, created))
+            statement, values = self._write_statement(lane, number, unit, reads, written, created)
+            rows = await connection.fetch(statement, *values)
             reason, clock, stale = rows[0]
             if locked is not None and not reason:
                 await connection.execute("COMMIT")
@@ -677,10 +681,10 @@ class PostgresWriter:
         self._cache.update(unit, revs, sent_at)
         self._settle(outcomes, unit, written)
 
-    def _values(
+    def _write_statement(
         self, lane: Lane, number: int, unit: UnitOfWork, reads: GroupReads, written: set[str], created: set[str]
-    ) -> list[Any]:
-        """Return the parameters of the statement that writes."""
+    ) -> tuple[str, list[Any]]:
+        """Return the statement that writes, and its parameters."""
         cache = self._cache.sessions
         used = [name for name in {*reads.used, *written} if cache[name].record is not None or name in written]
         sessions = [unit.sessions[name] if name in written else cache[name].record for name in used]
@@ -701,61 +705,71 @@ class PostgresWriter:
         ]
         inputs = [row for values in conversations for row in values[1]]
         posts = list(unit.posts.values())
-        return [
-            *(lane.id, number, unit.now, self._database.clock_shift_ms),
-            [row.id for row in rows],
-            [0 if name in created else cache[name].rev for name in used],
-            [name if name in created else "" for name in used],
-            [name in written for name in used],
-            [row.last_seq for row in rows],
-            [row.updated_at for row in rows],
-            [row.turn_owner for row in rows],
-            [row.release_at for row in rows],
-            [bool(row.release_at) for row in rows],
-            [session_body(row) if name in written else b"" for name, row in zip(used, rows, strict=True)],
-            [ids[stored.session] for stored in events],
-            [stored.event.seq for stored in events],
-            [stored.body for stored in events],
-            [row.id for row in calls],
-            [row.id not in self._cache.call_sessions for row in calls],
-            [ids[row.session] for row in calls],
-            [row.entry for row in calls],
-            [row.state for row in calls],
-            [row.client_call_id for row in calls],
-            [row.tool for row in calls],
-            [row.title for row in calls],
-            [row.deadline for row in calls],
-            [row.created_at for row in calls],
-            [row.ended_at for row in calls],
-            [row.end for row in calls],
-            [row.owner for row in calls],
-            [row.lease for row in calls],
-            [row.client for row in calls],
-            [call_body(row) for row in calls],
-            [row.id for row in approvals],
-            [row.id not in self._cache.approval_sessions for row in approvals],
-            [ids[row.session] for row in approvals],
-            [row.call for row in approvals],
-            [row.entry for row in approvals],
-            [row.state for row in approvals],
-            [row.expires_at for row in approvals],
-            [row.created_at for row in approvals],
-            [approval_body(row) for row in approvals],
-            *_columns(aliases, 4),
-            *([ids[row.session] for row in keys], [row.key for row in keys]),
-            *([row.mark for row in keys], [row.seq for row in keys]),
-            *_columns(uses, 3),
-            *_columns(seals, 3),
-            ended,
-            *([row.id for row in owners], [row.until for row in owners]),
-            queues,
-            [unit.pending_changes.get(client, 0) for client in queues],
-            [reads.rooms.get(client, 2**62) for client in queues],
-            *_columns([values[0] for values in conversations], 12),
-            *_columns(inputs, 5),
-            *([row.session for row in posts], [row.key for row in posts]),
-            *([row.mark for row in posts], [row.answer for row in posts]),
-        ]
+        return _apply_statement(
+            [lane.id, number, unit.now, self._database.clock_shift_ms],
+            [
+                [
+                    [row.id for row in rows],
+                    [0 if name in created else cache[name].rev for name in used],
+                    [name if name in created else "" for name in used],
+                    [name in written for name in used],
+                    [row.last_seq for row in rows],
+                    [row.updated_at for row in rows],
+                    [row.turn_owner for row in rows],
+                    [row.release_at for row in rows],
+                    [bool(row.release_at) for row in rows],
+                    [session_body(row) if name in written else b"" for name, row in zip(used, rows, strict=True)],
+                ],
+                [
+                    [ids[stored.session] for stored in events],
+                    [stored.event.seq for stored in events],
+                    [stored.body for stored in events],
+                ],
+                [
+                    [row.id for row in calls],
+                    [row.id not in self._cache.call_sessions for row in calls],
+                    [ids[row.session] for row in calls],
+                    [row.entry for row in calls],
+                    [row.state for row in calls],
+                    [row.client_call_id for row in calls],
+                    [row.tool for row in calls],
+                    [row.title for row in calls],
+                    [row.deadline for row in calls],
+                    [row.created_at for row in calls],
+                    [row.ended_at for row in calls],
+                    [row.end for row in calls],
+                    [row.owner for row in calls],
+                    [row.lease for row in calls],
+                    [row.client for row in calls],
+                    [call_body(row) for row in calls],
+                ],
+                [
+                    [row.id for row in approvals],
+                    [row.id not in self._cache.approval_sessions for row in approvals],
+                    [ids[row.session] for row in approvals],
+                    [row.call for row in approvals],
+                    [row.entry for row in approvals],
+                    [row.state for row in approvals],
+                    [row.expires_at for row in approvals],
+                    [row.created_at for row in approvals],
+                    [approval_body(row) for row in approvals],
+                ],
+                _columns(aliases),
+                _columns([(ids[row.session], row.key, row.mark, row.seq) for row in keys]),
+                _columns(uses),
+                _columns(seals),
+                [ended],
+                _columns([(row.id, row.until) for row in owners]),
+                [
+                    queues,
+                    [unit.pending_changes.get(client, 0) for client in queues],
+                    [reads.rooms.get(client, 2**62) for client in queues],
+                ],
+                _columns([values[0] for values in conversations]),
+                _columns(inputs),
+                _columns([(row.session, row.key, row.mark, row.answer) for row in posts]),
+            ],
+        )
 
     def _settle(self, outcomes: list[Outcome], unit: UnitOfWork | None, written: set[str]) -> None:
         """Deliver what was written, then the results."""
@@ -833,8 +847,8 @@ class PostgresWriter:
         return value
 
 
-def _columns(rows: list[Any], count: int) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(count)]
+def _columns(rows: list[Any]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _changed_sessions(unit: UnitOfWork, cache: Cache) -> set[str]:
@@ -884,5 +898,55 @@ def _conversation_values(name: Any, changes: list[Any], reads: GroupReads) -> tu
     return row, [] if last.is_ended else inputs
 
 
-_PARAMETERS = 83
-APPLY = f"SELECT reason, clock, stale FROM callslip_apply({', '.join(f'${n}' for n in range(1, _PARAMETERS + 1))})"
+_SCALARS = 4
+_GROUPS = (
+    *("nntbnntnbd", "nnd", "tbnnttttnnnntntd", "tbntntnnd", "nttt", "nttn", "nnt", "tnd", "t", "tn", "tnn"),
+    *("tttnbtntnbdn", "tttnd", "tttd"),
+)
+"""The types of the parameters of `callslip_apply` after the first ones: number, boolean, text, data. Each group has the
+columns of one table, and often no rows."""
+
+
+def _apply_statement(scalars: list[Any], groups: list[list[list[Any]]]) -> tuple[str, list[Any]]:
+    """Return the statement that writes rows, and its parameters. Groups without rows have none."""
+    values = scalars
+    present = 0
+    for index, columns in enumerate(groups):
+        if columns and columns[0]:
+            present |= 1 << index
+            values += map(_encode_column, _GROUPS[index], columns)
+    return _statement_for(present), values
+
+
+@cache
+def _statement_for(present: int) -> str:
+    """Return the statement with parameters for some groups. There are a few dozen of them in practice."""
+    numbers = count(_SCALARS + 1)
+    arguments = [f"${number}" for number in range(1, _SCALARS + 1)]
+    for index, types in enumerate(_GROUPS):
+        for kind in types:
+            arguments.append(f"${next(numbers)}{_CASTS.get(kind, '')}" if present >> index & 1 else "'{}'")
+    return f"SELECT reason, clock, stale FROM callslip_apply({', '.join(arguments)})"
+
+
+_CASTS = {"n": "::text::bigint[]", "b": "::text::boolean[]", "t": "::text::text[]"}
+
+
+def _encode_column(kind: str, values: list[Any]) -> Any:
+    """Return a parameter. The driver takes several times as long for a list as for the text of an array."""
+    if kind == "n":
+        return f"{{{','.join(map(str, values))}}}"
+    if kind == "b":
+        return f"{{{','.join(['t' if value else 'f' for value in values])}}}"
+    if kind == "t":
+        return _encode_texts(values)
+    return values
+
+
+def _encode_texts(values: list[str]) -> str:
+    """Return the text of an array. No text that can be stored has NUL, so it separates them until they are escaped."""
+    text = "\0".join(values)
+    if text.count("\0") >= len(values):
+        raise StoreError("a text with NUL cannot be stored")
+    text = text.replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","')
+    return f'{{"{text}"}}'
