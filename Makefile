@@ -74,9 +74,10 @@ bench-scale: .venv/ready
 docs: .venv/ready
 	@$(BIN)/python docs/generate.py $(ARGS)
 
-## make chaos    run property tests and fault tests at full length
+## make chaos    run property tests and fault tests at full length, and all tests with slow reads
 chaos: .venv/ready $(PEERS)
 	@CALLSLIP_LONG=1 $(PYTEST) $(PARALLEL) -m "chaos or hypothesis" $(ARGS)
+	@$(PYTEST) $(PARALLEL) --slow-reads -m "not postgres" $(ARGS)
 
 ## make lock     resolve pyproject.toml into requirements.lock (ARGS=--upgrade for newer versions)
 lock: $(UV_FILE)

@@ -18,6 +18,8 @@ SQL = statements("postgres.sql")
 KEPT_MS = DAY_MS // 2
 """A blob that nothing uses is kept for a day. If it is older than this, the day starts again before it is used."""
 PIECES_PER_READ = 8
+DELETION_S = 600.0
+"""How long one statement of a deletion may take: a session may have millions of rows and large blobs."""
 MAX_UPLOADS = 3
 """How often an upload begins again because the blob was deleted meanwhile."""
 
@@ -46,8 +48,10 @@ async def put_piece(connection: Connection, blob: NewBlob, number: int) -> bool:
 
 async def drop_unused_blobs(connection: Connection, hashes: Iterable[str]) -> None:
     """Delete those of these blobs that no event uses."""
-    locked = [row[0] for row in await connection.fetch(SQL["lock_blobs"], sorted(set(hashes)))]
-    unused = [row[0] for row in await connection.fetch(SQL["unused_blobs"], locked)] if locked else []
+    rows = await connection.fetch(SQL["lock_blobs"], sorted(set(hashes)), timeout=DELETION_S)
+    locked = [row[0] for row in rows]
+    rows = await connection.fetch(SQL["unused_blobs"], locked, timeout=DELETION_S) if locked else []
+    unused = [row[0] for row in rows]
     if unused:
-        await connection.execute(SQL["drop_blob_pieces"], unused)
-        await connection.execute(SQL["drop_blobs"], unused)
+        await connection.execute(SQL["drop_blob_pieces"], unused, timeout=DELETION_S)
+        await connection.execute(SQL["drop_blobs"], unused, timeout=DELETION_S)

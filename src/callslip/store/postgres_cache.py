@@ -234,6 +234,10 @@ class GroupReads:
         """How many commands may be pending in a queue, at most, for the decisions to be right."""
         self.reads_keys = False
         """Whether keys are read. At first they are taken to be unused, and the write finds out."""
+        self.ahead_ms = 0
+        """How much later than now the decisions are expected to arrive at the server."""
+        self.assumed_keys = False
+        """Whether a decision has taken a key to be unused."""
 
     def begin(self, now_ms: int) -> None:
         """Prepare another run of the decisions."""
@@ -241,6 +245,7 @@ class GroupReads:
         self._generated.clear()
         self.used = set()
         self.rooms = {}
+        self.assumed_keys = False
         self.missing = Missing()
 
     def forget_other(self) -> None:
@@ -316,8 +321,11 @@ class GroupReads:
 
     def key(self, session: str, key: str) -> KeyRecord | None:
         cached = self._session(session)
-        if key in cached.keys or cached.is_complete or not self.reads_keys:
+        if key in cached.keys or cached.is_complete:
             return cached.keys.get(key)
+        if not self.reads_keys:
+            self.assumed_keys = True
+            return None
         self.missing.keys.add((session, key))
         raise MissingRecord
 

@@ -14,7 +14,7 @@ import msgspec
 
 from callslip.errors import CorruptDataError
 from callslip.model.records import SessionRecord
-from callslip.store.postgres_blobs import drop_unused_blobs
+from callslip.store.postgres_blobs import DELETION_S, drop_unused_blobs
 from callslip.store.postgres_database import Connection
 from callslip.store.postgres_rows import approval_record, call_record
 from callslip.store.protocol import Progress
@@ -27,8 +27,6 @@ TABLES = (
     *("entries", "pieces", "checkpoints", "bases", "blob_uses"),
 )
 """The tables with rows of sessions."""
-DELETION_S = 600.0
-"""How long one statement of a deletion may take: a session may have millions of rows."""
 PAGE_ROWS = 1000
 MAX_PROBLEMS = 100
 """How many faults of one kind are listed."""

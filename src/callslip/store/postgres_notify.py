@@ -26,11 +26,13 @@ MAX_PAYLOAD_BYTES = 7900
 """A notification of PostgreSQL has less than 8000 bytes."""
 MAX_PAYLOADS = 16
 """With more, a single notification says that anything may have changed."""
+MAX_PENDING_SESSIONS = 10_000
+"""With more, while no task waits for them, anything may have changed."""
 POLL_S = 0.075
 LISTENING_POLL_S = 1.0
 PROBE_S = 2.0
 PING_S = 10.0
-"""How often the connection that listens is checked: the network may drop it without a word."""
+"""How often the connection that listens is checked: the network may drop it without an error."""
 TIMEOUT_S = 5.0
 CLOSE_S = 1.0
 RETRY_S = 1.0
@@ -92,6 +94,8 @@ class PendingChanges:
         elif self._sessions is not None:
             for name, head in changes.sessions.items():
                 self._sessions[name] = max(head, self._sessions.get(name, 0))
+            if len(self._sessions) > MAX_PENDING_SESSIONS:
+                self._sessions = None
 
     def take(self) -> Changes | None:
         """Return all changes since the last call; None if there are none."""

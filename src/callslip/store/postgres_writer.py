@@ -17,7 +17,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import cache
 from itertools import count
 from typing import Any, TypeVar
@@ -52,6 +52,10 @@ MAX_ROUNDS = 100
 UNDISTURBED_ROUNDS = 8
 """After how many writes without a disturbance a session is no longer locked first."""
 SESSION_ID_BLOCK = 64
+MAX_GROUP_BYTES = 4 * 2**20
+MAX_DISTURBED = 2048
+SLOW_SEND_MS = 500
+"""The server refuses decisions that are a second old, so those that take this long to send are made for later."""
 MAX_CONFLICT_RETRIES = 3
 MAX_OVERDUE_S = 60.0
 """How long after its deadline a write must have ended. If it has not, something waits without a deadline."""
@@ -73,7 +77,7 @@ SESSION_IDS = "SELECT nextval('session_ids') FROM generate_series(1, $1)"
 class Task:
     """Something to write: `work` on a unit of work with others, or `alone` on a connection in its own transaction."""
 
-    __slots__ = ("alone", "durable", "future", "generated", "submitted_at", "timeout", "touched", "work")
+    __slots__ = ("alone", "durable", "future", "generated", "sessions", "submitted_at", "timeout", "touched", "work")
 
     def __init__(
         self,
@@ -86,6 +90,8 @@ class Task:
         timeout: float | None = None,
     ) -> None:
         self.touched = touched
+        self.sessions: Collection[str] = touched.sessions
+        """The sessions that it is known to use. More are found when another process has changed them."""
         self.future = future
         self.work = work
         self.alone = alone
@@ -122,7 +128,15 @@ class _Disturbed(Exception):
 
 
 class _Again(Exception):
-    """The decisions must run again."""
+    """The decisions must run again, `ahead_ms` later than now if their rows take that long to arrive."""
+
+    def __init__(self, ahead_ms: int = 0) -> None:
+        super().__init__()
+        self.ahead_ms = ahead_ms
+
+
+class _TooLarge(Exception):
+    """The events of a group take too long to send, or too much memory, so a part of its tasks must run alone."""
 
 
 class _MustLock(Exception):
@@ -229,7 +243,8 @@ class PostgresWriter:
         self._cache = Cache()
         self._queue: deque[Task] = deque()
         self._busy: set[str] = set()
-        self._active = 0
+        self._active = self._active_groups = 0
+        """How many lanes are at work, and how many of them on groups."""
         self._has_exclusive = False
         self._disturbed: dict[str, int] = {}
         """The sessions that are locked first, with how often they were not disturbed since."""
@@ -326,11 +341,11 @@ class PostgresWriter:
             return [], False
         first = self._queue[0]
         if first.is_exclusive:
-            if self._active:
+            if self._active_groups:
                 return [], False
             self._queue.popleft()
             self._has_exclusive = True
-            return [first], False
+            return [first], not self._disturbed.keys().isdisjoint(first.sessions)
         taken: list[Task] = []
         left: list[Task] = []
         blocked = set(self._busy)
@@ -341,7 +356,7 @@ class PostgresWriter:
             if task.is_exclusive or len(taken) >= MAX_BATCH:
                 break
             self._queue.popleft()
-            sessions = task.touched.sessions
+            sessions = task.sessions
             is_disturbed = bool(disturbed) and not disturbed.isdisjoint(sessions)
             if (blocked and not blocked.isdisjoint(sessions)) or (
                 taken and (is_disturbed != locked or task.alone is not None or taken[0].alone is not None)
@@ -357,9 +372,11 @@ class PostgresWriter:
         return taken, locked and taken[0].alone is None
 
     async def _run_tasks(self, lane: Lane, tasks: list[Task], locked: bool) -> None:
-        sessions = {name for task in tasks for name in task.touched.sessions}
+        sessions = {name for task in tasks for name in task.sessions}
+        is_group, is_exclusive = tasks[0].alone is None, tasks[0].is_exclusive
         self._busy |= sessions
         self._active += 1
+        self._active_groups += is_group
         self._deadlines[lane] = max(time.monotonic(), self._deadline(tasks)) + (tasks[0].timeout or 0.0)
         if self._check is None:
             self._check = asyncio.get_running_loop().call_later(CHECK_S, self._check_deadlines)
@@ -370,10 +387,18 @@ class PostgresWriter:
                 return
             if tasks[0].alone is not None:
                 await self._run_alone(lane, tasks[0])
-            else:
-                await self._run_group(lane, tasks, sessions if locked else None)
+            size = len(tasks)
+            while tasks and is_group:
+                try:
+                    await self._run_group(lane, tasks[:size], sessions if locked else None)
+                except _TooLarge:
+                    size = -(-size // 2)
+                else:
+                    tasks = tasks[size:]
         except _Disturbed as error:
             self._disturbed.update(dict.fromkeys(error.sessions, 0))
+            for name in list(self._disturbed)[:-MAX_DISTURBED]:
+                del self._disturbed[name]
             late = StoreError(f"{self._database.name}: the write did not succeed in time")
             tasks = self._fail(tasks, late, only_overdue=True)
             self._queue.extendleft(reversed(tasks))
@@ -389,9 +414,12 @@ class PostgresWriter:
             self._outage = None
         finally:
             self._active -= 1
+            self._active_groups -= is_group
             self._deadlines.pop(lane, None)
             self._busy -= sessions
-            self._has_exclusive = False
+            if is_exclusive:
+                self._has_exclusive = False
+            self._cache.trim()
             self._wake()
 
     def _check_deadlines(self) -> None:
@@ -429,7 +457,8 @@ class PostgresWriter:
                 return await self._attempt(lane, tasks, reads, locked, until)
             except _MustLock as error:
                 locked = error.sessions
-            except _Again:
+            except _Again as error:
+                reads.ahead_ms = error.ahead_ms
                 if time.monotonic() > until:
                     raise StoreError(f"{self._database.name}: the write did not succeed in time") from None
             except LostConnectionError:
@@ -453,7 +482,7 @@ class PostgresWriter:
 
     def _prepare_again(self, tasks: list[Task], reads: GroupReads, state: str) -> None:
         """Forget what led to a conflict."""
-        self._cache.drop({*reads.used, *(name for task in tasks for name in task.touched.sessions)})
+        self._cache.drop({*reads.used, *(name for task in tasks for name in task.sessions)})
         reads.forget_other()
         reads.reads_keys = True
         if state == ID_TAKEN:
@@ -510,6 +539,8 @@ class PostgresWriter:
         unit, outcomes = await self._decide(connection, tasks, reads, missing)
         if locked is not None and not reads.used <= locked:
             raise _MustLock(locked | reads.used)
+        if len(tasks) > 1 and sum(len(stored.body) for stored in unit.events) > MAX_GROUP_BYTES:
+            raise _TooLarge
         if not unit.change_count and not _changed_sessions(unit, self._cache):
             if locked is not None:
                 with self._unless_lost():
@@ -577,13 +608,15 @@ class PostgresWriter:
                     await reads.load(connection, wanted, time.monotonic())
             unit, outcomes = self._run_decisions(tasks, reads)
             missing = reads.missing
-            if not missing and not (missing := self._find_outdated(outcomes)):
+            if reads.assumed_keys and not all(outcome.wrote for outcome in outcomes):
+                reads.reads_keys = True  # No write finds out whether the keys are used.
+            elif not missing and not (missing := self._find_outdated(outcomes)):
                 return unit, outcomes
         raise StoreError("a transaction asks for records without end")
 
     def _run_decisions(self, tasks: list[Task], reads: GroupReads) -> tuple[UnitOfWork, list[Outcome]]:
         """Run each decision over what the ones before it have written. If one fails, each gets a nested unit."""
-        now = self._database.time_ms()
+        now = self._database.time_ms() + reads.ahead_ms
         for is_nested in (False, True):
             reads.begin(now)
             unit = UnitOfWork(reads)
@@ -673,10 +706,13 @@ class PostgresWriter:
         if clock:
             self._database.note_clock(clock - self._database.clock_shift_ms, sent_at)
         if reason == "clock":
-            raise _Again
+            sent_ms = int((time.monotonic() - sent_at) * 1000)
+            raise _Again(sent_ms if sent_ms > SLOW_SEND_MS else 0)
         if reason:
             names = self._cache.names_of(stale or ())
             self._cache.drop(names)
+            for outcome in outcomes:
+                outcome.task.sessions = {*outcome.task.sessions, *outcome.used}
             raise _Disturbed(names)
         self._cache.update(unit, revs, sent_at)
         self._settle(outcomes, unit, written)
