@@ -2106,6 +2106,8 @@ KILLS = (
             "tests/postgres/test_waits.py::test_a_write_that_is_always_disturbed_fails_in_time",
             "tests/postgres/test_waits.py::test_many_writes_fail_together_in_an_outage",
             "tests/postgres/test_waits.py::test_a_lane_that_was_cancelled_is_replaced",
+            "tests/store/test_postgres_writer.py::test_a_write_over_a_slow_link_succeeds",
+            "tests/store/test_postgres_writer.py::test_a_long_transaction_of_one_session_delays_no_other_and_no_owner",
         ),
     ),
     R(

@@ -21,10 +21,13 @@ from callslip.settings import Settings
 from callslip.store import postgres_writer
 from callslip.store.postgres_cache import GroupReads
 from callslip.store.postgres_database import Database
+from callslip.store.postgres_notify import MAX_PENDING_SESSIONS, PendingChanges
 from callslip.store.postgres_writer import Lane, PostgresWriter
-from callslip.store.protocol import StoredEvent, Touched
+from callslip.store.protocol import Changes, StoredEvent, Touched
 from callslip.store.unit_of_work import UnitOfWork
 from tests.support import engines
+from tests.support.fault_proxy import FaultProxy
+from tests.support.postgres import TIMEOUT_S, database_name
 
 pytestmark = [pytest.mark.anyio, pytest.mark.postgres]
 CONTEXT = WriteContext(redactor=make_redactor(False, ()))
@@ -187,6 +190,84 @@ async def test_a_key_counts_once_for_all_processes(process: Process, other: Proc
     first, second = await asyncio.gather(process.append("a", draft), other.append("a", draft))
     assert first == second == await process.append("a", draft)
     assert texts(await process.log("a")).count("once") == 1
+
+
+async def test_a_retry_with_a_key_is_not_refused_for_what_the_first_one_did(process: Process, other: Process) -> None:
+    """The write of a refused decision cannot find out that its key was used, so the key is read."""
+    (opened,) = await other.append("a", proposed("c"))
+    await process.append("a", message("remembered"))
+    done = Draft(ev.CallCompleted(call=opened.call, output="1"), key="k")
+    first = await other.append("a", done, context=STRICT)
+    assert await process.append("a", done, context=STRICT) == first
+
+
+async def test_a_decision_that_names_no_session_is_locked_after_a_disturbance(
+    process: Process, other: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sessions are known once another process has changed one of them."""
+    await process.append("a", message("1"))
+    await other.append("a", message("2"))
+    locks: list[set[str] | None] = []
+    run_group = PostgresWriter._run_group
+
+    async def spy(writer: PostgresWriter, lane: Lane, tasks: list[Any], locked: set[str] | None) -> None:
+        locks.append(locked)
+        await run_group(writer, lane, tasks, locked)
+
+    monkeypatch.setattr(PostgresWriter, "_run_group", spy)
+    (event,) = await process.writer.submit(lambda unit: write_events(unit, "a", [Draft(message("3"))], CONTEXT))
+    assert event.seq == 3 and locks == [None, {"a"}]
+
+
+async def test_a_long_transaction_of_one_session_delays_no_other_and_no_owner(process: Process) -> None:
+    """While a deletion runs, calls of a closed connection end, and others write."""
+    is_running, may_end = asyncio.Event(), asyncio.Event()
+
+    async def run_long(connection: Any) -> None:
+        is_running.set()
+        await may_end.wait()
+
+    deleting = asyncio.ensure_future(process.writer.run_alone(run_long, sessions=("b",), timeout=TIMEOUT_S))
+    async with asyncio.timeout(TIMEOUT_S):
+        await is_running.wait()
+        close = process.writer.submit(lambda unit: len(unit.owned_calls("gone")), Touched(owner="gone"))
+        await process.append("a", message("1"))
+        assert await close == 0 and not deleting.done()
+        may_end.set()
+        await deleting
+
+
+async def test_a_large_group_is_written_in_parts(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their order, and an event that is larger than a part alone."""
+    monkeypatch.setattr(postgres_writer, "MAX_GROUP_BYTES", 1000)
+    counts: list[int] = []
+    process.writer._deliver = lambda events, _: counts.append(len(events))
+    sizes = [300, 300, 300, 300, 5000, 300, 300]
+    await asyncio.gather(
+        *(process.append("a", message(f"{number} " + "x" * size)) for number, size in enumerate(sizes))
+    )
+    assert [text.split()[0] for text in texts(await process.log("a"))] == list("0123456")
+    assert sum(counts) == len(sizes) and max(counts) < len(sizes)
+
+
+async def test_a_write_over_a_slow_link_succeeds(db: str) -> None:
+    """A decision that takes more than a second to arrive is made for the time of its arrival."""
+    with FaultProxy(engines.server().port) as proxy:
+        url = engines.server().url(database_name(db), port=proxy.port)
+        async with open_process(url) as process:
+            await process.append("a", message("before"))
+            proxy.delay(1.3)
+            (event,) = await process.append("a", message("after"))
+            proxy.resume()
+            assert event.seq == 2
+
+
+def test_changes_that_no_task_waits_for_take_little_memory() -> None:
+    """The names of many sessions become the notice that anything may have changed."""
+    pending = PendingChanges()
+    for number in range(MAX_PENDING_SESSIONS + 1):
+        pending.add(Changes({f"s{number}": 1}, commands=False))
+    assert pending.take() == Changes(None, commands=False) and pending.take() is None
 
 
 async def test_a_queue_does_not_exceed_its_limit_by_writes_of_two_processes(process: Process, other: Process) -> None:

@@ -54,8 +54,6 @@ UNDISTURBED_ROUNDS = 8
 SESSION_ID_BLOCK = 64
 MAX_GROUP_BYTES = 4 * 2**20
 MAX_DISTURBED = 2048
-SLOW_SEND_MS = 500
-"""The server refuses decisions that are a second old, so those that take this long to send are made for later."""
 MAX_CONFLICT_RETRIES = 3
 MAX_OVERDUE_S = 60.0
 """How long after its deadline a write must have ended. If it has not, something waits without a deadline."""
@@ -244,7 +242,7 @@ class PostgresWriter:
         self._queue: deque[Task] = deque()
         self._busy: set[str] = set()
         self._active = self._active_groups = 0
-        """How many lanes are at work, and how many of them on groups."""
+        """How many lanes are busy, and how many of them with groups."""
         self._has_exclusive = False
         self._disturbed: dict[str, int] = {}
         """The sessions that are locked first, with how often they were not disturbed since."""
@@ -706,8 +704,8 @@ class PostgresWriter:
         if clock:
             self._database.note_clock(clock - self._database.clock_shift_ms, sent_at)
         if reason == "clock":
-            sent_ms = int((time.monotonic() - sent_at) * 1000)
-            raise _Again(sent_ms if sent_ms > SLOW_SEND_MS else 0)
+            sent_ms = self._database.time_ms() - int((time.monotonic() - sent_at) * 1000)
+            raise _Again(max(0, clock - sent_ms))
         if reason:
             names = self._cache.names_of(stale or ())
             self._cache.drop(names)
