@@ -192,13 +192,17 @@ async def test_a_key_counts_once_for_all_processes(process: Process, other: Proc
     assert texts(await process.log("a")).count("once") == 1
 
 
-async def test_a_retry_with_a_key_is_not_refused_for_what_the_first_one_did(process: Process, other: Process) -> None:
+async def test_a_retry_with_a_key_is_not_refused_for_what_has_changed_since(process: Process, other: Process) -> None:
     """The write of a refused decision cannot find out that its key was used, so the key is read."""
-    (opened,) = await other.append("a", proposed("c"))
-    await process.append("a", message("remembered"))
-    done = Draft(ev.CallCompleted(call=opened.call, output="1"), key="k")
-    first = await other.append("a", done, context=STRICT)
-    assert await process.append("a", done, context=STRICT) == first
+    await other.append("a", Draft(message("first"), key="k"))
+    await process.append("a", message("The session is remembered, its keys are not."))
+
+    def submit(unit: UnitOfWork) -> str:
+        if unit.key("a", "k") is None:
+            raise ConflictError("the queue is full")
+        return "repeated"
+
+    assert await process.writer.submit(submit, Touched(("a",))) == "repeated"
 
 
 async def test_a_decision_that_names_no_session_is_locked_after_a_disturbance(
