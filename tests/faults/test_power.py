@@ -135,12 +135,10 @@ async def test_a_call_open_at_the_power_cut_is_lost_afterwards(tmp_path: Path) -
         image.write_files(tmp_path / f"cut{number}")
         path = tmp_path / f"cut{number}" / "ledger.db"
         _change_boot_id(path)
-        ledger = await open_with_settings(
-            f"sqlite:///{path}", owner_lease=0.01, reaper_grace=0.01, reaper_interval=0.01
-        )
+        ledger = await open_with_settings(f"sqlite:///{path}", owner_lease=3.0, reaper_grace=0.01, reaper_interval=0.01)
         open_before = await ledger.log.store.open_calls()
         open_count += len(open_before)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             for row in open_before:
                 ended = await ledger.wait(row.id)
                 assert (ended.state, ended.reason) == (
