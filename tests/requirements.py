@@ -2305,6 +2305,7 @@ DATABASE_FAULTS = (
             "tests/postgres/test_expected_answers.py::test_a_role_without_rights_can_only_read",
             "tests/postgres/test_expected_answers.py::test_a_standby_can_only_be_read_until_it_is_promoted",
             "tests/postgres/test_expected_answers.py::test_reads_that_find_all_connections_in_use_fail_in_time",
+            "tests/postgres/test_expected_answers.py::test_reads_that_find_all_connections_in_use_wait_for_one",
             "tests/postgres/test_expected_answers.py::test_a_server_without_a_free_connection_is_tried_until_the_timeout",
         ),
     ),

@@ -9,7 +9,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -243,20 +243,35 @@ async def test_a_restart_of_postgres_is_only_a_pause(own_server: PostgresServer,
 
 
 async def test_reads_that_find_all_connections_in_use_fail_in_time(db: str) -> None:
-    """The error names the cause, writes are not affected, and reads work once a connection is free."""
-    settings = Settings(read_connections=2, statement_timeout=0.3)
-    async with callslip.open(db, settings) as ledger:
+    """The error names the cause, and writes are not affected."""
+    async with callslip.open(db, Settings(read_connections=2, statement_timeout=0.3)) as ledger:
         await ledger.log.append("a", [message("1")])
-        pool: Any = ledger.log.store._database._pool  # type: ignore[attr-defined]
-        held = [await pool.acquire() for _ in range(2)]
-        results = await asyncio.gather(*(ledger.log.get_session("a") for _ in range(3)), return_exceptions=True)
-        assert all("all 2 connections for reads are in use" in str(result) for result in results)
-        assert {type(result) for result in results} == {StoreError}
-        await ledger.log.append("a", [message("2")])
-        waiting = asyncio.gather(*(ledger.log.get_session("a") for _ in range(20)))
+        async with take_read_connections(ledger):
+            results = await asyncio.gather(*(ledger.log.get_session("a") for _ in range(3)), return_exceptions=True)
+            assert all("all 2 connections for reads are in use" in str(result) for result in results)
+            assert {type(result) for result in results} == {StoreError}
+            await ledger.log.append("a", [message("2")])
+
+
+async def test_reads_that_find_all_connections_in_use_wait_for_one(db: str) -> None:
+    """All reads that wait get their result once a connection is free."""
+    async with callslip.open(db, Settings(read_connections=2, statement_timeout=TIMEOUT_S)) as ledger:
+        await ledger.log.append("a", [message("1")])
+        async with take_read_connections(ledger):
+            waiting = asyncio.gather(*(ledger.log.get_session("a") for _ in range(20)))
+        assert all(await waiting) and await texts(ledger) == ["1"]
+
+
+@contextlib.asynccontextmanager
+async def take_read_connections(ledger: LocalLedger) -> AsyncGenerator[None]:
+    """Hold both connections for reads."""
+    pool: Any = ledger.log.store._database._pool  # type: ignore[attr-defined]
+    held = [await pool.acquire() for _ in range(2)]
+    try:
+        yield
+    finally:
         for connection in held:
             await pool.release(connection)
-        assert all(await waiting) and await texts(ledger) == ["1", "2"]
 
 
 async def test_a_server_without_a_free_connection_is_tried_until_the_timeout(own_db: str) -> None:
