@@ -196,7 +196,7 @@ async def test_a_call_that_waits_is_approved_through_another_server(cluster: Clu
 
 
 async def find_requests(server: Server, session: str) -> list[dict[str, Any]]:
-    return (await server.get(f"/v1/approvals?state=pending&session={session}"))["approvals"]
+    return (await server.get(f"/v1/approvals?state=pending&session={session}&limit=1000"))["approvals"]
 
 
 def request_approval(number: int) -> dict[str, Any]:
