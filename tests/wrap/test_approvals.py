@@ -75,8 +75,13 @@ def path(tmp_path: Path) -> str:
 
 
 def start_client(path: str, *options: str, sessions: tuple[str, ...] = ("one",)) -> Client:
-    """Start a client of an agent whose permission requests are held."""
-    return Client([*wrap_command(path, "--approvals", "callslip", *options), *ASKER, *sessions])
+    """Start a client of an agent whose permission requests are held, and wait until its recorder has the ledger open.
+
+    A request that is not recorded in time goes to the client, and on a busy machine the recorder starts slowly.
+    """
+    client = Client([*wrap_command(path, "--approvals", "callslip", *options), *ASKER, *sessions])
+    wait_until(Path(path).exists)
+    return client
 
 
 def start_turn(client: Client, text: str) -> str:
