@@ -22,6 +22,7 @@ from click.testing import CliRunner
 
 from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.cli import main
+from tests.support.paths import PROGRAMS
 
 TIMEOUT_S = 60.0
 """Only something that hangs takes this long."""
@@ -139,10 +140,13 @@ def running_process(*arguments: str, env: dict[str, str] | None = None, program:
 
 
 class ServeProcess(Process):
-    """A running `callslip serve` that listens."""
+    """A running `callslip serve` that listens, with some settings that have no option."""
 
-    def __init__(self, db: Path | str, *arguments: str) -> None:
-        super().__init__("serve", "--json", "--db", str(db), *(arguments or ("--port", "0")))
+    def __init__(self, db: Path | str, *arguments: str, settings: dict[str, Any] | None = None) -> None:
+        program = str(PROGRAMS / "serve_with_settings.py") if settings else ""
+        command = json.dumps(settings) if settings else "serve"
+        options = ("--json", "--db", str(db), *(arguments or ("--port", "0")))
+        super().__init__(command, *options, program=program)
         try:
             self.until("Web UI: ")
             self.until('"url"')
