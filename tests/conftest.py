@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
 import shutil
@@ -71,6 +72,17 @@ def pytest_configure(config: pytest.Config) -> None:
     quick.pytest_configure(config)
     if config.getoption("quick"):
         settings.load_profile("quick")
+
+
+def pytest_collection() -> None:
+    """Pause the garbage collector: while thousands of tests are created it takes most of the time, and frees little."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Start the garbage collector again, without the objects that stay until the end."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

@@ -2326,6 +2326,19 @@ DATABASE_FAULTS = (
             "tests/postgres/test_expected_answers.py::test_a_cursor_below_retention_is_expired",
         ),
     ),
+    R(
+        "DBF7",
+        "A row that the server refuses fails only its own write, not those that are written together with it.",
+        ("tests/store/test_postgres_writer.py::test_a_row_that_the_server_refuses_fails_only_its_task",),
+    ),
+    R(
+        "DBF8",
+        "Sessions are listed in the order of their creation, also if the known time of the server was corrected.",
+        (
+            "tests/store/test_postgres_writer.py::test_a_correction_does_not_set_the_known_time_back",
+            "tests/store/test_postgres_writer.py::test_sessions_created_together_are_listed_newest_first",
+        ),
+    ),
 )
 
 POSTGRES_EDGES = (

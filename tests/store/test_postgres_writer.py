@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,6 +18,7 @@ from callslip.ledger.write import WriteContext, WriteOperation, write_events
 from callslip.model import events as ev
 from callslip.model import ids
 from callslip.model.events import Draft, Event, decode_event
+from callslip.model.records import OwnerRecord
 from callslip.rules.redaction import make_redactor
 from callslip.settings import Settings
 from callslip.store import postgres_writer
@@ -266,6 +269,28 @@ async def test_a_write_over_a_slow_link_succeeds(db: str) -> None:
             assert event.seq == 2
 
 
+def test_a_correction_does_not_set_the_known_time_back() -> None:
+    """What this process writes is in the order of its times, unless the clock of the server is set back."""
+    database = Database("postgresql://localhost/unused", SETTINGS)
+    database.note_clock(1_000_500, time.monotonic())
+    first = database.time_ms()
+    assert 1_000_500 <= first < 1_001_000
+    database.note_clock(1_000_000, time.monotonic())
+    assert first == database.time_ms()
+    database.note_clock(2_000_000, time.monotonic())
+    assert database.time_ms() >= 2_000_000
+    database.note_clock(1_000_000, time.monotonic())
+    assert 1_000_000 <= database.time_ms() < 1_001_000
+
+
+async def test_sessions_created_together_are_listed_newest_first(process: Process) -> None:
+    """Also if they have the same time: the newer session has the greater id."""
+    names = [f"s{number}" for number in (3, 1, 2, 0, 4)]
+    await asyncio.gather(*(process.append(name, message("x")) for name in names))
+    rows = await process.database.fetch("SELECT name FROM sessions ORDER BY id")
+    assert [name for (name,) in rows] == names
+
+
 def test_changes_that_no_task_waits_for_take_little_memory() -> None:
     """The names of many sessions become the notice that anything may have changed."""
     pending = PendingChanges()
@@ -350,6 +375,27 @@ async def test_a_failed_write_of_a_group_leaves_the_others(process: Process) -> 
     assert isinstance(results[1], ConflictError)
     assert texts(await process.log("a")) == ["1", "2"] and texts(await process.log("b")) == ["3"]
     assert [event.seq for event in await process.log("a")] == [1, 2]
+
+
+REFUSED_OWNERS = {
+    "lone surrogate": ("\ud800", "surrogates not allowed"),
+    "NUL": ("a\0b", "a text with NUL cannot be stored"),
+    "too long for an index": (random.Random(1).randbytes(10_000).hex(), "index row"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_OWNERS)
+async def test_a_row_that_the_server_refuses_fails_only_its_task(process: Process, name: str) -> None:
+    """The other writes of the group are stored, in their order."""
+    owner, problem = REFUSED_OWNERS[name]
+    writes = [process.append("a", message("1")), process.append("b", message("2"))]
+    writes.append(process.writer.submit(lambda unit: unit.put_owner(OwnerRecord(owner, 1))))
+    writes += [process.append("a", message(text)) for text in "345"]
+    results = await asyncio.gather(*writes, return_exceptions=True)
+    assert [type(result) for result in results if isinstance(result, Exception)] == [StoreError]
+    assert problem in str(results[2])
+    assert texts(await process.log("a")) == ["1", "3", "4", "5"] and texts(await process.log("b")) == ["2"]
+    assert len(process.delivered) == 5
 
 
 async def test_a_write_to_two_sessions_lands_whole_or_not_at_all(process: Process, other: Process) -> None:

@@ -39,6 +39,8 @@ _driver: Any = asyncpg
 OLDEST_READER = 1
 CONNECT_TIMEOUT_S = 5.0
 CLOCK_ATTEMPTS = 3
+MAX_CORRECTION_MS = 1000
+"""By how much the known time may be too late without going back: it stands still instead until it is right."""
 MAX_CLOCK_AGE_S = 1.0
 """How old the last reading of the server's clock may be when a caller needs the time exactly."""
 RETRY_DELAYS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -167,6 +169,8 @@ class Database:
         self._caches_statements = False
         self._clock_offset_ms = time.time() * 1000 - time.monotonic() * 1000
         self._clock_read_at = float("-inf")
+        self._latest_ms = 0
+        """The latest time that was returned."""
         self._pool: Any = None
         self._only: Connection | None = None
         self._closed = False
@@ -344,8 +348,11 @@ class Database:
     # The clock of the server, which all leases and deadlines use
 
     def time_ms(self) -> int:
-        """Return the time of the server as this process knows it, without asking."""
-        return int(time.monotonic() * 1000 + self._clock_offset_ms) + self.clock_shift_ms
+        """Return the time of the server as this process knows it, without asking. Corrections do not set it back."""
+        now = int(time.monotonic() * 1000 + self._clock_offset_ms) + self.clock_shift_ms
+        if not self._latest_ms - MAX_CORRECTION_MS < now < self._latest_ms:
+            self._latest_ms = now
+        return self._latest_ms
 
     async def clock(self) -> int:
         """Return the time of the server in ms, read not more than a second ago."""

@@ -60,6 +60,8 @@ MAX_OVERDUE_S = 60.0
 CHECK_S = 10.0
 RETRIED_STATES = ("40P01", "40001", "55P03")
 """Deadlock, serialization failure, and a lock that was not available in time."""
+REFUSED_STATES = ("22", "23", "54")
+"""The start of the SQL states of a row that cannot be stored: invalid or repeated values, and limits of the server."""
 CHANGED, ID_TAKEN, QUEUE_CHANGED, FENCED = "CS001", "CS002", "CS003", "CS004"
 
 LOCK_SESSIONS = "SELECT 1 FROM sessions WHERE name = ANY ($1) ORDER BY id FOR NO KEY UPDATE"
@@ -135,6 +137,10 @@ class _Again(Exception):
 
 class _TooLarge(Exception):
     """The events of a group take too long to send, or too much memory, so a part of its tasks must run alone."""
+
+
+class _Refused(Exception):
+    """A row of a group cannot be stored, so its tasks are written in smaller groups: only the one that failed fails."""
 
 
 class _MustLock(Exception):
@@ -246,7 +252,7 @@ class PostgresWriter:
         self._has_exclusive = False
         self._disturbed: dict[str, int] = {}
         """The sessions that are locked first, with how often they were not disturbed since."""
-        self._session_ids: list[int] = []
+        self._session_ids: deque[int] = deque()
         self._lanes: list[asyncio.Task[None]] = []
         self._idle: set[asyncio.Future[None]] = set()
         self._outage: LostConnectionError | None = None
@@ -389,10 +395,12 @@ class PostgresWriter:
             while tasks and is_group:
                 try:
                     await self._run_group(lane, tasks[:size], sessions if locked else None)
-                except _TooLarge:
-                    size = -(-size // 2)
-                else:
-                    tasks = tasks[size:]
+                except (_TooLarge, _Refused) as error:
+                    if size > 1:
+                        size = -(-size // 2)
+                        continue
+                    self._fail(tasks[:1], StoreError(f"{self._database.name}: {error}"))
+                tasks = tasks[size:]
         except _Disturbed as error:
             self._disturbed.update(dict.fromkeys(error.sessions, 0))
             for name in list(self._disturbed)[:-MAX_DISTURBED]:
@@ -472,6 +480,8 @@ class PostgresWriter:
                     conflicts += 1
                     if state == FENCED:
                         lane.renew()
+                elif state.startswith(REFUSED_STATES):
+                    raise _Refused(f"a row cannot be stored ({error})") from error
                 elif state not in (CHANGED, ID_TAKEN, QUEUE_CHANGED) or time.monotonic() > until:
                     with translate_errors(self._database.name):
                         raise
@@ -662,7 +672,7 @@ class PostgresWriter:
         if len(self._session_ids) < count:
             with self._unless_lost():
                 rows = await connection.fetch(SESSION_IDS, max(count, SESSION_ID_BLOCK))
-            self._session_ids += [row[0] for row in rows]
+            self._session_ids.extend(row[0] for row in rows)
 
     async def _write(
         self,
@@ -680,8 +690,9 @@ class PostgresWriter:
             await self._reserve_session_ids(connection, len(created))
             raise _Again
         revs = {name: self._cache.sessions[name].rev for name in written}
-        for name in sorted(created):
-            unit.sessions[name].id = self._session_ids.pop()
+        for name, row in unit.sessions.items():
+            if name in created:
+                row.id = self._session_ids.popleft()  # Of sessions of the same time the newer has the greater id.
         for row in unit.calls.values():
             row.change = revs[row.session] + 1
         sent_at = time.monotonic()
@@ -981,6 +992,6 @@ def _encode_texts(values: list[str]) -> str:
     """Return the text of an array. No text that can be stored has NUL, so it separates them until they are escaped."""
     text = "\0".join(values)
     if text.count("\0") >= len(values):
-        raise StoreError("a text with NUL cannot be stored")
+        raise _Refused("a text with NUL cannot be stored")
     text = text.replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","')
     return f'{{"{text}"}}'
