@@ -2339,6 +2339,14 @@ DATABASE_FAULTS = (
             "tests/store/test_postgres_writer.py::test_sessions_created_together_are_listed_newest_first",
         ),
     ),
+    R(
+        "DBF9",
+        "On PostgreSQL the memory of a process is limited; an unexpected error does not end the search for changes.",
+        (
+            "tests/store/test_postgres_writer.py::test_a_process_remembers_a_limited_number_of_records",
+            "tests/store/test_postgres_writer.py::test_a_fault_while_looking_for_changes_is_logged_and_does_not_end_it",
+        ),
+    ),
 )
 
 POSTGRES_EDGES = (

@@ -7,8 +7,8 @@ some of which are killed.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import contextlib
+import itertools
 import json
 import math
 import os

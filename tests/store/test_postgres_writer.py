@@ -21,10 +21,10 @@ from callslip.model.events import Draft, Event, decode_event
 from callslip.model.records import OwnerRecord
 from callslip.rules.redaction import make_redactor
 from callslip.settings import Settings
-from callslip.store import postgres_writer
+from callslip.store import postgres_cache, postgres_notify, postgres_writer
 from callslip.store.postgres_cache import GroupReads
 from callslip.store.postgres_database import Database
-from callslip.store.postgres_notify import MAX_PENDING_SESSIONS, PendingChanges
+from callslip.store.postgres_notify import MAX_PENDING_SESSIONS, ChangeListener, ChangeNotifier, PendingChanges
 from callslip.store.postgres_writer import Lane, PostgresWriter
 from callslip.store.protocol import Changes, StoredEvent, Touched
 from callslip.store.unit_of_work import UnitOfWork
@@ -297,6 +297,57 @@ def test_changes_that_no_task_waits_for_take_little_memory() -> None:
     for number in range(MAX_PENDING_SESSIONS + 1):
         pending.add(Changes({f"s{number}": 1}, commands=False))
     assert pending.take() == Changes(None, commands=False) and pending.take() is None
+
+
+async def test_a_process_remembers_a_limited_number_of_records(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many sessions with calls it forgets those used the longest time ago, and reads them again when necessary."""
+    monkeypatch.setattr(postgres_cache, "MAX_RECORDS", 50)
+    for number in range(20):
+        await process.append(f"s{number}", *[ev.CallStarted(tool_name="t") for _ in range(8)])
+    cache = process.writer._cache
+    assert len(cache.call_sessions) == cache.record_count == sum(item.size() for item in cache.sessions.values()) == 48
+    assert list(cache.sessions) == [f"s{number}" for number in range(14, 20)]
+    events = await process.append("s0", *[ev.CallStarted(tool_name="t") for _ in range(3)])
+    assert [event.seq for event in events] == [9, 10, 11]
+    assert list(cache.sessions) == [*(f"s{number}" for number in range(15, 20)), "s0"]
+    cache.clear()
+    assert (cache.record_count, cache.call_sessions) == (0, {})
+
+
+async def test_a_fault_while_looking_for_changes_is_logged_and_does_not_end_it(
+    process: Process, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reader that nothing wakes any more would wait forever."""
+    monkeypatch.setattr(postgres_notify, "RETRY_S", 0.01)
+    fetch, connect, failing = process.database.fetch, process.database.connect, {"fetch", "connect"}
+
+    async def fetch_later(*values: Any) -> Any:
+        if "fetch" in failing:
+            failing.remove("fetch")
+            raise RuntimeError("a fault of the poll")
+        return await fetch(*values)
+
+    async def connect_later() -> Any:
+        if "connect" in failing:
+            failing.remove("connect")
+            raise RuntimeError("a fault of the listener")
+        return await connect()
+
+    monkeypatch.setattr(process.database, "fetch", fetch_later)
+    monkeypatch.setattr(process.database, "connect", connect_later)
+    notifier = ChangeNotifier(process.database)
+    listener = ChangeListener(process.database, notifier)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            while failing or not listener.is_listening:
+                await listener.wait()
+        faults = {str(record.exc_info[1]) for record in caplog.records if record.exc_info}
+        assert faults == {"a fault of the poll", "a fault of the listener"}
+    finally:
+        await listener.close()
+        await notifier.close()
 
 
 async def test_a_queue_does_not_exceed_its_limit_by_writes_of_two_processes(process: Process, other: Process) -> None:

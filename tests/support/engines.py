@@ -44,6 +44,7 @@ ONE_FILE = "what is in the files of SQLite, or how they are named"
 QUERY_PLAN = "query plans of SQLite"
 TRACE = "reads the statements that a connection of SQLite runs"
 STEPS = "counts the rows that SQLite reads"
+NOT_STORED = "refused before the store is used; many examples"
 ONLY_RULES = "rules for texts, which depend on no engine; many examples"
 
 SQLITE_ONLY: dict[str, str] = {
@@ -86,6 +87,9 @@ SQLITE_ONLY: dict[str, str] = {
     "tests/ledger/test_checkpoint.py::test_each_checkpoint_stores_only_new_text": TRACE,
     "tests/ledger/test_liveness.py::test_a_round_does_not_read_the_calls_of_living_owners": STEPS,
     "tests/ledger/test_ledger_fixture.py": OLDER_FILE,
+    "tests/ledger/test_validation.py::test_a_field_of_the_wrong_type_is_refused_by_name": NOT_STORED,
+    "tests/ledger/test_validation.py::test_an_invalid_session_name_is_refused": NOT_STORED,
+    "tests/ledger/test_validation.py::test_invalid_source_and_owner_names_are_refused": NOT_STORED,
     "tests/ledger/test_verify.py::test_a_damaged_file_is_reported_once": "damage that SQLite finds in its file",
     "tests/store/test_store.py::test_listed_sessions_include_owner_and_labels": NO_LEDGER,
     "tests/store/test_store.py::test_only_the_first_owner_gives_a_patch": NO_LEDGER,

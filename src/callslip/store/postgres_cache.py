@@ -36,6 +36,8 @@ from callslip.store.unit_of_work import UnitOfWork
 
 MAX_SESSIONS = 2048
 MAX_SESSION_RECORDS = 4096
+MAX_RECORDS = 2**16
+"""How many records of all sessions are remembered."""
 
 _OPEN = "('queued', 'awaiting_approval', 'running')"
 _NO_SESSION = "NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL"
@@ -117,10 +119,14 @@ class Missing:
 class CachedSession:
     """What is known of a session at a rev. `is_complete`: a record that is not known does not exist.
 
-    `valid_at` is a time of the event loop at which the session had this rev.
+    `valid_at` is a time of the event loop at which the session had this rev. `counted` is how many of its records the
+    cache has counted.
     """
 
-    __slots__ = ("aliases", "approvals", "calls", "has_open_calls", "is_complete", "keys", "record", "rev", "valid_at")
+    __slots__ = (
+        *("aliases", "approvals", "calls", "counted", "has_open_calls", "is_complete", "keys", "record", "rev"),
+        "valid_at",
+    )
 
     def __init__(self, record: SessionRecord | None, rev: int, valid_at: float) -> None:
         self.record = record
@@ -131,6 +137,7 @@ class CachedSession:
         self.approvals: dict[str, ApprovalRecord] = {}
         self.aliases: dict[str, dict[str, str]] = {}
         self.keys: dict[str, KeyRecord | None] = {}
+        self.counted = 0
 
     def size(self) -> int:
         return len(self.calls) + len(self.approvals) + len(self.aliases) + len(self.keys)
@@ -143,12 +150,14 @@ class Cache:
         self.sessions: dict[str, CachedSession] = {}
         self.call_sessions: dict[str, str] = {}
         self.approval_sessions: dict[str, str] = {}
+        self.record_count = 0
 
     def drop(self, names: Iterable[str]) -> None:
         """Forget sessions."""
         for name in names:
             cached = self.sessions.pop(name, None)
             if cached is not None:
+                self.record_count -= cached.counted
                 for call in cached.calls:
                     self.call_sessions.pop(call, None)
                 for approval in cached.approvals:
@@ -164,10 +173,22 @@ class Cache:
         return {name for name, cached in self.sessions.items() if cached.record and cached.record.id in wanted}
 
     def trim(self) -> None:
-        """Forget the sessions that were not used for the longest time, and those with too many records."""
-        excess = len(self.sessions) - MAX_SESSIONS
-        if excess > 0:
-            self.drop(list(self.sessions)[:excess])
+        """While there are too many sessions or records, forget the session that was not used for the longest time."""
+        if len(self.sessions) > MAX_SESSIONS or self.record_count > MAX_RECORDS:
+            for name in list(self.sessions):
+                self.drop([name])
+                if len(self.sessions) <= MAX_SESSIONS and self.record_count <= MAX_RECORDS:
+                    break
+
+    def count_records(self, names: Iterable[str]) -> None:
+        """Count the records of sessions again, which have changed."""
+        for name in names:
+            cached = self.sessions.get(name)
+            if cached is None:
+                continue
+            size = cached.size()
+            self.record_count += size - cached.counted
+            cached.counted = size
 
     def put_session(self, record: SessionRecord, rev: int, valid_at: float) -> CachedSession:
         """Take over a session that was read. What was known at another rev is forgotten."""
@@ -213,8 +234,8 @@ class Cache:
         for record in unit.keys.values():
             if record.session in current:
                 current[record.session].keys[record.key] = record
-        self.drop([name for name, cached in current.items() if cached.size() > MAX_SESSION_RECORDS])
-        self.trim()
+        self.count_records(current)
+        self.drop([name for name, cached in current.items() if cached.counted > MAX_SESSION_RECORDS])
 
 
 class GroupReads:
@@ -422,6 +443,7 @@ class GroupReads:
         self._mark_as_read(missing)
         for row in rows:
             self._take_over(row)
+        self._cache.count_records(names | found)
 
     def _mark_as_read(self, missing: Missing) -> None:
         """Note what was asked for: what the query did not return does not exist."""

@@ -274,8 +274,11 @@ class PostgresCopyTarget(_Side):
                     await self._execute(_delete(table), *_columns(removed))
                 if added:
                     await self._add(table, added)
-        except asyncpg.DataError as error:
-            raise StoreError(f"{self.display_name}: a row of {table.name} cannot be stored: {error}") from error
+        except StoreError as error:
+            if not isinstance(error.__cause__, asyncpg.DataError):
+                raise
+            problem = f"{self.display_name}: a row of {table.name} cannot be stored: {error.__cause__}"
+            raise StoreError(problem) from error
 
     async def _add(self, table: Table, rows: list[Row]) -> None:
         match table.name:

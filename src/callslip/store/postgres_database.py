@@ -124,8 +124,6 @@ def translate_errors(name: str) -> Generator[None]:
     """Translate errors of PostgreSQL and of the network to those of Callslip."""
     try:
         yield
-    except asyncpg.DataError:
-        raise
     except asyncpg.DiskFullError as error:
         raise DiskFullError(f"{name}: disk full; nothing was written") from error
     except (asyncpg.ReadOnlySQLTransactionError, asyncpg.InsufficientPrivilegeError) as error:

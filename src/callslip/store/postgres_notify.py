@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from collections.abc import Generator
 from typing import Any
@@ -21,6 +22,7 @@ from callslip.store.postgres_database import Connection, Database, finish, trans
 from callslip.store.protocol import Changes
 from callslip.store.sql import statements
 
+log = logging.getLogger("callslip.store")
 SQL = statements("postgres.sql")
 MAX_PAYLOAD_BYTES = 7900
 """A notification of PostgreSQL has less than 8000 bytes."""
@@ -128,7 +130,8 @@ class ChangeNotifier:
         while (changes := self._pending.take()) is not None:
             try:
                 await self._send(notifications(self.process, changes))
-            except StoreError:  # Other processes find out by themselves.
+            except Exception as error:  # Other processes find out by themselves.
+                _log_unexpected(error)
                 await asyncio.sleep(RETRY_S)
 
     async def send_probe(self) -> None:
@@ -210,7 +213,8 @@ class ChangeListener:
             await self._has_waiter.wait()
             try:
                 state = (await self._database.fetch(SQL["snapshot"]))[0][0]
-            except StoreError:  # Writes fail as well; the server may return.
+            except Exception as error:  # Writes fail as well; the server may return.
+                _log_unexpected(error)
                 await asyncio.sleep(RETRY_S)
                 continue
             if state != known:
@@ -225,7 +229,8 @@ class ChangeListener:
             self._is_probed.clear()
             try:
                 await self._listen_once()
-            except StoreError:
+            except Exception as error:
+                _log_unexpected(error)
                 if self._is_probed.is_set():
                     delay_s = RETRY_S  # It worked before.
                 elif self._database.has_pooler:
@@ -273,6 +278,12 @@ class ChangeListener:
         self._arrived.set()
         for task in self._tasks:
             await _cancel(task)
+
+
+def _log_unexpected(error: Exception) -> None:
+    """Log an error that is a fault of this program. Others show in the writes and reads of the ledger."""
+    if not isinstance(error, StoreError):
+        log.error("looking for changes failed, and is tried again", exc_info=error)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
