@@ -2413,6 +2413,7 @@ SERVERS = (
         (
             "tests/postgres/test_several_servers.py::test_of_cancel_and_result_through_two_servers_one_ends_the_call",
             "tests/postgres/test_several_servers.py::test_a_worker_gets_a_command_that_another_server_took",
+            "tests/postgres/test_several_servers.py::test_an_mcp_task_is_read_and_cancelled_through_another_server",
         ),
     ),
     R(

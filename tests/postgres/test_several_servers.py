@@ -23,6 +23,14 @@ from tests.support import engines
 from tests.support.cli_process import Process
 from tests.support.fault_proxy import FaultProxy
 from tests.support.live_server import HttpResponse, StreamedResponse, fetch, requesting
+from tests.support.mcp_client import (
+    ClientTasks,
+    begin_task,
+    over_http,
+    request_task,
+    wait_for_status,
+    wait_for_task,
+)
 from tests.support.paths import PROGRAMS
 
 pytestmark = [pytest.mark.anyio, pytest.mark.postgres]
@@ -251,6 +259,22 @@ async def test_a_worker_gets_a_command_that_another_server_took(cluster: Cluster
         for number in range(5):
             command = await caller.commands.submit("double", {"n": number}, queue=session, wait=TIMEOUT_S)
             assert (command.status, command.result) == ("complete", 2 * number)
+
+
+async def test_an_mcp_task_is_read_and_cancelled_through_another_server(cluster: Cluster, session: str) -> None:
+    """PGS3: MCP clients of two servers see the same command, whose worker is connected to the second one."""
+    a, b = (
+        over_http(f"{server.url}/mcp", token=TOKEN, extensions=[ClientTasks()]) for server in (cluster.a, cluster.b)
+    )
+    async with a as caller, b as other, serve_worker(cluster.b, session):
+        result = await caller.call_tool("interact", {"action": "double", "params": {"n": 21}, "client": session})
+        assert result.structured_content is not None and result.structured_content["result"] == 42
+        done = await wait_for_task(other.session, result.structured_content["correlation_id"])
+        assert done["result"]["structuredContent"] == result.structured_content
+        waiting = await begin_task(caller, "interact", action="double", client=f"{session}-no-worker")
+        assert (await request_task(other.session, "get", waiting))["status"] == "working"
+        await request_task(other.session, "cancel", waiting)
+        assert (await wait_for_status(caller.session, waiting, "cancelled"))["taskId"] == waiting
 
 
 @asynccontextmanager

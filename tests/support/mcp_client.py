@@ -132,7 +132,7 @@ async def request_task(session: Any, method: str, task: str, **params: Any) -> d
     return {**result.model_dump(by_alias=True, mode="json"), **(result.model_extra or {})}
 
 
-async def begin_task(client: Client, tool: str, **arguments: Any) -> str:
+async def begin_task(client: Client, tool: str, /, **arguments: Any) -> str:
     """Call a tool as a task, and return the id of the task."""
     handle = await client.session.call_tool(tool, arguments, allow_claimed=True)
     assert isinstance(handle, TaskHandle), handle
