@@ -7,12 +7,14 @@ The peer writes the same bodies of events and the same rows of sessions with one
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import cProfile
 import os
 import platform
 import pstats
 import sys
+import tempfile
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -22,9 +24,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # The server is started b
 
 import asyncpg
 import uvloop
+from exchange import Place, served
 from ledger_process import Plan, Result, Total, percentile, run_plan, run_processes
 from measure import say
 
+import callslip
 from callslip.model.events import MessageDelta, encode_event
 from callslip.model.records import SessionRecord
 from callslip.store.postgres_rows import session_body
@@ -35,6 +39,7 @@ SECONDS, ROUNDS = 3.0, 3
 NOW_MS = 1_700_000_000_000
 BODY = encode_event(MessageDelta(text="1700000000.0000000 ", seq=1, at=NOW_MS, source="bench", chunks="delta"))
 RECORD = session_body(SessionRecord(name="s", id=1, last_seq=1, message="m", created_at=NOW_MS, updated_at=NOW_MS))
+TOKEN = "a-token-for-the-measurements"
 SETTLE_S = 0.02
 DELIVERIES = 200
 TOP = 14
@@ -194,6 +199,48 @@ def bench_delivery(server: PostgresServer) -> None:
     server.drop_database(url)
 
 
+async def _deliver(writer: Place, reader: Place) -> list[float]:
+    """Append events through one server, and return how many ms each takes to a stream of the other server."""
+    delays: list[float] = []
+    async with (
+        callslip.connect(writer.url, token=TOKEN) as first,
+        callslip.connect(reader.url, token=TOKEN) as second,
+    ):
+        await first.log.append("s", [MessageDelta(text="x", chunks="delta")])
+        received: asyncio.Queue[float] = asyncio.Queue()
+
+        async def follow() -> None:
+            async with contextlib.aclosing(second.follow("s")) as events:
+                async for _ in events:
+                    received.put_nowait(time.perf_counter())
+
+        task = asyncio.create_task(follow())
+        await received.get()
+        for _ in range(DELIVERIES):
+            await asyncio.sleep(SETTLE_S)
+            began = time.perf_counter()
+            await first.log.append("s", [MessageDelta(text="x", chunks="delta")])
+            delays.append((await received.get() - began) * 1000)
+        task.cancel()
+        await asyncio.wait([task])
+    return delays
+
+
+def bench_servers(server: PostgresServer) -> None:
+    """Measure how long an event takes from the request that appends it at one server to a stream of another one."""
+    url = server.create_database()
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        command = [sys.executable, "-m", "callslip", "serve", "--port", "0", "--json", "--token", TOKEN, "--db", url]
+        places = [stack.enter_context(served(command, Path(folder) / f"{name}.log")) for name in ("a", "b")]
+        same = uvloop.run(_deliver(places[0], places[0]))
+        other = uvloop.run(_deliver(*places))
+    for where, delays in (("the same server", same), ("another server", other)):
+        figures = f"{percentile(delays, 0.5):.1f} / {percentile(delays, 0.99):.1f} ms"
+        goal = "p50 < 5 ms" if delays is other else ""
+        say(f"request to delivery by {where}, p50 / p99", figures, goal)
+    server.drop_database(url)
+
+
 # Where the time goes
 
 
@@ -234,6 +281,7 @@ def bench_postgres() -> None:
         bench_writes(server)
         bench_processes(server)
         bench_delivery(server)
+        bench_servers(server)
         bench_profile(server)
 
 

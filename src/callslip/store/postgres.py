@@ -560,6 +560,6 @@ class PostgresStore:
     async def close(self) -> None:
         if self._writer is not None:
             await self._writer.close()
+        await self._changes.close()  # It also sends through the notifier.
         await self._notifier.close()
-        await self._changes.close()
         await self._database.close()

@@ -297,12 +297,12 @@ class Database:
     async def _fetch_pooled(self, sql: str, values: tuple[Any, ...]) -> list[Sequence[Any]]:
         if self._closed:
             raise StoreError("the ledger is closed")
-        connection: Any = None
+        pool = self._pool  # Closing waits for this read.
         with translate_errors(self.name):
             try:
-                connection = await self._pool.acquire(timeout=self.settings.statement_timeout)
+                connection = await pool.acquire(timeout=self.settings.statement_timeout)
             except TimeoutError as error:
-                if self._pool.get_size() < self._pool.get_max_size():
+                if pool.get_size() < pool.get_max_size():
                     raise
                 message = f"{self.name}: all {self.settings.read_connections} connections for reads are in use"
                 raise StoreError(message) from error
@@ -314,7 +314,7 @@ class Database:
                         connection.terminate()  # Its state is not known.
                 raise
             finally:
-                await self._pool.release(connection)
+                await pool.release(connection)
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat an attempt that can be repeated, while the server cannot be reached and there is time."""

@@ -157,7 +157,7 @@ class ChangeNotifier:
         self._closed = True
         if self._task is not None:
             await asyncio.wait([self._task], timeout=CLOSE_S)
-            await _cancel(self._task)
+            await _cancel([self._task])
         connection, self._connection = self._connection, None
         if connection is not None:
             await _close(connection)
@@ -276,8 +276,7 @@ class ChangeListener:
         """Stop, and end all waits with an error."""
         self._closed = True
         self._arrived.set()
-        for task in self._tasks:
-            await _cancel(task)
+        await _cancel(self._tasks)
 
 
 def _log_unexpected(error: Exception) -> None:
@@ -286,9 +285,11 @@ def _log_unexpected(error: Exception) -> None:
         log.error("looking for changes failed, and is tried again", exc_info=error)
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
 
 
 async def _close(connection: Connection) -> None:
