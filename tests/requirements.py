@@ -2178,6 +2178,11 @@ OPERATIONS = (
             "tests/postgres/test_operations_guide.py::test_updates_of_sessions_and_write_connections_change_no_index",
         ),
     ),
+    R(
+        "OPS7",
+        "A reader may ask a standby for a session that has an event which the reader knows from the primary.",
+        ("tests/postgres/test_operations_guide.py::test_a_standby_waits_for_the_event_that_a_reader_needs",),
+    ),
 )
 
 MOVES = (

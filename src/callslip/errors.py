@@ -115,7 +115,7 @@ class ReadOnlyStoreError(StoreError):
 
 
 class DatabaseUnavailableError(StoreError):
-    """The server of the database cannot be reached, or does not answer in time; it may later."""
+    """The server of the database cannot be reached, does not answer in time, or is behind its primary. Try again."""
 
 
 class DiskFullError(StoreError):

@@ -27,6 +27,7 @@ from tests.support import engines
 from tests.support.doc_examples import find_blocks
 from tests.support.fault_proxy import FaultProxy
 from tests.support.invariants import find_faults, read_events
+from tests.support.live_server import fetch, serving_ledger
 from tests.support.paths import ROOT
 from tests.support.postgres import PostgresServer, database_name
 from tests.support.tasks import TIMEOUT_S
@@ -347,6 +348,53 @@ async def test_a_standby_is_read_and_can_take_over(primary: PostgresServer) -> N
             assert await read_all(promoted) == expected
             await promoted.log.append("work", [ev.MessageUser(text="to the new primary")])
             assert await find_faults(promoted) == []
+
+
+async def test_a_standby_waits_for_the_event_that_a_reader_needs(
+    primary: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OPS7: with `min_seq`, or a cursor, of what was read elsewhere. If it does not arrive, the answer is 503."""
+    url = primary.create_database()
+    with PostgresServer(origin=primary, is_standby=True) as standby:
+        async with await callslip.open(url) as ledger:
+            await ledger.log.append("work", [ev.MessageUser(text="1")])
+            ((position,),) = primary.execute("SELECT pg_current_wal_lsn()::text")
+            await until(standby, f"SELECT pg_last_wal_replay_lsn() >= '{position}'")
+            async with (
+                await callslip.open(standby.url(database_name(url))) as copy,
+                serving_ledger(copy) as copy_url,
+                serving_ledger(ledger) as primary_url,
+            ):
+                standby.execute("SELECT pg_wal_replay_pause()")
+                await ledger.log.append("work", [ev.MessageUser(text="2")])
+                await ledger.log.append("new", [ev.MessageUser(text="1")])
+                paths = [
+                    "work?min_seq=2",
+                    "new?format=openai&min_seq=1",
+                    "work/entries?min_seq=2",
+                    "work/stream?min_seq=2&follow=false",
+                    "work/stream?format=events&after=2&follow=false",
+                ]
+                assert (await fetch(f"{copy_url}/v1/sessions/work")).json()["seq"] == 1
+                with monkeypatch.context() as patch:
+                    patch.setattr("callslip.api.sessions.STANDBY_WAIT_S", 0.05)
+                    for path in paths:
+                        answer = await fetch(f"{copy_url}/v1/sessions/{path}")
+                        assert (answer.status, answer.json()["type"]) == (503, "urn:callslip:unavailable")
+                        assert answer.headers["retry-after"] == "1" and "here yet" in answer.json()["detail"]
+                monkeypatch.setattr("callslip.api.sessions.STANDBY_WAIT_S", TIMEOUT_S)
+                waiting = [asyncio.create_task(fetch(f"{copy_url}/v1/sessions/{path}")) for path in paths]
+                async with asyncio.timeout(TIMEOUT_S):
+                    while copy.log.feed._watchers < len(paths):  # pyright: ignore[reportPrivateUsage]
+                        await asyncio.sleep(0.01)
+                standby.execute("SELECT pg_wal_replay_resume()")
+                for path, task in zip(paths, waiting, strict=True):
+                    answer, expected = await task, await fetch(f"{primary_url}/v1/sessions/{path}")
+                    assert (answer.status, answer.body) == (200, expected.body)
+                for path in ("work?min_seq=3", "work/entries?min_seq=3", "work/stream?min_seq=3"):
+                    answer = await fetch(f"{primary_url}/v1/sessions/{path}")
+                    assert (answer.status, answer.json()["field"]) == (400, "min_seq")
+                assert (await fetch(f"{primary_url}/v1/sessions/none?min_seq=1")).status == 404
 
 
 async def test_rows_of_a_server_that_was_replaced_are_forgotten(db: str, new_server: PostgresServer) -> None:

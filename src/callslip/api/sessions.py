@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from callslip.api.access import FULL_ACCESS, Access
 from callslip.api.export import check_position
-from callslip.errors import ConflictError, CursorExpiredError, InvalidInputError, NotFoundError
+from callslip.errors import (
+    ConflictError,
+    CursorExpiredError,
+    DatabaseUnavailableError,
+    InvalidInputError,
+    NotFoundError,
+)
 from callslip.formats import registry
 from callslip.ledger import queries
 from callslip.ledger.aio import LARGE_HISTORY, run_off_loop
@@ -24,6 +31,8 @@ T = TypeVar("T")
 OWNER_KEY = "session:owner"
 """The key of the event that sets a session's owner: of two callers who create a session, one gets a conflict."""
 KEY_PAGE_ROWS = 1000
+STANDBY_WAIT_S = 5.0
+"""How long a read waits for an event that a standby does not have yet."""
 
 
 # Writing
@@ -90,6 +99,22 @@ async def check_same_session(log: EventLog, name: str, session_id: int) -> None:
     record = await log.get_session(name)
     if (record.id if record else 0) != session_id:
         raise NotFoundError(f"no session {name!r}")
+
+
+async def wait_for_seq(log: EventLog, session: str, seq: int) -> None:
+    """Wait until a standby has event `seq` of a session. A ledger that can be written has all events already."""
+    if not log.store.read_only:
+        return
+    try:
+        async with asyncio.timeout(STANDBY_WAIT_S):
+            with log.feed.watch():
+                seen = log.feed.changes
+                while (record := await log.get_session(session)) is None or record.last_seq < seq:
+                    await log.feed.wait_change(seen)
+                    seen = log.feed.changes
+    except TimeoutError:
+        problem = f"session {session!r} does not have event {seq} here yet. Try again, or read from the primary."
+        raise DatabaseUnavailableError(problem) from None
 
 
 async def read_events(

@@ -87,10 +87,10 @@ class _Session:
     async def find(cls, context: RequestContext, name: str, cursor: SessionCursor | None, limit: int) -> _Session:
         record = await context.session(name)
         session_id, seq = cursor or (record.id, None)
+        if seq is not None and seq > record.last_seq and session_id == record.id:
+            record = await context.session(name, min_seq=seq, field="after")
         if seq is not None and (seq < record.pruned_seq or session_id != record.id):
             raise CursorExpiredError(seq, record.pruned_seq)
-        if seq is not None and seq > record.last_seq:
-            raise InvalidInputError("after", f"{seq} is beyond the last event of session {name!r} ({record.last_seq})")
         return cls(record, seq, limit)
 
     def cursor(self) -> str:

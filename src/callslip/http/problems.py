@@ -98,7 +98,7 @@ def response(error: BaseException) -> Response:
     """Return the response to a request that raised."""
     document = problem(error)
     headers = {"www-authenticate": 'Bearer realm="callslip"'} if document.status == 401 else None
-    if isinstance(error, TooManyReadersError):
+    if isinstance(error, TooManyReadersError | errors.DatabaseUnavailableError):
         headers = {"retry-after": str(RETRY_AFTER_S)}
     return Response(msgspec.json.encode(document), document.status, headers, MEDIA_TYPE)
 

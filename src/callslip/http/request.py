@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from callslip.api.access import Writer
+from callslip.api.sessions import wait_for_seq
 from callslip.errors import InvalidInputError, NotFoundError, PermissionDeniedError
 from callslip.http import sse
 from callslip.http.access import Principal, Verb
@@ -93,11 +94,21 @@ class RequestContext:
         record = await self.ledger.log.get_session(name)
         return record, await self.admit(record or SessionRecord(name=name), verb)
 
-    async def session(self, name: str, verb: Verb | None = None) -> SessionRecord:
-        """Return a session that the caller may use in this way. One that it may not read is reported as not found."""
+    async def session(
+        self, name: str, verb: Verb | None = None, *, min_seq: int = 0, field: str = "min_seq"
+    ) -> SessionRecord:
+        """Return a session that the caller may use in this way. One that it may not read is reported as not found.
+
+        It has the event `min_seq`, for which a standby waits. `field` is the parameter that asked for it.
+        """
         record, _ = await self.admit_to(name, verb)
+        if min_seq > (record.last_seq if record is not None else 0):
+            await wait_for_seq(self.ledger.log, name, min_seq)
+            record, _ = await self.admit_to(name, verb)
         if record is None:
             raise NotFoundError(f"no session {name!r}")
+        if min_seq > record.last_seq:
+            raise InvalidInputError(field, f"{min_seq} is beyond the last event ({record.last_seq})")
         return record
 
     def stream(self, work: sse.Work, headers: Mapping[str, str], *sessions: str) -> Response:

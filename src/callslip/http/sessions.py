@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Limit = Annotated[int, Meta(ge=1, description="The maximum number of items.")]
 Seq = Annotated[int, Meta(ge=0)]
 Cursor = Annotated[str, Meta(description="The cursor of the previous page.")]
+MinSeq = Annotated[int, Meta(ge=0, description="Read a session that has this event. A standby waits for it, then 503.")]
 Written = Annotated[str, Meta(extra_json_schema={"enum": registry.exportable()})]
 Streamed = Annotated[str, Meta(extra_json_schema={"enum": sorted({*registry.NATIVE_FORMATS, *registry.streamable()})})]
 
@@ -87,6 +88,7 @@ class ReadQuery(msgspec.Struct, kw_only=True):
     at: Annotated[Seq, Meta(description="Return the session as it was after this event.")] | None = None
     limit: Limit | None = None
     cursor: Cursor = ""
+    min_seq: MinSeq = 0
     wait: Annotated[float, Meta(ge=0, description="Seconds to wait for a change if the ETag still matches.")] = 0.0
 
 
@@ -95,8 +97,9 @@ async def session(context: RequestContext) -> Response:
 
     While its ETag matches, return 304 after `wait` seconds.
     """
-    record = await context.session(context.path_params["session"])
+    await context.require_authenticated()
     query = context.query(ReadQuery)
+    record = await context.session(context.path_params["session"], min_seq=query.min_seq)
     _check_query(context, record, query)
     etag = _etag(record, query)
     if context.has_version(etag):
@@ -174,6 +177,7 @@ class FilterQuery(msgspec.Struct, kw_only=True):
 
     q: Annotated[str, Meta(description="The filter; without one, all entries match.")] = ""
     at: Annotated[Seq, Meta(description="Filter the session as it was after this event.")] | None = None
+    min_seq: MinSeq = 0
     limit: Annotated[int, Meta(ge=0, description="The maximum number of entries; 0 returns only counts.")] | None = None
     cursor: Cursor = ""
 
@@ -181,6 +185,8 @@ class FilterQuery(msgspec.Struct, kw_only=True):
 async def entries(context: RequestContext) -> Response:
     """Filter the entries of a session. The counts are of the whole session, not of the page."""
     query = context.query(FilterQuery)
+    if query.min_seq:
+        await context.session(context.path_params["session"], min_seq=query.min_seq)
     work = filter_entries(
         context.ledger.log,
         context.path_params["session"],
@@ -210,6 +216,7 @@ class StreamQuery(msgspec.Struct, kw_only=True):
     format: Annotated[Streamed, Meta(description="The format.")] = "entries"
     after: Annotated[Seq, Meta(description="Continue after this event; for events and entries.")] | None = None
     turn: Annotated[str, Meta(description="The turn, or a message id outside of turns; for other formats.")] = ""
+    min_seq: MinSeq = 0
     limit: Annotated[Limit, Meta(description="The maximum number of entries in the snapshot.")] | None = None
     follow: Annotated[bool, Meta(description="Whether to continue with new events.")] = True
 
@@ -219,10 +226,11 @@ async def stream(context: RequestContext) -> Response:
 
     Outside of turns that is one block of the history: what follows a user message.
     """
-    record = await context.session(context.path_params["session"])
+    await context.require_authenticated()
     query = context.query(StreamQuery)
+    record = await context.session(context.path_params["session"], min_seq=query.min_seq)
     if query.format in registry.NATIVE_FORMATS:
-        return _stream_by_seq(context, record, query)
+        return await _stream_by_seq(context, record, query)
     streaming = registry.streaming(query.format)
     if query.after is not None or query.limit is not None:
         raise InvalidInputError("after", f"{query.format} is replayed from the start of its turn; it has no cursor")
@@ -232,12 +240,12 @@ async def stream(context: RequestContext) -> Response:
     return context.stream(work, streaming.headers, record.name)
 
 
-def _stream_by_seq(context: RequestContext, record: SessionRecord, query: StreamQuery) -> Response:
+async def _stream_by_seq(context: RequestContext, record: SessionRecord, query: StreamQuery) -> Response:
     if query.turn:
         raise InvalidInputError("turn", f"{query.format} streams all turns; leave it out")
     after = parse_cursor(context, query.after)
-    if after is not None and not 0 <= after <= record.last_seq:
-        raise InvalidInputError("after", f"{after} is beyond the last event ({record.last_seq})")
+    if after is not None and after > record.last_seq:  # A reader may continue on a standby what it read elsewhere.
+        record = await context.session(record.name, min_seq=after, field="after")
     if after is not None and after < record.pruned_seq:
         raise CursorExpiredError(after, record.pruned_seq)
     limit = ALL if query.limit is None else check_limit(context, query.limit)
