@@ -150,7 +150,7 @@ async def test_a_record_is_found_that_another_process_writes_between_two_reads(
     approval = ids.approval_id()
     request = ev.ApprovalRequested(approval=approval, tool_name="x")
     drafts: list[Event] = [message("before"), request] if is_created else [request, message("after")]
-    await other.append("a", drafts.pop(0))
+    await other.append("a", proposed("known"), drafts.pop(0))
     load = GroupReads.load
 
     async def load_and_write(reads: GroupReads, *values: Any) -> None:
@@ -160,7 +160,8 @@ async def test_a_record_is_found_that_another_process_writes_between_two_reads(
 
     def find(unit: UnitOfWork) -> tuple[bool, bool]:
         record = unit.approval(approval)
-        unit.alias("a", "test", "x")  # It is read with the next query, and the session with it.
+        if unit.has_alias("a", "known"):
+            unit.alias("a", "test", "x")  # It is read with the next query, and the session with it.
         return record is not None, record is not None and unit.call(record.call) is not None
 
     with monkeypatch.context() as patch:
@@ -391,6 +392,108 @@ async def test_sessions_do_not_wait_for_each_other(process: Process, db: str) ->
         await connection.close()
 
 
+@asynccontextmanager
+async def locked_sessions(url: str, names: Sequence[str]) -> AsyncIterator[None]:
+    """Lock the rows of sessions in a transaction of another program."""
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT 1 FROM sessions WHERE name = ANY ($1) FOR UPDATE", names)
+            yield
+    finally:
+        await connection.close()
+
+
+async def test_locked_sessions_delay_no_other_write(process: Process, db: str) -> None:
+    """While more sessions are locked than there are connections, others are written, and leases are renewed."""
+    locked = [f"locked {number}" for number in range(SETTINGS.write_connections + 2)]
+    await asyncio.gather(*(process.append(name, message("0")) for name in [*locked, "free"]))
+    async with locked_sessions(db, locked):
+        waiting = [process.append(name, message(str(number))) for number in range(1, 4) for name in locked]
+        for number in range(20):
+            await asyncio.wait_for(process.append("free", message(str(number))), 5)
+        renewal = process.writer.submit(lambda unit: unit.put_owner(OwnerRecord("me", 1)))
+        await asyncio.wait_for(renewal, 5)
+        assert not any(write.done() for write in waiting)
+    await asyncio.wait_for(asyncio.gather(*waiting), SETTINGS.database_timeout)
+    for name in locked:
+        assert texts(await process.log(name)) == ["0", "1", "2", "3"]
+
+
+async def test_a_close_of_an_owner_waits_for_locked_writes_before_it(process: Process, db: str) -> None:
+    """It ends calls of sessions that it cannot name, so it keeps its place. Later writes to other sessions pass it."""
+    mine = msgspec.structs.replace(CONTEXT, owner="me")
+    (opened,) = await process.append("a", ev.CallStarted(tool_name="x"), context=mine)
+    async with locked_sessions(db, ["a"]):
+        completed = process.append("a", ev.CallCompleted(call=opened.call, output="done"))
+        owned = process.writer.submit(lambda unit: [row.id for row in unit.owned_calls("me")], Touched(owner="me"))
+        await asyncio.wait_for(process.append("b", message("1")), 5)
+        assert not completed.done() and not owned.done()
+    await asyncio.wait_for(completed, SETTINGS.database_timeout)
+    assert await asyncio.wait_for(owned, SETTINGS.database_timeout) == []
+
+
+async def test_long_tasks_delay_no_other_write(process: Process) -> None:
+    """Deletions, which may take minutes, have a connection of their own. A write to their session comes after them."""
+    await asyncio.gather(*(process.append(name, message("0")) for name in "abc"))
+    may_end = asyncio.Event()
+    started: list[str] = []
+
+    def work(name: str) -> Callable[[Any], Awaitable[None]]:
+        async def wait(_: Any) -> None:
+            started.append(name)
+            await may_end.wait()
+
+        return wait
+
+    count = SETTINGS.write_connections + 1
+    tasks = [
+        asyncio.create_task(process.writer.run_alone(work(name), sessions=(name,), timeout=60.0))
+        for name in ("a", "b", *(f"more {number}" for number in range(count)))
+    ]
+    async with asyncio.timeout(TIMEOUT_S):
+        while not started:
+            await asyncio.sleep(0.01)
+    after = process.append("a", message("1"))
+    for number in range(20):
+        await asyncio.wait_for(process.append("c", message(str(number))), 5)
+    assert started == ["a"] and not after.done()
+    may_end.set()
+    await asyncio.wait_for(asyncio.gather(after, *tasks), TIMEOUT_S)
+    assert len(started) == len(tasks)
+
+
+async def test_a_write_to_a_locked_session_fails_at_its_deadline(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says why, also of writes that have not been tried, and the connections are free again."""
+    monkeypatch.setattr(postgres_writer, "CHECK_S", 0.1)
+    async with open_process(db, Settings(database_timeout=1.0)) as process:
+        await asyncio.gather(process.append("a", message("0")), process.append("b", message("0")))
+        async with locked_sessions(db, ["a"]):
+            writes = [process.append("a", message("1")), process.append("a", message("2"), proposed("c"))]
+            done = await asyncio.wait_for(asyncio.gather(*writes, return_exceptions=True), TIMEOUT_S)
+            assert [type(error) for error in done] == [StoreError, StoreError]
+            assert all("was locked by another transaction for too long" in str(error) for error in done)
+        await asyncio.wait_for(process.append("a", message("3")), TIMEOUT_S)
+        assert texts(await process.log("a")) == ["0", "3"]
+
+
+async def test_a_write_does_not_wait_for_a_deletion_forever(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails at its deadline while the session is being deleted, in this process too."""
+    monkeypatch.setattr(postgres_writer, "CHECK_S", 0.1)
+    async with open_process(db, Settings(database_timeout=1.0)) as process:
+        may_end = asyncio.Event()
+
+        async def work(_: Any) -> None:
+            await may_end.wait()
+
+        task = asyncio.create_task(process.writer.run_alone(work, sessions=("a",), timeout=60.0))
+        await process.append("b", message("0"))
+        with pytest.raises(StoreError, match="was locked"):
+            await asyncio.wait_for(process.append("a", message("1")), TIMEOUT_S)
+        may_end.set()
+        await asyncio.wait_for(task, TIMEOUT_S)
+
+
 async def test_a_decision_ends_although_another_process_writes_before_each_read(
     process: Process, other: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,6 +512,96 @@ async def test_a_decision_ends_although_another_process_writes_before_each_read(
 
     monkeypatch.setattr(GroupReads, "load", write_and_load)
     assert await process.writer.submit(find) == opened.call
+
+
+@pytest.fixture
+def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets an item for each time that records are read for decisions."""
+    loads: list[int] = []
+    load = GroupReads.load
+
+    async def count(reads: GroupReads, *arguments: Any) -> None:
+        loads.append(1)
+        await load(reads, *arguments)
+
+    monkeypatch.setattr(GroupReads, "load", count)
+    return loads
+
+
+async def test_records_of_a_large_write_are_read_together(
+    process: Process, other: Process, count_reads: list[int]
+) -> None:
+    """The number of reads does not grow with the number of keys, aliases and calls that another process wrote."""
+    drafts = [
+        Draft(event, key=f"{type(event).__name__} {number}")
+        for number in range(300)
+        for event in (proposed(f"c{number}"), ev.CallStarted(aliases=(ev.Alias("test", f"c{number}"),)))
+    ]
+    stored = await process.append("a", *drafts)
+    count_reads.clear()
+    for _ in range(2):
+        assert await other.append("a", *drafts) == stored
+    assert len(count_reads) <= 5
+    count_reads.clear()
+    requests = [ev.ApprovalRequested(aliases=(ev.Alias("test", f"c{number}"),)) for number in range(150)]
+    await process.append("a", *requests)
+    answers = [ev.ApprovalGranted(aliases=request.aliases) for request in requests]
+    assert {event.verdict for event in await other.append("a", *answers)} == {"applied"}
+    assert len(count_reads) <= 10
+    count_reads.clear()
+    ends = [ev.CallCompleted(aliases=(ev.Alias("test", f"c{number}"),), output="x") for number in range(300)]
+    other.writer._cache.clear()
+    assert {event.verdict for event in await other.append("a", *ends)} == {"applied"}
+    assert len(count_reads) <= 5
+
+
+async def test_all_calls_of_an_owner_are_read_together(
+    process: Process, other: Process, count_reads: list[int]
+) -> None:
+    """Calls and turns in many sessions are ended by a process that does not know them."""
+    mine = msgspec.structs.replace(CONTEXT, owner="me")
+    opened = [ev.TurnStarted(), *(ev.CallStarted(tool_name="x") for _ in range(3))]
+    await asyncio.gather(*(process.append(f"s{number}", *opened, context=mine) for number in range(100)))
+
+    def find(unit: UnitOfWork) -> tuple[int, int]:
+        return len(unit.owned_calls("me")), len(unit.owned_turns("me"))
+
+    assert await other.writer.submit(find, Touched(owner="me")) == (300, 100)
+    assert len(count_reads) <= 5
+
+
+async def test_the_oldest_commands_of_a_full_queue_are_read_together(
+    process: Process, other: Process, count_reads: list[int]
+) -> None:
+    """Each write of a group makes room for itself."""
+    await process.append("a", *(ev.CallProposed(tool_name="x", client="worker") for _ in range(200)))
+
+    def replace_oldest(number: int) -> Callable[[UnitOfWork], str]:
+        def work(unit: UnitOfWork) -> str:
+            oldest = unit.oldest_pending("worker") if not unit.has_room("worker", 200) else None
+            assert oldest is not None
+            expired = ev.CallExpired(call=oldest.id)
+            write_events(unit, "a", [Draft(expired)], CONTEXT)
+            write_events(unit, f"new {number}", [Draft(ev.CallProposed(tool_name="x", client="worker"))], CONTEXT)
+            return oldest.id
+
+        return work
+
+    writes = [other.writer.submit(replace_oldest(number), Touched(queue="worker")) for number in range(150)]
+    assert len(set(await asyncio.gather(*writes))) == 150
+    assert len(count_reads) <= 20
+    rows = await process.database.fetch("SELECT waiting FROM queues WHERE client = 'worker'")
+    assert [row[0] for row in rows] == [200]
+
+
+async def test_a_decision_without_end_fails_alone(process: Process) -> None:
+    """A fault in the code of one write does not fail the writes of its group."""
+    numbers = iter(range(10**6))
+    endless = process.writer.submit(lambda unit: unit.call(f"exec_{next(numbers):012x}"))
+    writes = [process.append("a", message(str(number))) for number in range(20)]
+    await asyncio.wait_for(asyncio.gather(*writes), TIMEOUT_S)
+    with pytest.raises(StoreError, match="without end"):
+        await asyncio.wait_for(endless, TIMEOUT_S)
 
 
 # One process

@@ -3,8 +3,9 @@
 Every write to a session increases its `rev`. What was read together with a rev is valid while the session has it, and
 the statement that writes compares it. So most transactions need no read at all: one statement decides and writes.
 
-A decision is a plain function that asks for records. If one is not known, `MissingRecord` interrupts the decision; all
-missing records of a group are read with one query, and the decisions run again.
+A decision is a plain function that asks for records. One that is not known is noted, and taken not to exist, so that
+the decision asks for more. Then the missing records of all decisions of a group are read with one query, and the
+decisions run again. What a decision did without a record is never used.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ UNION ALL SELECT 4, {SESSION_COLUMNS}, NULL, NULL, NULL, NULL, a.record
 UNION ALL SELECT 5, {_NO_SESSION}, u.session, a.id, a.ns, NULL, convert_to(a.call, 'UTF8')
   FROM unnest($5::text[], $6::text[]) AS u(session, id) JOIN sessions s ON s.name = u.session
   JOIN aliases a ON a.session = s.id AND a.id = u.id
-UNION ALL SELECT 6, {_NO_SESSION}, u.session, k.key, k.mark, k.seq, NULL
+UNION ALL SELECT 6, {_NO_SESSION}, u.session, k.key, k.mark, k.seq, e.body
   FROM unnest($7::text[], $8::text[]) AS u(session, key) JOIN sessions s ON s.name = u.session
-  JOIN keys k ON k.session = s.id AND k.key = u.key
+  JOIN keys k ON k.session = s.id AND k.key = u.key LEFT JOIN events e ON e.session = s.id AND e.seq = k.seq
 UNION ALL SELECT 7, {_NO_SESSION}, u.session, NULL, NULL, e.seq, e.body
   FROM unnest($9::text[], $10::bigint[]) AS u(session, seq) JOIN sessions s ON s.name = u.session
   JOIN events e ON e.session = s.id AND e.seq = u.seq
@@ -78,10 +79,6 @@ WHERE s.name = $1 AND substr(e.body, 1, 22) = '{"type":"message.user"'::bytea OR
 CONVERSATION = """
 SELECT chunks, version, claimed_by, claimed_until FROM conversations WHERE (session, format, caller) = ($1, $2, $3)
 """
-
-
-class MissingRecord(BaseException):
-    """A decision needs a record that is not known. It is not an Exception, so that no rule can suppress it."""
 
 
 class Missing:
@@ -250,6 +247,8 @@ class GroupReads:
         self._generated: set[str] = set()
         self.other: dict[tuple[Any, ...], Any] = {}
         self.missing = Missing()
+        self.is_incomplete = False
+        """Whether a record was not known since this was set to false."""
         self.used: set[str] = set()
         self.rooms: dict[str, int] = {}
         """How many commands may be pending in a queue, at most, for the decisions to be right."""
@@ -285,18 +284,22 @@ class GroupReads:
         self._generated.add(identity)
         return False
 
+    def _note(self, missing: set[Any], record: Any) -> None:
+        missing.add(record)
+        self.is_incomplete = True
+
     def _session(self, name: str) -> CachedSession:
         cached = self._cache.sessions.get(name)
         if cached is None:
-            self.missing.sessions.add(name)
-            raise MissingRecord
+            self._note(self.missing.sessions, name)
+            return CachedSession(None, 0, 0.0)
         self.used.add(name)
         return cached
 
-    def _other(self, *key: Any) -> Any:
+    def _other(self, absent: Any, *key: Any) -> Any:
         if key not in self.other:
-            self.missing.other.add(key)
-            raise MissingRecord
+            self._note(self.missing.other, key)
+            return absent
         return self.other[key]
 
     def session(self, name: str) -> SessionRecord | None:
@@ -306,32 +309,25 @@ class GroupReads:
         session = self._cache.call_sessions.get(call)
         if session is not None:
             return self._session(session).calls.get(call)
-        if call in self._generated:
-            return None
-        if ("call", call) not in self.other:
-            self.missing.calls.add(call)
-            raise MissingRecord
+        if call not in self._generated and ("call", call) not in self.other:
+            self._note(self.missing.calls, call)
         return None
 
     def approval(self, approval: str) -> ApprovalRecord | None:
         session = self._cache.approval_sessions.get(approval)
         if session is not None:
             return self._session(session).approvals.get(approval)
-        if approval in self._generated:
-            return None
-        if ("approval", approval) not in self.other:
-            self.missing.approvals.add(approval)
-            raise MissingRecord
+        if approval not in self._generated and ("approval", approval) not in self.other:
+            self._note(self.missing.approvals, approval)
         return None
 
     def _aliases(self, session: str, identity: str) -> dict[str, str]:
         cached = self._session(session)
         found = cached.aliases.get(identity)
         if found is None:
-            if cached.is_complete:
-                return {}
-            self.missing.aliases.add((session, identity))
-            raise MissingRecord
+            if not cached.is_complete:
+                self._note(self.missing.aliases, (session, identity))
+            return {}
         return found
 
     def alias(self, session: str, ns: str, identity: str) -> str | None:
@@ -344,65 +340,69 @@ class GroupReads:
         cached = self._session(session)
         if key in cached.keys or cached.is_complete:
             return cached.keys.get(key)
-        if not self.reads_keys:
+        if self.reads_keys:
+            self._note(self.missing.keys, (session, key))
+        else:
             self.assumed_keys = True
-            return None
-        self.missing.keys.add((session, key))
-        raise MissingRecord
+        return None
 
     def event(self, session: str, seq: int) -> Event | None:
         if self._session(session).record is None:
             return None
         if ("event", session, seq) not in self.other:
-            self.missing.events.add((session, seq))
-            raise MissingRecord
+            self._note(self.missing.events, (session, seq))
+            return None
         body = self.other["event", session, seq]
         return decode_event(body) if body is not None else None
 
     def open_calls(self, session: str) -> list[CallRecord]:
         cached = self._session(session)
         if not (cached.has_open_calls or cached.is_complete):
-            self.missing.open_calls.add(session)
-            raise MissingRecord
+            self._note(self.missing.open_calls, session)
+            return []
         return sorted((row for row in cached.calls.values() if row.state in OPEN_STATES), key=lambda row: row.entry)
 
     def has_room(self, client: str, added: int, limit: int) -> bool:
         if ("queue", client) not in self.other:
-            self.missing.queues.add(client)
-            raise MissingRecord
+            self._note(self.missing.queues, client)
+            return True
         if self.other["queue", client] + added >= limit:
             return False
         self.rooms[client] = min(self.rooms.get(client, limit), limit - added - 1)
         return True
 
-    def owned_calls(self, owner: str) -> list[CallRecord]:
-        rows: list[CallRecord] = self._other("owned_calls", owner)
+    def _calls(self, rows: list[CallRecord]) -> list[CallRecord]:
+        """Return the calls of rows that no rev protects, as their sessions have them."""
         return [call for row in rows if (call := self.call(row.id)) is not None]
 
+    def owned_calls(self, owner: str) -> list[CallRecord]:
+        return self._calls(self._other([], "owned_calls", owner))
+
     def owned_turns(self, owner: str) -> list[SessionRecord]:
-        names: list[str] = self._other("owned_turns", owner)
+        names: list[str] = self._other([], "owned_turns", owner)
         return [session for name in names if (session := self.session(name)) is not None]
 
     def oldest_pending(self, client: str, limit: int) -> list[CallRecord]:
-        rows: list[CallRecord] = self._other("oldest_pending", client, limit)
-        return [call for row in rows if (call := self.call(row.id)) is not None]
+        # Tasks of one group ask for one more each. A few sizes serve them all.
+        rows: list[CallRecord] = self._other([], "oldest_pending", client, 1 << (limit - 1).bit_length())
+        return self._calls(rows[:limit])
 
     def user_messages(self, session: str) -> list[Event]:
         if self._session(session).record is None:
             return []
-        return [decode_event(body) for body in self._other("user_messages", session)]
+        return [decode_event(body) for body in self._other([], "user_messages", session)]
 
     def sealed(self, call: str) -> bytes | None:
-        return None if call in self._generated else self._other("sealed", call)
+        return None if call in self._generated else self._other(None, "sealed", call)
 
     def has_blob(self, identity: str) -> bool:
-        return self._other("blob", identity)
+        return self._other(True, "blob", identity)
 
     def conversation(self, name: ConversationName) -> ConversationRecord | None:
-        return self._other("conversation", *name)
+        return self._other(None, "conversation", *name)
 
     def post(self, session: str, key: str) -> PostRecord | None:
-        return self._other("post", session, key)
+        return self._other(None, "post", session, key)
 
     # Reading what is missing
 
@@ -410,8 +410,13 @@ class GroupReads:
         """Read records. Those of one session are read with its rev."""
         if missing.has_common():
             await self._load_common(connection, missing, sent_at)
+        for kind, read in _BATCH_READERS.items():
+            if wanted := [key[1] for key in missing.other if key[0] == kind]:
+                found = await read(connection, wanted)
+                self.other.update({(kind, identity): found.get(identity) for identity in wanted})
         for key in missing.other:
-            self.other[key] = await _READERS[key[0]](connection, *key[1:])
+            if key[0] in _READERS:
+                self.other[key] = await _READERS[key[0]](connection, *key[1:])
 
     async def _load_common(self, connection: Connection, missing: Missing, sent_at: float) -> None:
         aliases, keys, events = list(missing.aliases), list(missing.keys), list(missing.events)
@@ -474,6 +479,7 @@ class GroupReads:
                 self._cache.sessions[text1].aliases[text2][text3] = bytes(body).decode()
             case 6:
                 self._cache.sessions[text1].keys[text2] = KeyRecord(text1, text2, text3, number)
+                self.other["event", text1, number] = body  # The answer to a repeated write.
             case 7:
                 self.other["event", text1, number] = body
             case 8:
@@ -498,13 +504,14 @@ async def _read_user_messages(connection: Connection, session: str) -> list[byte
     return [row[0] for row in await connection.fetch(USER_MESSAGES, session)]
 
 
-async def _read_sealed(connection: Connection, call: str) -> bytes | None:
-    rows = await connection.fetch("SELECT input FROM sealed WHERE call = $1", call)
-    return rows[0][0] if rows else None
+async def _read_sealed(connection: Connection, calls: list[str]) -> dict[str, bytes]:
+    rows = await connection.fetch("SELECT call, input FROM sealed WHERE call = ANY ($1::text[])", calls)
+    return {row[0]: row[1] for row in rows}
 
 
-async def _read_blob(connection: Connection, identity: str) -> bool:
-    return bool(await connection.fetch("SELECT 1 FROM blobs WHERE hash = $1 AND whole", identity))
+async def _read_blobs(connection: Connection, hashes: list[str]) -> dict[str, bool]:
+    rows = await connection.fetch("SELECT hash FROM blobs WHERE hash = ANY ($1::text[]) AND whole", hashes)
+    return {identity: identity in {row[0] for row in rows} for identity in hashes}
 
 
 async def _read_conversation(
@@ -527,8 +534,7 @@ _READERS: dict[str, Any] = {
     "owned_turns": _read_owned_turns,
     "oldest_pending": _read_oldest_pending,
     "user_messages": _read_user_messages,
-    "sealed": _read_sealed,
-    "blob": _read_blob,
     "conversation": _read_conversation,
     "post": _read_post,
 }
+_BATCH_READERS: dict[str, Any] = {"sealed": _read_sealed, "blob": _read_blobs}

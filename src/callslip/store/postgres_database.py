@@ -56,6 +56,8 @@ FORGET_LANES = "DELETE FROM lanes WHERE used_at < callslip_clock() - 86400000"
 """Remove the rows of write connections whose process was killed, after a day."""
 LOCK_TIMEOUT_S = 5.0
 """How long a statement waits for a lock. The server ends the wait also if this process is gone."""
+WRITE_LOCK_TIMEOUT_S = 0.5
+"""The same for a write, which other writes of the process may have to wait for. It is tried again later."""
 SERVER_TIMEOUT_S = 1.0
 """How much longer than this process the server lets a statement run. It ends those of processes that are gone."""
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
@@ -232,25 +234,29 @@ class Database:
                     raise
             await asyncio.sleep(RETRY_DELAYS_S[-1])
 
-    def _session_timeouts(self, seconds: float) -> dict[str, str]:
+    def _session_timeouts(self, seconds: float, lock_s: float) -> dict[str, str]:
         """Return the settings that end on the server what this process does not wait for any more."""
         return {
             "statement_timeout": f"{round((seconds + SERVER_TIMEOUT_S) * 1000)}",
-            "lock_timeout": f"{round(LOCK_TIMEOUT_S * 1000)}",
+            "lock_timeout": f"{round(lock_s * 1000)}",
             "idle_in_transaction_session_timeout": f"{round((seconds + SERVER_TIMEOUT_S) * 1000)}",
         }
 
     def begin(self, seconds: float | None = None) -> str:
-        """Return the statement that begins a transaction; `seconds` is how long each statement in it may take."""
+        """Return the statement that begins a transaction of a writer.
+
+        `seconds` is how long each statement in it may take, if that is longer than usual.
+        """
         if self._has_session_timeouts and not self.has_pooler and seconds is None:
             return BEGIN
-        timeouts = self._session_timeouts(seconds or self.settings.statement_timeout)
+        lock_s = WRITE_LOCK_TIMEOUT_S if seconds is None else LOCK_TIMEOUT_S
+        timeouts = self._session_timeouts(seconds or self.settings.statement_timeout, lock_s)
         return "; ".join([BEGIN, *(f"SET LOCAL {name} = {value}" for name, value in timeouts.items())])
 
-    def _connect_options(self) -> dict[str, Any]:
+    def _connect_options(self, lock_s: float = LOCK_TIMEOUT_S) -> dict[str, Any]:
         server_settings = {"application_name": self.application_name}
         if self._has_session_timeouts and not self.has_pooler:
-            server_settings |= self._session_timeouts(self.settings.statement_timeout)
+            server_settings |= self._session_timeouts(self.settings.statement_timeout, lock_s)
             server_settings["default_transaction_isolation"] = "read committed"  # What the statements are made for.
         return {
             "dsn": self.url,
@@ -263,13 +269,13 @@ class Database:
             "max_cached_statement_lifetime": 0,
         }
 
-    async def connect(self) -> Connection:
-        """Open a connection that the caller closes."""
+    async def connect(self, lock_s: float = LOCK_TIMEOUT_S) -> Connection:
+        """Open a connection that the caller closes. Its statements wait `lock_s` for a lock, at most."""
         connections: list[Connection] = []
 
         async def connect() -> None:
             try:
-                connections.append(await _driver.connect(**self._connect_options()))
+                connections.append(await _driver.connect(**self._connect_options(lock_s)))
             except TimeoutError:
                 raise
             except OSError as error:
@@ -447,7 +453,7 @@ async def migrate(url: str, settings: Settings) -> tuple[int, int]:
     """
     database = Database(url, settings)
     newest = migrations("postgres")[-1][0]
-    connection = await database.connect()
+    connection = await database.connect_first()
     try:
         with translate_errors(database.name):
             if await is_read_only(connection) and await schema_version(connection) < newest:

@@ -6,6 +6,10 @@ writes compares the rev of every session that was used; if another process has c
 decisions run again. A session that is disturbed in this way is then locked before it is read, for as long as others
 write to it, because otherwise a slow writer could lose forever.
 
+A write does not wait long for a lock, because sessions must not wait for each other. If another transaction keeps the
+lock, the tasks of its session are tried again later, by one lane at a time. Deletions and retention, which may take
+minutes, have a lane of their own.
+
 If a connection is lost during a commit, the outcome is read from the row of the lane: the group was committed, or it
 is fenced, which keeps it from being committed later.
 """
@@ -17,7 +21,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from functools import cache
 from itertools import count
 from typing import Any, TypeVar
@@ -25,14 +29,15 @@ from typing import Any, TypeVar
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from callslip.errors import ReadOnlyStoreError, StoreError
-from callslip.model.events import ApprovalAnswer, CallEvent, blob_of
+from callslip.model.events import ApprovalAnswer, CallEvent, Draft, blob_of
 from callslip.model.records import CallRecord, SessionRecord
 from callslip.rules.lifecycle import TERMINAL_STATES
 from callslip.stacks import describe_tasks
-from callslip.store.postgres_cache import Cache, GroupReads, Missing, MissingRecord
+from callslip.store.postgres_cache import Cache, GroupReads, Missing
 from callslip.store.postgres_database import (
     DRIVER_ERRORS,
     RETRY_DELAYS_S,
+    WRITE_LOCK_TIMEOUT_S,
     Connection,
     Database,
     LostConnectionError,
@@ -48,7 +53,8 @@ log = logging.getLogger("callslip.store")
 MAX_BATCH = 1024
 MAX_SCANNED_TASKS = 4096
 MAX_ROUNDS = 100
-"""How often the decisions of a group may ask for more records. A decision that never ends is a fault of its code."""
+"""How often the decisions of a group may ask for more records. Each time they ask for all that they can know of, so
+more times are a fault of their code."""
 UNDISTURBED_ROUNDS = 8
 """After how many writes without a disturbance a session is no longer locked first."""
 SESSION_ID_BLOCK = 64
@@ -58,8 +64,11 @@ MAX_CONFLICT_RETRIES = 3
 MAX_OVERDUE_S = 60.0
 """How long after its deadline a write must have ended. If it has not, something waits without a deadline."""
 CHECK_S = 10.0
-RETRIED_STATES = ("40P01", "40001", "55P03")
-"""Deadlock, serialization failure, and a lock that was not available in time."""
+RETRIED_STATES = ("40P01", "40001")
+"""Deadlock and serialization failure."""
+LOCK_TIMEOUT = "55P03"
+MIN_LOCK_DELAY_S, MAX_LOCK_DELAY_S = 0.05, 1.0
+"""How long a task whose lock another transaction keeps waits for its next attempt. The delay doubles each time."""
 REFUSED_STATES = ("22", "23", "54")
 """The start of the SQL states of a row that cannot be stored: invalid or repeated values, and limits of the server."""
 CHANGED, ID_TAKEN, QUEUE_CHANGED, FENCED = "CS001", "CS002", "CS003", "CS004"
@@ -77,7 +86,10 @@ SESSION_IDS = "SELECT nextval('session_ids') FROM generate_series(1, $1)"
 class Task:
     """Something to write: `work` on a unit of work with others, or `alone` on a connection in its own transaction."""
 
-    __slots__ = ("alone", "durable", "future", "generated", "sessions", "submitted_at", "timeout", "touched", "work")
+    __slots__ = (
+        *("alone", "durable", "future", "generated", "is_exclusive", "is_long", "lock_timeouts", "retry_at"),
+        *("sessions", "submitted_at", "timeout", "touched", "work"),
+    )
 
     def __init__(
         self,
@@ -97,13 +109,16 @@ class Task:
         self.alone = alone
         self.durable = durable
         self.timeout = timeout
+        self.is_long = timeout is not None
+        """Whether it may take minutes, as a deletion."""
+        self.is_exclusive = bool(touched.owner)
+        """Whether all earlier tasks must have ended, because it concerns sessions that it cannot name."""
         self.generated = GeneratedIds()
         self.submitted_at = time.monotonic()
-
-    @property
-    def is_exclusive(self) -> bool:
-        """Whether all earlier tasks must have ended, because it concerns sessions that it cannot name."""
-        return bool(self.touched.owner)
+        self.lock_timeouts = 0
+        """How often another transaction has kept a lock that it needs."""
+        self.retry_at = 0.0
+        """The monotonic time of the next attempt."""
 
 
 class Outcome:
@@ -135,12 +150,16 @@ class _Again(Exception):
         self.ahead_ms = ahead_ms
 
 
+class _LockTimeout(Exception):
+    """Another transaction keeps a lock that a group needs."""
+
+
 class _TooLarge(Exception):
     """The events of a group take too long to send, or too much memory, so a part of its tasks must run alone."""
 
 
 class _Refused(Exception):
-    """A row of a group cannot be stored, so its tasks are written in smaller groups: only the one that failed fails."""
+    """A task of a group cannot be written, so they are written in smaller groups: only the one that failed fails."""
 
 
 class _MustLock(Exception):
@@ -167,7 +186,7 @@ class Lane:
     async def connect(self) -> Connection:
         """Return the connection; open another one if it was lost."""
         if self._connection is None or self._connection.is_closed():
-            self._connection = await self._database.connect()
+            self._connection = await self._database.connect(WRITE_LOCK_TIMEOUT_S)
             self._on_connect()
         if not self.id:
             with translate_errors(self._database.name):
@@ -250,11 +269,18 @@ class PostgresWriter:
         self._active = self._active_groups = 0
         """How many lanes are busy, and how many of them with groups."""
         self._has_exclusive = False
+        self._waits_for_lock = False
+        """Whether a lane tries a task again whose lock another transaction has kept."""
         self._disturbed: dict[str, int] = {}
         """The sessions that are locked first, with how often they were not disturbed since."""
         self._session_ids: deque[int] = deque()
         self._lanes: list[asyncio.Task[None]] = []
+        self._long_lane: asyncio.Task[None] | None = None
+        """Runs long tasks, while there are any."""
+        self._long_sessions: Collection[str] = ()
+        """The sessions of the long task that runs."""
         self._idle: set[asyncio.Future[None]] = set()
+        self._idle_long: set[asyncio.Future[None]] = set()
         self._outage: LostConnectionError | None = None
         """The error of the last task, if the server could not be reached in time."""
         self._deadlines: dict[Lane, float] = {}
@@ -287,36 +313,60 @@ class PostgresWriter:
         if self._closed:
             raise StoreError("the ledger is closed")
         self._queue.append(task)
-        if self._idle:
+        if task.is_long:
+            if self._long_lane is None:
+                self._long_lane = self._start_lane(self._run_long_lane, self._on_long_lane_ended)
+            self._wake()
+        elif self._idle:
             self._wake(1)
         elif len(self._lanes) < self._database.settings.write_connections:
-            # A new connection may be to a server that has lost the last transactions, with other rows at the same rev.
-            lane = asyncio.ensure_future(self._run_lane(Lane(self._database, self._cache.clear)))
-            lane.add_done_callback(self._on_lane_ended)
-            self._lanes.append(lane)
+            self._lanes.append(self._start_lane(self._run_lane, self._on_lane_ended))
         return task.future
+
+    def _start_lane(
+        self, run: Callable[[Lane], Coroutine[Any, Any, None]], on_end: Callable[[asyncio.Task[None]], None]
+    ) -> asyncio.Task[None]:
+        # A new connection may be to a server that has lost the last transactions, with other rows at the same rev.
+        lane = asyncio.ensure_future(run(Lane(self._database, self._cache.clear)))
+        lane.add_done_callback(on_end)
+        return lane
 
     def _on_lane_ended(self, lane: asyncio.Task[None]) -> None:
         """Let the next task start another lane if one was cancelled. Without any, fail what is queued."""
         if lane.cancelled() or lane.exception() is not None:
             self._lanes.remove(lane)
-            while self._queue and not self._lanes:
-                task = self._queue.popleft()
-                if not task.future.done():
-                    task.future.set_exception(StoreError("interrupted"))
+            if not self._lanes:
+                self._fail(list(self._queue), StoreError("interrupted"))
+                self._queue.clear()
+
+    def _on_long_lane_ended(self, lane: asyncio.Task[None]) -> None:
+        """Start another lane if there is a long task again."""
+        self._long_lane = None
+        waiting = [task for task in self._queue if task.is_long]
+        if lane.cancelled() or lane.exception() is not None:
+            self._fail(waiting, StoreError("interrupted"))
+            self._queue = deque(task for task in self._queue if not task.is_long)
+        elif waiting:
+            self._long_lane = self._start_lane(self._run_long_lane, self._on_long_lane_ended)
 
     def _wake(self, count: int | None = None) -> None:
         for future in list(self._idle)[:count]:
             self._idle.discard(future)
             if not future.done():
                 future.set_result(None)
+        if count is None:
+            for future in self._idle_long:
+                if not future.done():
+                    future.set_result(None)
 
     async def close(self) -> None:
         """Finish the queued tasks, then close the lanes."""
         self._closed = True
         self._wake()
-        if self._lanes:
-            await asyncio.wait(self._lanes)
+        while lanes := [*self._lanes, *([self._long_lane] if self._long_lane is not None else [])]:
+            await asyncio.wait(lanes)
+            if all(lane.done() for lane in self._lanes) and self._long_lane is None:
+                break
         if self._check is not None:
             self._check.cancel()
 
@@ -330,55 +380,83 @@ class PostgresWriter:
                     self._wake()
                     return
                 else:
-                    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                    self._idle.add(future)
-                    try:
-                        await future
-                    finally:
-                        self._idle.discard(future)
+                    await _wait_in(self._idle)
         finally:
             await lane.close()
 
+    async def _run_long_lane(self, lane: Lane) -> None:
+        try:
+            while any(task.is_long for task in self._queue):
+                task = self._take_long()
+                if task is not None:
+                    await self._run_tasks(lane, [task], locked=False)
+                else:
+                    await _wait_in(self._idle_long)
+        finally:
+            await lane.close()
+
+    def _take_long(self) -> Task | None:
+        """Return a long task to run now: one whose sessions no earlier task uses."""
+        blocked = set(self._busy)
+        for task in self._queue:
+            if task.is_long and blocked.isdisjoint(task.sessions):
+                self._queue.remove(task)
+                return task
+            blocked.update(task.sessions)
+        return None
+
     def _take(self) -> tuple[list[Task], bool]:
-        """Return tasks to run now, and whether their sessions are locked first."""
-        if not self._queue or self._has_exclusive:
+        """Return tasks to run now, and whether their sessions are locked first.
+
+        Tasks that wait for a lock, and long ones, are left, and later tasks of their sessions with them. So they delay
+        no other session.
+        """
+        if self._has_exclusive:
             return [], False
-        first = self._queue[0]
-        if first.is_exclusive:
-            if self._active_groups:
-                return [], False
-            self._queue.popleft()
-            self._has_exclusive = True
-            return [first], not self._disturbed.keys().isdisjoint(first.sessions)
+        now = time.monotonic()
         taken: list[Task] = []
         left: list[Task] = []
         blocked = set(self._busy)
         disturbed = self._disturbed.keys()
-        locked = False
+        locked = has_delayed = False
         for _ in range(min(len(self._queue), MAX_SCANNED_TASKS)):
             task = self._queue[0]
-            if task.is_exclusive or len(taken) >= MAX_BATCH:
+            is_delayed = task.retry_at > now or (bool(task.lock_timeouts) and self._waits_for_lock)
+            if len(taken) >= MAX_BATCH or (task.is_exclusive and taken):
                 break
+            if task.is_exclusive and not is_delayed and not has_delayed:
+                if self._active_groups or not all(earlier.is_long for earlier in left):
+                    break
+                self._has_exclusive = True
             self._queue.popleft()
             sessions = task.sessions
-            is_disturbed = bool(disturbed) and not disturbed.isdisjoint(sessions)
-            if (blocked and not blocked.isdisjoint(sessions)) or (
-                taken and (is_disturbed != locked or task.alone is not None or taken[0].alone is not None)
+            is_disturbed = bool(task.lock_timeouts) or (bool(disturbed) and not disturbed.isdisjoint(sessions))
+            if not self._has_exclusive and (
+                is_delayed
+                or task.is_exclusive
+                or task.is_long
+                or (blocked and not blocked.isdisjoint(sessions))
+                or (taken and not _can_join(task, taken[0], is_disturbed=is_disturbed, locked=locked))
             ):
                 left.append(task)
                 blocked.update(sessions)
+                has_delayed = has_delayed or is_delayed
                 continue
             locked = is_disturbed
             taken.append(task)
-            if task.alone is not None:
+            if task.alone is not None or self._has_exclusive:
                 break
         self._queue.extendleft(reversed(left))
-        return taken, locked and taken[0].alone is None
+        return taken, bool(taken) and locked and taken[0].alone is None
 
     async def _run_tasks(self, lane: Lane, tasks: list[Task], locked: bool) -> None:
         sessions = {name for task in tasks for name in task.sessions}
-        is_group, is_exclusive = tasks[0].alone is None, tasks[0].is_exclusive
+        is_group, is_exclusive, is_long = tasks[0].alone is None, tasks[0].is_exclusive, tasks[0].is_long
+        waits_for_lock = tasks[0].lock_timeouts > 0
         self._busy |= sessions
+        self._waits_for_lock = self._waits_for_lock or waits_for_lock
+        if is_long:
+            self._long_sessions = sessions
         self._active += 1
         self._active_groups += is_group
         self._deadlines[lane] = max(time.monotonic(), self._deadline(tasks)) + (tasks[0].timeout or 0.0)
@@ -401,6 +479,9 @@ class PostgresWriter:
                         continue
                     self._fail(tasks[:1], StoreError(f"{self._database.name}: {error}"))
                 tasks = tasks[size:]
+        except _LockTimeout:
+            late = StoreError(f"{self._database.name}: the session was locked by another transaction for too long")
+            self._retry_later(self._fail(tasks, late, only_overdue=True), sessions)
         except _Disturbed as error:
             self._disturbed.update(dict.fromkeys(error.sessions, 0))
             for name in list(self._disturbed)[:-MAX_DISTURBED]:
@@ -423,10 +504,39 @@ class PostgresWriter:
             self._active_groups -= is_group
             self._deadlines.pop(lane, None)
             self._busy -= sessions
+            if waits_for_lock:
+                self._waits_for_lock = False
             if is_exclusive:
                 self._has_exclusive = False
+            if is_long:
+                self._long_sessions = ()
             self._cache.trim()
             self._wake()
+
+    def _retry_later(self, tasks: list[Task], sessions: set[str]) -> None:
+        """Put tasks back into the queue that another transaction has locked out.
+
+        If the group had several sessions, it is not known which of them is locked, so each is first tried alone.
+        """
+        is_known = len(tasks) == 1 or all(set(task.sessions) == sessions for task in tasks)
+        number = max((task.lock_timeouts for task in tasks), default=0)
+        delay_s = min(MIN_LOCK_DELAY_S * 2**number, MAX_LOCK_DELAY_S) if is_known else 0.0
+        for task in tasks:
+            task.lock_timeouts = number + 1
+            task.retry_at = time.monotonic() + delay_s
+        asyncio.get_running_loop().call_later(delay_s, self._wake)
+        # At the end of the queue, so that all get their turn. Later tasks of their sessions stay behind them, and those
+        # that wait for all earlier tasks.
+        before: deque[Task] = deque()
+        moved = list(tasks)
+        for task in self._queue:
+            if sessions.isdisjoint(task.sessions) and not task.is_exclusive:
+                before.append(task)
+            else:
+                moved.append(task)
+                sessions = sessions.union(task.sessions)
+        self._queue = before
+        self._queue.extend(moved)
 
     def _check_deadlines(self) -> None:
         """Log what all tasks of the process wait for, if a write has not ended long after it must have."""
@@ -436,7 +546,17 @@ class PostgresWriter:
             log.error("%s: a write has not ended in time. Tasks:\n%s", self._database.name, describe_tasks(loop))
             for lane in overdue:
                 del self._deadlines[lane]  # It is reported once.
-        self._check = loop.call_later(CHECK_S, self._check_deadlines) if self._active else None
+        self._fail_blocked()
+        self._check = loop.call_later(CHECK_S, self._check_deadlines) if self._active or self._queue else None
+
+    def _fail_blocked(self) -> None:
+        """Fail the tasks in the queue whose time is over because another transaction, or a long task, blocks them."""
+        blocking = set(self._long_sessions).union(*(task.sessions for task in self._queue if task.lock_timeouts))
+        blocked = [task for task in self._queue if task.lock_timeouts or not blocking.isdisjoint(task.sessions)]
+        late = StoreError(f"{self._database.name}: the session was locked by another transaction for too long")
+        left = self._fail(blocked, late, only_overdue=True)
+        failed = {id(task) for task in blocked}.difference(id(task) for task in left)
+        self._queue = deque(task for task in self._queue if id(task) not in failed)
 
     def _fail(self, tasks: list[Task], error: Exception, *, only_overdue: bool = False) -> list[Task]:
         """Give an error to the callers of tasks, or of those whose time is over. Return the other tasks."""
@@ -476,6 +596,8 @@ class PostgresWriter:
                 await asyncio.sleep(delay_s)
             except asyncpg.PostgresError as error:
                 state = str(getattr(error, "sqlstate", ""))
+                if state == LOCK_TIMEOUT:
+                    raise _LockTimeout from error
                 if (state in RETRIED_STATES or state == FENCED) and conflicts < MAX_CONFLICT_RETRIES:
                     conflicts += 1
                     if state == FENCED:
@@ -582,23 +704,30 @@ class PostgresWriter:
             missing.calls.update(call for call in touched.calls if call not in cache.call_sessions)
             if touched.queue:
                 missing.queues.add(touched.queue)
-            cached = cache.sessions.get(touched.sessions[0]) if touched.sessions else None
-            if not touched.drafts or (cached is not None and cached.is_complete):
-                continue
-            name = touched.sessions[0]
-            for draft in touched.drafts:
-                if draft.key and cached is None:
-                    missing.keys.add((name, draft.key))
-                event = draft.event
-                if isinstance(event, CallEvent):
-                    missing.aliases.update(
-                        (name, alias.id) for alias in event.aliases if cached is None or alias.id not in cached.aliases
-                    )
-                    if event.call.startswith("exec_") and event.call not in cache.call_sessions:
-                        missing.calls.add(event.call)
-                    if isinstance(event, ApprovalAnswer) and event.approval not in cache.approval_sessions:
-                        missing.approvals.add(event.approval)
+            if touched.drafts:
+                self._add_expected(missing, touched.sessions[0], touched.drafts)
         return missing
+
+    def _add_expected(self, missing: Missing, name: str, drafts: Sequence[Draft]) -> None:
+        """Add what drafts for a session are expected to read."""
+        cache = self._cache
+        cached = cache.sessions.get(name)
+        for draft in drafts:
+            event = draft.event
+            if key := draft.key or event.key:
+                if cached is None:
+                    missing.keys.add((name, key))
+                elif record := cached.keys.get(key):
+                    missing.events.add((name, record.seq))
+            if (cached is not None and cached.is_complete) or not isinstance(event, CallEvent):
+                continue
+            missing.aliases.update(
+                (name, alias.id) for alias in event.aliases if cached is None or alias.id not in cached.aliases
+            )
+            if event.call.startswith("exec_") and event.call not in cache.call_sessions:
+                missing.calls.add(event.call)
+            if isinstance(event, ApprovalAnswer) and event.approval not in cache.approval_sessions:
+                missing.approvals.add(event.approval)
 
     async def _decide(
         self, connection: Connection, tasks: list[Task], reads: GroupReads, missing: Missing
@@ -620,7 +749,7 @@ class PostgresWriter:
                 reads.reads_keys = True  # No write finds out whether the keys are used.
             elif not missing and not (missing := self._find_outdated(outcomes)):
                 return unit, outcomes
-        raise StoreError("a transaction asks for records without end")
+        raise _Refused("a transaction asks for records without end")
 
     def _run_decisions(self, tasks: list[Task], reads: GroupReads) -> tuple[UnitOfWork, list[Outcome]]:
         """Run each decision over what the ones before it have written. If one fails, each gets a nested unit."""
@@ -629,7 +758,7 @@ class PostgresWriter:
             reads.begin(now)
             unit = UnitOfWork(reads)
             outcomes = [self._run_decision(task, unit, reads, is_nested) for task in tasks]
-            if is_nested or not any(outcome.error for outcome in outcomes if outcome is not None):
+            if is_nested or reads.missing or not any(outcome.error for outcome in outcomes if outcome is not None):
                 break
         return unit, [outcome for outcome in outcomes if outcome is not None]
 
@@ -641,14 +770,15 @@ class PostgresWriter:
         all_used, reads.used = reads.used, set()
         before = own.change_count
         value, error = None, None
+        reads.is_incomplete = False
         try:
             value = task.work(own)
-        except MissingRecord:
-            return None
         except Exception as raised:
             error = raised
         finally:
             used, reads.used = reads.used, reads.used | all_used
+        if reads.is_incomplete:
+            return None
         if is_nested and error is None:
             unit.merge(own)
         return Outcome(task, value, error, used, error is None and own.change_count > before)
@@ -855,7 +985,10 @@ class PostgresWriter:
                     raise
                 await asyncio.sleep(delay_s)
             except asyncpg.PostgresError as error:
-                if str(getattr(error, "sqlstate", "")) not in RETRIED_STATES or conflicts >= MAX_CONFLICT_RETRIES:
+                state = str(getattr(error, "sqlstate", ""))
+                if state == LOCK_TIMEOUT and not task.is_long:
+                    raise _LockTimeout from error
+                if state not in (*RETRIED_STATES, LOCK_TIMEOUT) or conflicts >= MAX_CONFLICT_RETRIES:
                     with translate_errors(self._database.name):
                         raise
                 conflicts += 1
@@ -890,6 +1023,25 @@ class PostgresWriter:
                 await self._roll_back(lane, connection, error)
             raise
         return value
+
+
+async def _wait_in(idle: set[asyncio.Future[None]]) -> None:
+    """Wait in a set for a result."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    idle.add(future)
+    try:
+        await future
+    finally:
+        idle.discard(future)
+
+
+def _can_join(task: Task, first: Task, *, is_disturbed: bool, locked: bool) -> bool:
+    """Return whether a task can be written in the group of another one."""
+    if task.alone is not None or first.alone is not None or is_disturbed != locked:
+        return False
+    if task.lock_timeouts or first.lock_timeouts:
+        return set(task.sessions) == set(first.sessions)
+    return True
 
 
 def _columns(rows: list[Any]) -> list[list[Any]]:

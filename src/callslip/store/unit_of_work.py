@@ -29,29 +29,31 @@ from callslip.store.protocol import Reads, StoredEvent
 
 
 class GeneratedIds:
-    """The ids that the work of one caller has generated. If the work runs again, it gets the same ones."""
+    """The ids that the work of one caller has generated. If the work runs again, it gets the same ones of each kind."""
 
     __slots__ = ("_at", "_ids")
 
     def __init__(self) -> None:
-        self._ids: list[str] = []
-        self._at = 0
+        self._ids: dict[Callable[[], str], list[str]] = {}
+        self._at: dict[Callable[[], str], int] = {}
 
     def rewind(self) -> None:
-        """Begin with the first id again."""
-        self._at = 0
+        """Begin with the first id of each kind again."""
+        self._at.clear()
 
     def clear(self) -> None:
         """Forget all ids, because a record has one of them."""
         self._ids.clear()
-        self._at = 0
+        self._at.clear()
 
     def next(self, generate: Callable[[], str]) -> str:
-        """Return the next id."""
-        if self._at == len(self._ids):
-            self._ids.append(generate())
-        self._at += 1
-        return self._ids[self._at - 1]
+        """Return the next id of a kind."""
+        found = self._ids.setdefault(generate, [])
+        at = self._at.get(generate, 0)
+        if at == len(found):
+            found.append(generate())
+        self._at[generate] = at + 1
+        return found[at]
 
 
 class UnitOfWork:
