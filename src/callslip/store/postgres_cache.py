@@ -238,23 +238,23 @@ class Cache:
 class GroupReads:
     """The records of one group of transactions. `used` are the sessions that its decisions have read.
 
-    Records that no rev protects, such as the length of a queue, are in `other` and are read again for each group.
+    Records that no rev protects, such as the length of a queue, are in `unversioned` and are read again for each group.
     """
 
     def __init__(self, cache: Cache, now_ms: int) -> None:
         self._cache = cache
         self._now = now_ms
         self._generated: set[str] = set()
-        self.other: dict[tuple[Any, ...], Any] = {}
+        self.unversioned: dict[tuple[Any, ...], Any] = {}
         self.missing = Missing()
         self.is_incomplete = False
         """Whether a record was not known since this was set to false."""
         self.used: set[str] = set()
-        self.rooms: dict[str, int] = {}
+        self.most_waiting: dict[str, int] = {}
         """How many commands may be pending in a queue, at most, for the decisions to be right."""
         self.reads_keys = False
         """Whether keys are read. At first they are taken to be unused, and the write finds out."""
-        self.ahead_ms = 0
+        self.send_delay_ms = 0
         """How much later than now the decisions are expected to arrive at the server."""
         self.assumed_keys = False
         """Whether a decision has taken a key to be unused."""
@@ -264,13 +264,13 @@ class GroupReads:
         self._now = now_ms
         self._generated.clear()
         self.used = set()
-        self.rooms = {}
+        self.most_waiting = {}
         self.assumed_keys = False
         self.missing = Missing()
 
-    def forget_other(self) -> None:
+    def forget_unversioned(self) -> None:
         """Read again what no rev protects."""
-        self.other.clear()
+        self.unversioned.clear()
 
     # What a decision asks for
 
@@ -297,10 +297,10 @@ class GroupReads:
         return cached
 
     def _other(self, absent: Any, *key: Any) -> Any:
-        if key not in self.other:
+        if key not in self.unversioned:
             self._note(self.missing.other, key)
             return absent
-        return self.other[key]
+        return self.unversioned[key]
 
     def session(self, name: str) -> SessionRecord | None:
         return self._session(name).record
@@ -309,7 +309,7 @@ class GroupReads:
         session = self._cache.call_sessions.get(call)
         if session is not None:
             return self._session(session).calls.get(call)
-        if call not in self._generated and ("call", call) not in self.other:
+        if call not in self._generated and ("call", call) not in self.unversioned:
             self._note(self.missing.calls, call)
         return None
 
@@ -317,7 +317,7 @@ class GroupReads:
         session = self._cache.approval_sessions.get(approval)
         if session is not None:
             return self._session(session).approvals.get(approval)
-        if approval not in self._generated and ("approval", approval) not in self.other:
+        if approval not in self._generated and ("approval", approval) not in self.unversioned:
             self._note(self.missing.approvals, approval)
         return None
 
@@ -349,10 +349,10 @@ class GroupReads:
     def event(self, session: str, seq: int) -> Event | None:
         if self._session(session).record is None:
             return None
-        if ("event", session, seq) not in self.other:
+        if ("event", session, seq) not in self.unversioned:
             self._note(self.missing.events, (session, seq))
             return None
-        body = self.other["event", session, seq]
+        body = self.unversioned["event", session, seq]
         return decode_event(body) if body is not None else None
 
     def open_calls(self, session: str) -> list[CallRecord]:
@@ -363,12 +363,12 @@ class GroupReads:
         return sorted((row for row in cached.calls.values() if row.state in OPEN_STATES), key=lambda row: row.entry)
 
     def has_room(self, client: str, added: int, limit: int) -> bool:
-        if ("queue", client) not in self.other:
+        if ("queue", client) not in self.unversioned:
             self._note(self.missing.queues, client)
             return True
-        if self.other["queue", client] + added >= limit:
+        if self.unversioned["queue", client] + added >= limit:
             return False
-        self.rooms[client] = min(self.rooms.get(client, limit), limit - added - 1)
+        self.most_waiting[client] = min(self.most_waiting.get(client, limit), limit - added - 1)
         return True
 
     def _calls(self, rows: list[CallRecord]) -> list[CallRecord]:
@@ -413,10 +413,10 @@ class GroupReads:
         for kind, read in _BATCH_READERS.items():
             if wanted := [key[1] for key in missing.other if key[0] == kind]:
                 found = await read(connection, wanted)
-                self.other.update({(kind, identity): found.get(identity) for identity in wanted})
+                self.unversioned.update({(kind, identity): found.get(identity) for identity in wanted})
         for key in missing.other:
             if key[0] in _READERS:
-                self.other[key] = await _READERS[key[0]](connection, *key[1:])
+                self.unversioned[key] = await _READERS[key[0]](connection, *key[1:])
 
     async def _load_common(self, connection: Connection, missing: Missing, sent_at: float) -> None:
         aliases, keys, events = list(missing.aliases), list(missing.keys), list(missing.events)
@@ -458,32 +458,32 @@ class GroupReads:
             self._cache.sessions[session].keys[key] = None
         for session in missing.open_calls:
             self._cache.sessions[session].has_open_calls = True
-        self.other.update({("call", call): None for call in missing.calls})
-        self.other.update({("approval", approval): None for approval in missing.approvals})
-        self.other.update({("event", session, seq): None for session, seq in missing.events})
-        self.other.update({("queue", client): 0 for client in missing.queues})
+        self.unversioned.update({("call", call): None for call in missing.calls})
+        self.unversioned.update({("approval", approval): None for approval in missing.approvals})
+        self.unversioned.update({("event", session, seq): None for session, seq in missing.events})
+        self.unversioned.update({("queue", client): 0 for client in missing.queues})
 
     def _take_over(self, row: Row) -> None:
         kind, name, (text1, text2, text3, number, body) = row[0], row[2], row[9:14]
         match kind:
-            # What was found is not in `other`: if its session is forgotten meanwhile, it is read again.
+            # What was found is not in `unversioned`: if its session is forgotten meanwhile, it is read again.
             case 2 | 3:
                 call = call_record((name, number, body))
                 self._cache.put_call(self._cache.sessions[name], call)
-                self.other.pop(("call", call.id), None)
+                self.unversioned.pop(("call", call.id), None)
             case 4:
                 approval = approval_record((name, body))
                 self._cache.put_approval(self._cache.sessions[name], approval)
-                self.other.pop(("approval", approval.id), None)
+                self.unversioned.pop(("approval", approval.id), None)
             case 5:
                 self._cache.sessions[text1].aliases[text2][text3] = bytes(body).decode()
             case 6:
                 self._cache.sessions[text1].keys[text2] = KeyRecord(text1, text2, text3, number)
-                self.other["event", text1, number] = body  # The answer to a repeated write.
+                self.unversioned["event", text1, number] = body  # The answer to a repeated write.
             case 7:
-                self.other["event", text1, number] = body
+                self.unversioned["event", text1, number] = body
             case 8:
-                self.other["queue", text1] = number
+                self.unversioned["queue", text1] = number
             case _:
                 pass
 

@@ -143,11 +143,11 @@ class _Disturbed(Exception):
 
 
 class _Again(Exception):
-    """The decisions must run again, `ahead_ms` later than now if their rows take that long to arrive."""
+    """The decisions must run again, `send_delay_ms` later than now if their rows take that long to arrive."""
 
-    def __init__(self, ahead_ms: int = 0) -> None:
+    def __init__(self, send_delay_ms: int = 0) -> None:
         super().__init__()
-        self.ahead_ms = ahead_ms
+        self.send_delay_ms = send_delay_ms
 
 
 class _LockTimeout(Exception):
@@ -584,7 +584,7 @@ class PostgresWriter:
             except _MustLock as error:
                 locked = error.sessions
             except _Again as error:
-                reads.ahead_ms = error.ahead_ms
+                reads.send_delay_ms = error.send_delay_ms
                 if time.monotonic() > until:
                     raise StoreError(f"{self._database.name}: the write did not succeed in time") from None
             except LostConnectionError:
@@ -613,7 +613,7 @@ class PostgresWriter:
     def _prepare_again(self, tasks: list[Task], reads: GroupReads, state: str) -> None:
         """Forget what led to a conflict."""
         self._cache.drop({*reads.used, *(name for task in tasks for name in task.sessions)})
-        reads.forget_other()
+        reads.forget_unversioned()
         reads.reads_keys = True
         if state == ID_TAKEN:
             for task in tasks:
@@ -661,7 +661,7 @@ class PostgresWriter:
         locked: set[str] | None,
         until: float,
     ) -> None:
-        reads.forget_other()
+        reads.forget_unversioned()
         if locked is not None:
             await self._lock(connection, locked)
         await self._reserve_session_ids(connection, len(tasks))
@@ -753,7 +753,7 @@ class PostgresWriter:
 
     def _run_decisions(self, tasks: list[Task], reads: GroupReads) -> tuple[UnitOfWork, list[Outcome]]:
         """Run each decision over what the ones before it have written. If one fails, each gets a nested unit."""
-        now = self._database.time_ms() + reads.ahead_ms
+        now = self._database.time_ms() + reads.send_delay_ms
         for is_nested in (False, True):
             reads.begin(now)
             unit = UnitOfWork(reads)
@@ -874,7 +874,7 @@ class PostgresWriter:
         ended = [row.id for row in calls if row.client and row.state in TERMINAL_STATES]
         seals = [(call, ids[s], data) for call, (s, data) in unit.seals.items() if call not in ended]
         owners = list(unit.owners.values())
-        queues = sorted({*unit.pending_changes, *reads.rooms})
+        queues = sorted({*unit.pending_changes, *reads.most_waiting})
         conversations = [
             _conversation_values(name, changes, reads) for name, (_, changes) in unit.conversations.items()
         ]
@@ -938,7 +938,7 @@ class PostgresWriter:
                 [
                     queues,
                     [unit.pending_changes.get(client, 0) for client in queues],
-                    [reads.rooms.get(client, 2**62) for client in queues],
+                    [reads.most_waiting.get(client, 2**62) for client in queues],
                 ],
                 _columns([values[0] for values in conversations]),
                 _columns(inputs),
@@ -1064,7 +1064,7 @@ def _changed_sessions(unit: UnitOfWork, cache: Cache) -> set[str]:
 
 def _conversation_values(name: Any, changes: list[Any], reads: GroupReads) -> tuple[tuple[Any, ...], list[Any]]:
     """Return what a list of changes leaves of a conversation: its row, and the bodies to add."""
-    before = reads.other.get(("conversation", *name))
+    before = reads.unversioned.get(("conversation", *name))
     inputs: list[Any] = []
     drops_inputs, state, state_version = False, None, 0
     version, last = changes[-1]
@@ -1101,7 +1101,9 @@ _GROUPS = (
     *("tttnbtntnbdn", "tttnd", "tttd"),
 )
 """The types of the parameters of `callslip_apply` after the first ones: number, boolean, text, data. Each group has the
-columns of one table, and often no rows."""
+columns of one table, and often no rows. Their prefixes in the function are `s` sessions, `e` events, `c` calls,
+`a` approvals, `l` aliases, `k` keys, `b` uses of blobs, `x` sealed arguments, `o` owners, `q` queues,
+`v` conversations, `i` their inputs and `p` posts."""
 
 
 def _apply_statement(scalars: list[Any], groups: list[list[list[Any]]]) -> tuple[str, list[Any]]:
