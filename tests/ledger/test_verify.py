@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
+from unittest import mock
 
 import apsw
 import msgspec
@@ -445,6 +446,60 @@ async def test_a_ledger_is_verified_at_one_position_during_writes(ledger: LocalL
         writing = asyncio.create_task(write_calls(round))
         assert await verify(ledger.log) == []
         await writing
+
+
+async def test_sessions_are_verified_in_one_snapshot(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot for each of many sessions would take longer than the sessions do. An old one is replaced."""
+    import callslip.ledger.verify as module
+
+    async with await callslip.open(db, SETTINGS) as ledger:
+        for number in range(10):
+            await ledger.log.append(f"s{number}", SCRIPT)
+        store = ledger.log.store
+        for seconds, expected in ((3600.0, 1), (-1.0, 10)):
+            monkeypatch.setattr(module, "SNAPSHOT_S", seconds)
+            with mock.patch.object(store, "read_snapshot", wraps=store.read_snapshot) as read_snapshot:
+                assert await verify(ledger.log) == []
+            assert read_snapshot.call_count == expected
+        change_rows(db, "DELETE FROM keys")
+        assert {problem.session for problem in await verify(ledger.log)} == {f"s{number}" for number in range(10)}
+
+
+async def test_a_session_that_is_newer_than_the_snapshot_is_verified(
+    ledger: LocalLedger, db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is listed while others are verified."""
+    import callslip.ledger.verify as module
+
+    monkeypatch.setattr(module, "SNAPSHOT_S", 3600.0)
+
+    async def list_names(*_: Any) -> AsyncIterator[str]:
+        yield "s"
+        await ledger.log.append("new", SCRIPT)
+        change_rows(db, "DELETE FROM keys")
+        yield "new"
+        yield "deleted"
+
+    monkeypatch.setattr(module, "_session_names", list_names)
+    assert {problem.session for problem in await verify(ledger.log)} == {"new"}
+
+
+async def test_a_page_of_large_events_is_limited(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large the events are, only some of them are in memory, and no read takes long."""
+    import callslip.ledger.verify as module
+
+    monkeypatch.setattr(module, "PAGE_BYTES", 50_000)
+    await ledger.log.append("s", [ev.MessageUser(text="large " * 2000) for _ in range(30)])
+    sizes: list[int] = []
+    check_page = module._SessionCheck._check_page
+
+    async def measure(self: Any, rows: list[tuple[int, bytes]]) -> None:
+        sizes.append(sum(len(body) for _, body in rows))
+        await check_page(self, rows)
+
+    monkeypatch.setattr(module._SessionCheck, "_check_page", measure)
+    assert await verify(ledger.log) == []
+    assert max(sizes) <= 50_000 and sum(sizes) > 300_000
 
 
 async def test_memory_does_not_grow_with_ended_calls(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,6 +186,11 @@ async def prune(store: Store, record: Any) -> Any:
     return await store.prune(record, 1, b"base", {})
 
 
+async def add_unused_blob(store: Store) -> None:
+    await store.put_blob(b"x", "text/plain")
+    engines.change_rows(store.url, "UPDATE blobs SET created_at = 0")
+
+
 async def add_session(store: Store) -> Any:
     await add_events(store)
     return await store.session("a")
@@ -212,6 +217,7 @@ METHODS: dict[str, list[Operation]] = {
         Operation(lambda store, _: store.put_blob(b"x" * (CHUNK_BYTES + 1), "text/plain")),
     ],
     "prune": [Operation(prune, add_session)],
+    "drop_unused_blobs": [Operation(lambda store, _: store.drop_unused_blobs(), add_unused_blob)],
     "delete": [Operation(lambda store, _: store.delete("a"), add_conversation)],
 }
 """The methods of `Store` that write, with calls of each."""

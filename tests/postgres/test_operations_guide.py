@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import callslip
+from callslip.api.databases import copy_ledger
 from callslip.api.ledger import LocalLedger
 from callslip.model import events as ev
 from callslip.model.events import Alias, Draft
@@ -78,13 +79,18 @@ def new_server() -> Iterator[PostgresServer]:
         yield server
 
 
+def create_roles(server: PostgresServer) -> list[str]:
+    """Create the roles and the database of the guide; return the URLs of its owner, its programs and its readers."""
+    roles = server.folder / "roles.sql"
+    roles.write_text(find_sql("postgres.md", "roles.sql"))
+    server.run_program("psql", "--set=ON_ERROR_STOP=1", "--file", roles, server.url())
+    url = server.url("callslip")
+    return [url.replace("postgres@", f"callslip_{role}@") for role in ("owner", "app", "read")]
+
+
 async def test_three_roles_own_write_and_read_a_ledger(new_server: PostgresServer) -> None:
     """OPS5: the owner creates the tables; the others can neither change them nor, to read, write rows."""
-    roles = new_server.folder / "roles.sql"
-    roles.write_text(find_sql("postgres.md", "roles.sql"))
-    new_server.run_program("psql", "--set=ON_ERROR_STOP=1", "--file", roles, new_server.url())
-    url = new_server.url("callslip")
-    owner, app, reader = (url.replace("postgres@", f"callslip_{role}@") for role in ("owner", "app", "read"))
+    owner, app, reader = create_roles(new_server)
     with pytest.raises(callslip.StoreError, match="permission denied"):
         await callslip.open(app)
     async with await callslip.open(owner):
@@ -102,6 +108,31 @@ async def test_three_roles_own_write_and_read_a_ledger(new_server: PostgresServe
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             new_server.execute(f"SET ROLE callslip_{role}; {statement}", database="callslip")
         new_server.execute("RESET ROLE", database="callslip")
+
+
+async def test_the_owner_fills_a_database_and_a_reader_copies_it(new_server: PostgresServer, tmp_path: Path) -> None:
+    """MOVE9: a role with fewer rights than a copy needs is refused at once. Others use what the owner copied."""
+    owner, app, reader = create_roles(new_server)
+    source, back = f"sqlite:///{tmp_path / 'source.db'}", f"sqlite:///{tmp_path / 'back.db'}"
+    async with await callslip.open(source) as ledger:
+        await fill(ledger)
+        stored = await read_all(ledger)
+    async with await callslip.open(owner):
+        pass
+    for role, right in ((app, "UPDATE on the sequence"), (reader, "INSERT on the table")):
+        with pytest.raises(callslip.ReadOnlyStoreError, match=f"a copy needs rights .*{right}.* Use the owner"):
+            await copy_ledger(source, role)
+    async with await callslip.open(app) as ledger:
+        assert await read_all(ledger) == {}  # The refused copy has begun nothing.
+    assert (await copy_ledger(source, owner)).problems == []
+    async with await callslip.open(app) as ledger:
+        assert await read_all(ledger) == stored
+        await ledger.log.append("new", [ev.MessageUser(text="hello")])
+        assert await find_faults(ledger) == []
+        stored = await read_all(ledger)
+    assert (await copy_ledger(reader, back)).problems == []
+    async with await callslip.open(back) as ledger:
+        assert await read_all(ledger) == stored
 
 
 async def test_ledgers_in_two_schemas_share_nothing(db: str) -> None:

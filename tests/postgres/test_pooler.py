@@ -121,6 +121,14 @@ async def test_commands_are_claimed_by_another_process_behind_a_pooler(url: str)
             assert (await waiting).result == "hi"
 
 
+def test_commands_that_look_at_a_server_work_behind_a_pooler(url: str) -> None:
+    """They connect by themselves, and so have to leave out the settings that a pooler refuses."""
+    migrated = cli_process.run("admin", "migrate", env={"CALLSLIP_DB": url})
+    assert migrated.returncode == 0, migrated.stderr
+    report = cli_process.run("doctor", env={"CALLSLIP_DB": url})
+    assert "read and write" in report.stdout, report.stdout + report.stderr
+
+
 async def test_a_parameter_of_the_session_is_refused_by_the_pooler(url: str) -> None:
     """The error names the parameter. Set it for the role or the database instead."""
     with pytest.raises(callslip.StoreError, match="unsupported startup parameter: search_path"):

@@ -20,6 +20,7 @@ from callslip.errors import IncompleteCopyError, InvalidInputError, NotFoundErro
 from callslip.ledger import copy as copying
 from callslip.model import events as ev
 from callslip.model.events import Draft
+from callslip.model.records import TokenRecord
 from callslip.settings import Settings
 from callslip.store import open as databases
 from callslip.store.copying import PAGE_BYTES, TABLES, CopyMark, CopyTarget, Table
@@ -278,6 +279,16 @@ class Interrupted(Exception):
 
 def interrupt(patch: pytest.MonkeyPatch, writes: int) -> None:
     """Let a copy fail after so many writes. The last one is stored, but the copy does not learn that."""
+    interrupt_if(patch, lambda count, _: count == writes)
+
+
+def interrupt_after(patch: pytest.MonkeyPatch, table: Table) -> None:
+    """Let a copy fail after its first write to a table."""
+    interrupt_if(patch, lambda _, written: written is table)
+
+
+def interrupt_if(patch: pytest.MonkeyPatch, has_failed: Callable[[int, Table], bool]) -> None:
+    """Let a copy fail after a write, chosen by the number of writes and the table."""
     make_target = databases.open_copy_target
 
     async def open_copy_target(url: str, settings: Settings) -> CopyTarget:
@@ -288,7 +299,7 @@ def interrupt(patch: pytest.MonkeyPatch, writes: int) -> None:
             nonlocal count
             await write(table, removed, added)
             count += 1
-            if count == writes:
+            if has_failed(count, table):
                 raise Interrupted
 
         target.write = count_writes
@@ -333,6 +344,80 @@ def test_a_copy_continues_after_the_source_has_changed(
     run_on(full, change)
     assert copy(full, target).is_resumed
     check_copy(full, target, new_database)
+
+
+async def interrupt_then_create_again(source: str, target: str) -> None:
+    """Interrupt a copy, and create one of its sessions again through a process with lower ids than the others have."""
+    async with await open_ledger(source) as first, await open_ledger(source) as second:
+        await first.log.append("first", [ev.MessageUser(text="first")])  # It takes a block of ids.
+        for number in range(10):
+            await second.log.append(f"s{number}", [ev.MessageUser(text=str(number))])
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted):
+            interrupt(patch, 6)
+            await copy_ledger(source, target, snapshot=True)
+        before = (await first.find_session("s9")).id
+        await first.delete("s9")
+        await first.log.append("s9", [ev.MessageUser(text="again")])
+        assert (await first.find_session("s9")).id < before - 10
+
+
+@pytest.mark.postgres
+@ON_EACH_ENGINE
+def test_a_copy_continues_after_a_session_was_created_again_with_a_lower_id(
+    target: str, new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name is still in the target, in a row that the copy reads later."""
+    for engine in ("postgres", "sqlite"):
+        monkeypatch.setattr(f"callslip.store.{engine}_copy.PAGE_ROWS", 2)
+    source = new_database(engines.POSTGRES)
+    asyncio.run(interrupt_then_create_again(source, target))
+    report = copy(source, target)
+    assert report.is_resumed and report.problems == []
+    assert export_all(target) == export_all(source)
+
+
+@ON_EACH_ENGINE
+def test_a_copy_continues_if_unique_values_have_moved_to_lower_keys(
+    full: str, target: str, new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hash of a token, and the names of a conversation. Each page has one row."""
+    for engine in ("postgres", "sqlite"):
+        monkeypatch.setattr(f"callslip.store.{engine}_copy.PAGE_ROWS", 1)
+    run_on(full, lambda ledger: ledger.log.store.put_token(TokenRecord("tok_z", "z", "", "", ("read",), 1)))
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        interrupt_after(patch, TABLES[-1])
+        copy(full, target)
+    for change in (
+        "UPDATE tokens SET id = 'tok_0' WHERE id = 'tok_z'",
+        "UPDATE inputs SET conversation = -conversation",
+        "UPDATE conversations SET id = -id",
+    ):
+        assert engines.change_rows(full, change)
+    assert copy(full, target).is_resumed
+    check_copy(full, target, new_database)
+
+
+def test_the_unique_columns_of_tables_are_known(full: str) -> None:
+    """A row that is added replaces those with the same values in them."""
+    unique = """
+        SELECT i.name FROM pragma_index_list(?) l JOIN pragma_index_info(l.name) i
+        WHERE l."unique" AND l.origin <> 'pk' ORDER BY l.name, i.seqno
+    """
+    for table in TABLES:
+        assert [name for (name,) in engines.fetch_rows(full, unique, table.name)] == list(table.unique), table.name
+
+
+@pytest.mark.postgres
+def test_the_unique_columns_of_postgres_are_known(new_database: NewDatabase) -> None:
+    """A row that is added replaces those with the same values in them."""
+    unique = """
+        SELECT a.attname::text FROM pg_index i, unnest(i.indkey) WITH ORDINALITY AS k(number, place), pg_attribute a
+        WHERE i.indrelid = ?::text::regclass AND i.indisunique AND NOT i.indisprimary
+        AND a.attrelid = i.indrelid AND a.attnum = k.number ORDER BY i.indexrelid, k.place
+    """
+    url = new_database(engines.POSTGRES)
+    for table in TABLES:
+        assert [name for (name,) in engines.fetch_rows(url, unique, table.name)] == list(table.unique), table.name
 
 
 @ON_EACH_ENGINE

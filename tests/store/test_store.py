@@ -378,6 +378,18 @@ class StoreSuite:
         with pytest.raises(NotFoundError):
             await ledger.blob("00")
 
+    async def test_retention_deletes_unused_blobs_after_a_day(self, ledger: LocalLedger, url: str) -> None:
+        """S2.8: also if it removes no event. A newer one may belong to an event that is about to be written."""
+        store = ledger.log.store
+        await ledger.log.append("a", [ev.CallCompleted(output="used " * 50_000)])
+        (event,) = await read_events(ledger, "a")
+        old, new = [await store.put_blob(os.urandom(2 * 2**20), "") for _ in range(2)]
+        engines.change_rows(url, "UPDATE blobs SET created_at = 1000 WHERE hash <> ?", new)
+        assert await ledger.prune(3600) == 0
+        assert await store.blob(old) is None and await store.blob_piece(old, 1) == b""
+        assert await store.blob(new) is not None and await store.blob(event.blob.hash) is not None
+        assert not await find_faults(ledger)
+
     async def test_a_stale_checkpoint_is_not_saved(self, ledger: LocalLedger) -> None:
         """Of two concurrent projectors the second one changes nothing."""
         await ledger.log.append("a", messages("x", "y"))

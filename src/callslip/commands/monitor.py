@@ -168,19 +168,37 @@ class CommandMonitor:
     async def _load_changes(self) -> None:
         """Read what was written since the last time; the first time, all open commands."""
         if self._cursor is None:
-            cursor = await self._store.change_cursor()
-            self._notify(await self._store.pending_commands("", NUMBER_LIMIT))
-            self._cursor = cursor
-            if 0 < self._tracker.next_due <= self._store.time_ms():  # This process did not see them expire.
-                self._expire_from = time.monotonic() + self._grace
-            self._set_timer()
-            self._watch()
+            self._cursor = await self._load_open()
         is_complete = False
         while not is_complete:
-            records, self._cursor = await self._store.commands_changed(self._cursor, PAGE_ROWS)
+            records, cursor = await self._store.commands_changed(self._cursor, PAGE_ROWS)
+            if not cursor:  # Commands are lost, and numbers of changes are used again.
+                self._cursor = None
+                self._changes.clear()
+                self._cursor = await self._load_open()
+                return
+            self._cursor = cursor
             is_complete = len(records) < PAGE_ROWS
             if records:
                 self._apply(records)
+
+    async def _load_open(self) -> str:
+        """Read all open commands, and return the cursor for what is written later."""
+        known = set(self._tracker.pending)
+        cursor = await self._store.change_cursor()
+        records = await self._store.pending_commands("", NUMBER_LIMIT)
+        self._notify(records)
+        for command in known.difference(record.id for record in records):  # They have ended, or are lost.
+            record = await self._store.call(command)
+            if record is not None:
+                self._notify([record])
+            else:
+                self._tracker.remove(command)
+        if 0 < self._tracker.next_due <= self._store.time_ms():  # This process did not see them expire.
+            self._expire_from = time.monotonic() + self._grace
+        self._set_timer()
+        self._watch()
+        return cursor
 
     def _watch(self) -> None:
         """Read what other processes write while a command is open or a worker waits."""

@@ -25,12 +25,14 @@ class Table(msgspec.Struct, frozen=True):
     """A table of a ledger: its columns with their types, of which the first `key_columns` are its key.
 
     A table of records has a row of its key, its session and the record instead, except that sessions have no session.
-    `where` selects the rows of a source, and `constants` are columns that have the same value in all of them.
+    `unique` are other columns, which are texts and of which no two rows have the same. `where` selects the rows of a
+    source, and `constants` are columns that have the same value in all of them.
     """
 
     name: str
     columns: tuple[tuple[str, str], ...]
     key_columns: int = 1
+    unique: tuple[str, ...] = ()
     is_of_records: bool = False
     where: str = ""
     constants: tuple[tuple[str, str], ...] = ()
@@ -54,13 +56,19 @@ class Table(msgspec.Struct, frozen=True):
         """Return the key of a row."""
         return row[: self.key_columns]
 
+    def unique_values(self, row: Row) -> Key:
+        """Return the values of the columns that are unique besides the key."""
+        if self.is_of_records:
+            return tuple(getattr(row[-1], name) for name in self.unique)
+        return tuple(row[self.names.index(name)] for name in self.unique)
+
 
 def _table(name: str, key_columns: int, columns: str, **options: Any) -> Table:
     pairs = [column.split() for column in columns.split(", ")]
     return Table(name, tuple((column, kind) for column, kind in pairs), key_columns, **options)
 
 
-SESSIONS = _table("sessions", 1, "id bigint, record bytea", is_of_records=True)
+SESSIONS = _table("sessions", 1, "id bigint, record bytea", is_of_records=True, unique=("name",))
 CALLS = _table("calls", 1, "id text, session bigint, record bytea", is_of_records=True)
 APPROVALS = _table("approvals", 1, "id text, session bigint, record bytea", is_of_records=True)
 EVENTS = _table("events", 2, "session bigint, seq bigint, body bytea")
@@ -100,12 +108,14 @@ TABLES = (
         "tokens",
         1,
         "id text, hash text, label text, session text, verbs text, created_at bigint, expires_at bigint",
+        unique=("hash",),
     ),
     _table(
         "conversations",
         1,
         "id bigint, session text, format text, caller text, chunks text, version bigint, state_version bigint, "
         "state bytea, claimed_by text, claimed_until bigint, updated_at bigint",
+        unique=("session", "format", "caller"),
     ),
     _table("inputs", 2, "conversation bigint, version bigint, body bytea"),
     _table("posts", 2, "session text, key text, mark text, answer bytea, created_at bigint"),
@@ -203,7 +213,10 @@ class CopyTarget(CopySide, Protocol):
         ...
 
     async def write(self, table: Table, removed: list[Key], added: list[Row]) -> None:
-        """Remove and add rows in one transaction."""
+        """Remove and add rows in one transaction. Rows with the unique values of those that are added are removed, too.
+
+        After an interruption the target may have them under a later key: ids of sessions do not always grow.
+        """
         ...
 
     async def finish(self, counters: Counters) -> None:

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from callslip.errors import InvalidInputError, ReadOnlyStoreError, StoreError
 from callslip.model import codec
@@ -29,10 +29,20 @@ from callslip.model.records import (
 )
 from callslip.rules.lifecycle import OPEN_STATES
 from callslip.settings import Settings
-from callslip.store.postgres_blobs import KEPT_MS, MAX_UPLOADS, PIECES_PER_READ, NewBlob, put_piece
+from callslip.store.postgres_blobs import (
+    KEPT_MS,
+    MAX_UPLOADS,
+    PAGE_ROWS,
+    PIECES_PER_READ,
+    NewBlob,
+    drop_unused_blobs,
+    put_piece,
+)
+from callslip.store.postgres_cursor import STATE_COLUMNS, ChangeCursor, ChangePage, ServerState
 from callslip.store.postgres_database import Connection, Database
 from callslip.store.postgres_maintenance import (
     DELETION_S,
+    count_rows,
     delete_session,
     find_copy_faults,
     find_problems,
@@ -53,6 +63,7 @@ from callslip.store.protocol import (
     read_cursor,
 )
 from callslip.store.shared_rows import (
+    DAY_MS,
     LAST,
     MONTH_MS,
     conversation_row,
@@ -67,45 +78,11 @@ from callslip.store.unit_of_work import UnitOfWork
 T = TypeVar("T")
 SQL = statements("postgres.sql")
 MAX = 2**62
-UNFLUSHED_TRANSACTIONS = 1000
-"""How many transactions may be lost in a crash of the server: those without a write that someone waits for."""
+ORDERED_PAGES = "SET LOCAL enable_bitmapscan = off"
+"""Let the server read pages of a session in the order of an index.
 
-
-class ChangeCursor(NamedTuple):
-    """The first transaction whose commands are to be read, and the one that follows once it is durable.
-
-    After a crash the server uses the numbers of transactions again that were not flushed. So the position does not move
-    past them: `following` is the next one, when the WAL is flushed up to `wal_bytes`.
-    """
-
-    first: int
-    following: int = 0
-    wal_bytes: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> ChangeCursor | None:
-        parts = text.split("/")
-        return cls(*map(int, parts)) if len(parts) in (1, 3) and all(part.isdigit() for part in parts) else None
-
-    @classmethod
-    def now(cls, oldest: int, flushed: int, inserted: int) -> ChangeCursor:
-        """Return the cursor for the future, by the oldest open transaction and the state of the WAL."""
-        if flushed >= inserted:
-            return cls(oldest)
-        return cls(max(0, oldest - UNFLUSHED_TRANSACTIONS), oldest, inserted)
-
-    def advance(self, oldest: int, flushed: int, inserted: int) -> ChangeCursor:
-        """Return the cursor after all visible rows were read."""
-        if flushed >= inserted:
-            return ChangeCursor(oldest)
-        if not self.following or self.following > oldest:  # The numbers went back.
-            return ChangeCursor(min(self.first, oldest), oldest, inserted)
-        if flushed >= self.wal_bytes:
-            return ChangeCursor(self.following, oldest, inserted)
-        return self
-
-    def __str__(self) -> str:
-        return "/".join(map(str, self if self.following else (self.first,)))
+It estimates an average session. For each page of one that is much larger, it would else read and sort all that follows.
+"""
 
 
 class PostgresStore:
@@ -314,24 +291,25 @@ class PostgresStore:
     async def commands_changed(self, cursor: str, limit: int) -> tuple[list[CallRecord], str]:
         """Return commands that were written since a cursor, and the next cursor. Some are returned several times.
 
-        After a full page the cursor also has the last row of the page. Transactions that were open when the first page
-        was read may have ended since, so the next round begins with them.
+        After a full page the cursor also has the last row of the page. It is empty if the server has lost transactions
+        whose commands were returned.
         """
-        head, _, place = cursor.partition(":")
-        change, _, call = place.partition(":")
-        start = ChangeCursor.parse(head)
-        if start is None or (place and not change.isdigit()):
+        page = ChangePage.parse(cursor)
+        if page is None:
             raise InvalidInputError("cursor", "not valid for this list")
-        rows = await self._all("commands_changed", change or str(start.first), call, limit)
-        found = [row[3:] for row in rows if row[3] is not None]
-        following = start if place else start.advance(*rows[0][:3])
+        rows = await self._all("commands_changed", page.open, *page.place, *page.place_of_later, limit)
+        state = ServerState.read(rows[0])
+        if not (page.following or page.start).is_valid(state):
+            return [], ""
+        found = [row[STATE_COLUMNS:] for row in rows[1:]]
+        following = page.following or page.start.advance(state)
         if len(found) == limit:
-            return [call_record(row[2:]) for row in found], f"{following}:{found[-1][0]}:{found[-1][1]}"
+            following = ChangePage(page.start, following, *found[-1][:2])
         return [call_record(row[2:]) for row in found], str(following)
 
     async def change_cursor(self) -> str:
         """Return the cursor of `commands_changed` for all writes from now on, and perhaps for some before."""
-        return str(ChangeCursor.now(*(await self._all("change_cursor"))[0]))
+        return str(ChangeCursor.now(ServerState.read((await self._all("change_cursor"))[0])))
 
     async def sealed(self, call: str) -> bytes | None:
         """Return the unredacted arguments of a command, if they differ from those in the log."""
@@ -515,13 +493,13 @@ class PostgresStore:
     async def read_snapshot(self) -> AsyncGenerator[PostgresStore]:
         """Return a read-only view of the current state, which later writes do not change."""
         async with self._database.snapshot() as database:
+            await database.fetch(ORDERED_PAGES)
             view = copy(self)
             view.read_only, view._writer, view._database = True, None, database
             yield view
 
     async def row_counts(self, session: str) -> RowCounts:
-        rows = await self._all("row_counts", session)
-        return RowCounts(*rows[0]) if rows else RowCounts(0, 0, 0, 0, 0, 0, 0)
+        return await count_rows(self._database.fetch, session)
 
     async def keys(self, session: str, after: str, limit: int) -> list[KeyRecord]:
         return [KeyRecord(*row) for row in await self._all("keys", session, after, limit)]
@@ -537,10 +515,18 @@ class PostgresStore:
 
     async def prune(self, session: SessionRecord, seq: int, base: bytes, kept: dict[int, str]) -> int:
         """Delete the events up to `seq`, unless the session was deleted or pruned since it was read."""
-        now = await self.clock()
-        return await self._erase(
-            session.name, lambda connection: prune_session(connection, session, seq, base, kept, now)
-        )
+        return await self._erase(session.name, lambda connection: prune_session(connection, session, seq, base, kept))
+
+    async def drop_unused_blobs(self) -> None:
+        """Delete blobs that no event uses, except those of the last day. Each page of blobs is read without a lock."""
+        writer = self._require_writer()
+        last, day_ago = "", await self.clock() - DAY_MS
+        while last is not None:
+            ((last, unused),) = await self._all("old_unused_blobs", last, day_ago, PAGE_ROWS)
+            if unused:
+                await writer.run_alone(
+                    lambda connection, hashes=unused: drop_unused_blobs(connection, hashes, day_ago), timeout=DELETION_S
+                )
 
     async def delete(self, session: str) -> bool:
         if not is_storable(session):

@@ -140,27 +140,45 @@ WHERE c.client <> '' AND {has_failed} ORDER BY c.ended_at DESC, c.session DESC, 
 WHERE c.client = $2 AND c.client <> '' AND {has_failed}
 ORDER BY c.ended_at DESC, c.session DESC, c.end_seq DESC LIMIT $1;
 
--- part: durability
--- How much of the WAL was flushed, and how much there was after the snapshot of this statement was taken. A standby has
--- only what was flushed.
-CASE WHEN pg_is_in_recovery() THEN 0 ELSE (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint END,
-  CASE WHEN pg_is_in_recovery() THEN 0 ELSE (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint END
+-- part: state
+-- Which transactions had ended when the snapshot of this statement was taken: all before a number, without those that were
+-- open. A snapshot of a standby does not have the open ones, so the number is that of the oldest of them. Then how much of
+-- the WAL was flushed, and how much there was after the snapshot: a standby has only what was flushed. The last columns are
+-- the number after all transactions that had ended, and the timeline of the WAL.
+(CASE WHEN now.is_standby THEN pg_snapshot_xmin(now.snapshot) ELSE pg_snapshot_xmax(now.snapshot) END)::text::bigint,
+  CASE WHEN now.is_standby THEN '{}' ELSE
+    ARRAY(SELECT x.id::text::bigint FROM pg_snapshot_xip(now.snapshot) AS x(id)) END,
+  CASE WHEN now.is_standby THEN 0 ELSE (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint END,
+  CASE WHEN now.is_standby THEN 0 ELSE (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint END,
+  pg_snapshot_xmax(now.snapshot)::text::bigint,
+  CASE WHEN now.is_standby THEN 0
+    ELSE ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint END
+
+-- part: now
+(SELECT pg_current_snapshot() AS snapshot, pg_is_in_recovery() AS is_standby) now
 
 -- name: commands_changed
--- All rows of transactions before the oldest open one are visible, so the next read begins there, once these transactions
--- are durable. Rows that were restored from a dump may have the number of a transaction that is still to come; nothing has
--- changed in them.
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, {durability},
-  page.change::text, page.id, page.name, page.rev, page.record
-FROM (SELECT 1) always LEFT JOIN (
-  SELECT c.change, c.id, (SELECT s.name FROM sessions s WHERE s.id = c.session) AS name, c.rev, c.record FROM calls c
-  WHERE c.client <> '' AND (c.change, c.id) > ($1::text::xid8, $2::text)
-    AND c.change < pg_snapshot_xmax(pg_current_snapshot())
-  ORDER BY c.change, c.id LIMIT $3) page ON true
-ORDER BY page.change, page.id;
+-- First the state. Then the rows of transactions that were open at an earlier time, and of those that began later, so that
+-- a row is not read again for as long as any older transaction is open. Rows that were restored from a dump may have the
+-- number of a transaction that is still to come; nothing has changed in them.
+SELECT {state}, NULL::bigint AS change, NULL::text COLLATE "C" AS id, NULL::text, NULL::bigint, NULL::bytea FROM {now}
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, page.change::text::bigint, page.id,
+  (SELECT s.name FROM sessions s WHERE s.id = page.session), page.rev, page.record
+FROM (
+  (SELECT c.change, c.id, c.session, c.rev, c.record FROM calls c
+    WHERE c.client <> '' AND c.change = ANY ($1::text[]::xid8[]) AND (c.change, c.id) > ($2::text::xid8, $3::text)
+    ORDER BY c.change, c.id LIMIT $6)
+  UNION ALL
+  (SELECT c.change, c.id, c.session, c.rev, c.record FROM calls c
+    WHERE c.client <> '' AND (c.change, c.id) > ($4::text::xid8, $5::text)
+      AND c.change < pg_snapshot_xmax(pg_current_snapshot())
+    ORDER BY c.change, c.id LIMIT $6)
+  ORDER BY change, id LIMIT $6) page
+ORDER BY change NULLS FIRST, id;
 
 -- name: change_cursor
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, {durability};
+SELECT {state} FROM {now};
 
 -- name: snapshot
 SELECT pg_current_snapshot()::text;
@@ -367,15 +385,17 @@ UPDATE blobs SET whole = true
 WHERE hash = $1 AND (SELECT count(*) FROM blob_pieces p WHERE p.hash = $1) = $2 RETURNING hash;
 
 -- name: lock_blobs
-SELECT hash FROM blobs WHERE hash = ANY ($1::text[]) ORDER BY hash FOR UPDATE;
+SELECT hash FROM blobs WHERE hash = ANY ($1::text[]) AND created_at < $2 ORDER BY hash FOR UPDATE;
 
 -- name: unused_blobs
 SELECT b.hash FROM blobs b
 WHERE b.hash = ANY ($1::text[]) AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.hash = b.hash);
 
 -- name: old_unused_blobs
-SELECT b.hash FROM blobs b
-WHERE b.created_at < $1 AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.hash = b.hash);
+-- Of a page of blobs: the last one, and those that are older than a time and that no event uses.
+SELECT max(p.hash), array_agg(p.hash ORDER BY p.hash) FILTER (
+  WHERE p.created_at < $2 AND (SELECT u.hash FROM blob_uses u WHERE u.hash = p.hash LIMIT 1) IS NULL)
+FROM (SELECT b.hash, b.created_at FROM blobs b WHERE b.hash > $1 ORDER BY b.hash LIMIT $3) p;
 
 -- name: drop_blob_pieces
 DELETE FROM blob_pieces WHERE hash = ANY ($1::text[]);
@@ -394,20 +414,29 @@ ON CONFLICT (session, seq) DO UPDATE SET hash = excluded.hash;
 SELECT DISTINCT s.name FROM blob_uses u JOIN sessions s ON s.id = u.session WHERE u.hash = $1 ORDER BY s.name;
 
 -- name: row_counts
-SELECT (SELECT count(*) FROM events WHERE session = s.id), (SELECT count(*) FROM keys WHERE session = s.id),
-  (SELECT count(*) FROM calls WHERE session = s.id), (SELECT count(*) FROM approvals WHERE session = s.id),
-  (SELECT count(*) FROM entries WHERE session = s.id),
-  (SELECT count(*) FROM (SELECT DISTINCT entry, field FROM pieces WHERE session = s.id) p),
-  (SELECT count(*) FROM blob_uses WHERE session = s.id)
-FROM sessions s WHERE s.name = $1;
+-- Of a part of a session: the entries after one place in its log and up to another one. The last part has no end. The
+-- first column is the length of the log.
+SELECT r.length,
+  (SELECT count(*) FROM calls c WHERE c.session = r.id AND c.entry > r.after AND c.entry <= r.last),
+  (SELECT count(*) FROM approvals a WHERE a.session = r.id AND a.entry > r.after AND a.entry <= r.last),
+  (SELECT count(*) FROM entries e WHERE e.session = r.id AND e.id > r.after AND e.id <= r.last),
+  (SELECT count(*) FROM (
+    SELECT DISTINCT p.entry, p.field FROM pieces p
+    WHERE p.session = r.id AND p.entry > r.after AND p.entry <= r.last) t),
+  (SELECT count(*) FROM blob_uses u WHERE u.session = r.id AND u.seq > r.after AND u.seq <= r.last)
+FROM (
+  SELECT s.id, s.head - s.low AS length, s.low + $2::bigint AS after,
+    CASE WHEN s.head - s.low > $3::bigint THEN s.low + $3::bigint ELSE 9223372036854775807 END AS last
+  FROM sessions s WHERE s.name = $1) r;
 
 -- name: keys
-SELECT s.name, k.key, k.mark, k.seq FROM sessions s JOIN keys k ON k.session = s.id
-WHERE s.name = $1 AND k.key > $2 ORDER BY k.key LIMIT $3;
+SELECT $1, k.key, k.mark, k.seq FROM keys k
+WHERE k.session = (SELECT s.id FROM sessions s WHERE s.name = $1) AND k.key > $2 ORDER BY k.key LIMIT $3;
 
 -- name: aliases
-SELECT s.name, a.ns, a.id, a.call FROM sessions s JOIN aliases a ON a.session = s.id
-WHERE s.name = $1 AND (a.id, a.ns) > ($2, $3) ORDER BY a.id, a.ns LIMIT $4;
+SELECT $1, a.ns, a.id, a.call FROM aliases a
+WHERE a.session = (SELECT s.id FROM sessions s WHERE s.name = $1) AND (a.id, a.ns) > ($2, $3)
+ORDER BY a.id, a.ns LIMIT $4;
 
 -- name: lock_session
 SELECT id, low FROM sessions WHERE name = $1 FOR UPDATE;
@@ -460,20 +489,28 @@ UPDATE sessions SET low = $2, rev = rev + 1 WHERE id = $1;
 INSERT INTO bases (session, seq, state) VALUES ($1, $2, $3)
 ON CONFLICT (session) DO UPDATE SET seq = excluded.seq, state = excluded.state;
 
--- name: wrong_heads
-SELECT s.name, s.low, s.head, coalesce(e.first, s.low + 1), coalesce(e.last, s.low)
-FROM sessions s CROSS JOIN LATERAL (
-  SELECT (SELECT min(seq) FROM events WHERE session = s.id) AS first,
-    (SELECT max(seq) FROM events WHERE session = s.id) AS last) e
-WHERE s.head <> coalesce(e.last, s.low) OR s.low + 1 <> coalesce(e.first, s.low + 1)
-ORDER BY s.id LIMIT $1;
+-- What `verify` checks in the whole database is read in pages, each a number of rows after a key: no statement may take
+-- long, however large the database is. A subquery finds its row in an index, so that no plan reads a table.
 
--- name: wrong_queues
-SELECT coalesce(q.client, p.client), coalesce(q.waiting, 0), coalesce(p.count, 0)
-FROM queues q FULL JOIN (
-  SELECT c.client, count(*) AS count FROM calls c WHERE c.client <> '' AND {is_pending} GROUP BY c.client) p
-  ON p.client = q.client
-WHERE coalesce(q.waiting, 0) <> coalesce(p.count, 0) ORDER BY 1 LIMIT $1;
+-- name: heads_to_check
+SELECT p.id, p.name, p.low, p.head, coalesce((SELECT min(e.seq) FROM events e WHERE e.session = p.id), p.low + 1),
+  coalesce((SELECT max(e.seq) FROM events e WHERE e.session = p.id), p.low)
+FROM (SELECT s.id, s.name, s.low, s.head FROM sessions s WHERE s.id > $1 ORDER BY s.id LIMIT $2) p ORDER BY p.id;
+
+-- name: queues_to_check
+-- Each step finds the next client, which has a row or a pending command.
+WITH RECURSIVE found (client, number) AS (
+  SELECT $1::text COLLATE "C", 0
+  UNION ALL
+  SELECT least(
+    (SELECT q.client FROM queues q WHERE q.client > found.client ORDER BY q.client LIMIT 1),
+    (SELECT c.client FROM calls c WHERE c.client > found.client AND c.client <> '' AND {is_pending}
+      ORDER BY c.client LIMIT 1)),
+    found.number + 1
+  FROM found WHERE found.client IS NOT NULL AND found.number < $2)
+SELECT f.client, coalesce((SELECT q.waiting FROM queues q WHERE q.client = f.client), 0),
+  (SELECT count(*) FROM calls c WHERE c.client = f.client AND c.client <> '' AND {is_pending})
+FROM found f WHERE f.number > 0 AND f.client IS NOT NULL ORDER BY f.client;
 
 -- name: call_copies
 SELECT c.id, c.entry, c.state, c.client_call_id, c.tool, c.title, c.deadline, c.created_at, c.ended_at, c.end_seq,
@@ -488,9 +525,9 @@ FROM approvals a
 WHERE a.session = (SELECT s.id FROM sessions s WHERE s.name = $1) AND (a.entry, a.id) > ($2, $3)
 ORDER BY a.entry, a.id LIMIT $4;
 
--- name: missing_blobs
-SELECT DISTINCT u.hash FROM blob_uses u LEFT JOIN blobs b ON b.hash = u.hash AND b.whole
-WHERE b.hash IS NULL ORDER BY u.hash LIMIT $1;
+-- name: used_blobs_to_check
+SELECT p.hash, coalesce((SELECT b.whole FROM blobs b WHERE b.hash = p.hash), false)
+FROM (SELECT u.hash FROM blob_uses u WHERE u.hash > $1 ORDER BY u.hash LIMIT $2) p ORDER BY p.hash;
 
 -- name: identity
 -- What tells a database from any other, for all of its addresses.
@@ -521,6 +558,16 @@ SELECT
   greatest((SELECT max(id) FROM conversations), CASE WHEN has_sequence_privilege(s.name, 'SELECT, USAGE')
     THEN pg_sequence_last_value(s.name::regclass) END, 0)
 FROM pg_get_serial_sequence('conversations', 'id') AS s(name);
+
+-- name: missing_rights
+-- What a user may not do who fills a database: a program needs the rights on the tables, only a copy sets the sequences.
+SELECT concat(r.name, ' on the table ', t.name)
+FROM unnest($1::text[]) AS t(name), unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS r(name)
+WHERE NOT has_table_privilege(t.name, r.name)
+UNION ALL
+SELECT concat('UPDATE on the sequence ', s.name)
+FROM unnest(ARRAY['session_ids', pg_get_serial_sequence('conversations', 'id')]) AS s(name)
+WHERE NOT has_sequence_privilege(s.name, 'UPDATE');
 
 -- name: keep_ids
 SELECT setval('session_ids', greatest($1::bigint, 1), $1::bigint > 0),

@@ -20,6 +20,9 @@ KEPT_MS = DAY_MS // 2
 PIECES_PER_READ = 8
 DELETION_S = 600.0
 """How long one statement of a deletion may take: a session may have millions of rows and large blobs."""
+NEVER_MS = 2**62
+PAGE_ROWS = 200
+"""How many blobs one statement looks for events of. Each may take a read of the disk."""
 MAX_UPLOADS = 3
 """How often an upload begins again because the blob was deleted meanwhile."""
 
@@ -46,9 +49,9 @@ async def put_piece(connection: Connection, blob: NewBlob, number: int) -> bool:
     return number < blob.pieces - 1 or bool(await connection.fetch(SQL["finish_blob"], blob.hash, blob.pieces))
 
 
-async def drop_unused_blobs(connection: Connection, hashes: Iterable[str]) -> None:
-    """Delete those of these blobs that no event uses."""
-    rows = await connection.fetch(SQL["lock_blobs"], sorted(set(hashes)), timeout=DELETION_S)
+async def drop_unused_blobs(connection: Connection, hashes: Iterable[str], before: int = NEVER_MS) -> None:
+    """Delete those of these blobs that no event uses, and that are older than `before`."""
+    rows = await connection.fetch(SQL["lock_blobs"], sorted(set(hashes)), before, timeout=DELETION_S)
     locked = [row[0] for row in rows]
     rows = await connection.fetch(SQL["unused_blobs"], locked, timeout=DELETION_S) if locked else []
     unused = [row[0] for row in rows]

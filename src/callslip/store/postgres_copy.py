@@ -41,6 +41,7 @@ from callslip.store.postgres_database import (
     is_read_only,
     prepare,
     read_copy_mark,
+    require_tables,
     schema_version,
     translate_errors,
 )
@@ -180,7 +181,9 @@ class PostgresCopySource(_Side):
         connection = await self._database.connect()
         try:
             with translate_errors(self.display_name):
-                return tuple((await connection.fetch(SQL["lanes_used"]))[0]) != tuple(self._lanes)
+                await connection.execute(f"BEGIN; {TRANSACTION}")
+                rows = await connection.fetch(SQL["lanes_used"], timeout=STATEMENT_S)
+                return tuple(rows[0]) != tuple(self._lanes)
         finally:
             await close_connection(connection)
 
@@ -216,6 +219,7 @@ class PostgresCopyTarget(_Side):
                     raise UnsupportedVersionError(
                         f"{database.name} has schema {version}, this version writes schema {_newest()}"
                     )
+                await _require_rights(connection, database.name)
                 return cls(database, connection, await _identity(connection), is_new=not version)
         except BaseException:
             connection.terminate()
@@ -267,11 +271,18 @@ class PostgresCopyTarget(_Side):
                 raise
 
     async def write(self, table: Table, removed: list[Key], added: list[Row]) -> None:
-        """Remove and add rows in one transaction. An operating system that fails may undo it, but not parts of it."""
+        """Remove and add rows in one transaction; see `CopyTarget`.
+
+        An operating system that fails may undo it, but not parts of it.
+        """
         try:
             async with self._transaction(is_begun=True, is_durable=False):
                 if removed:
-                    await self._execute(_delete(table), *_columns(removed))
+                    keys = table.columns[: table.key_columns]
+                    await self._execute(_delete(table, keys), *_columns(removed))
+                if added and table.unique:
+                    values = list(map(table.unique_values, added))
+                    await self._execute(_delete(table, [(name, "text") for name in table.unique]), *_columns(values))
                 if added:
                     await self._add(table, added)
         except StoreError as error:
@@ -317,10 +328,7 @@ async def _connect(url: str, settings: Settings) -> tuple[Database, Connection]:
     database = Database(url, settings)
     database.application_name = f"{APPLICATION_NAME} copy {secrets.token_hex(4)}"
     connection = await database.connect_first()
-    with translate_errors(database.name):
-        rows = await connection.fetch("SELECT pg_backend_pid()")
-    if rows[0][0] != connection.get_server_pid():
-        database.has_pooler = True
+    if database.has_pooler:
         await close_connection(connection)
         connection = await database.connect()
     return database, connection
@@ -337,7 +345,20 @@ async def _require_ledger(connection: Connection, name: str) -> None:
         )
     if version < _newest():
         raise StoreError(f"{name} has schema {version}. Migrate it first: callslip admin migrate --db {name}")
+    await require_tables(connection, name, version)
     require_complete(await read_copy_mark(connection), name)
+
+
+async def _require_rights(connection: Connection, name: str) -> None:
+    """Raise an error if a user may not fill a database. Only the end of a copy would else find out."""
+    tables = [*(table.name for table in TABLES), "meta", "queues"]
+    missing = [row[0] for row in await connection.fetch(SQL["missing_rights"], tables)]
+    if missing:
+        others = f", and {len(missing) - 3} others" if len(missing) > 3 else ""
+        raise ReadOnlyStoreError(
+            f"{name}: a copy needs rights that this user does not have: {', '.join(missing[:3])}{others}. "
+            "Use the owner of the tables."
+        )
 
 
 async def _identity(connection: Connection) -> str:
@@ -365,8 +386,7 @@ def _columns(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _unnest(table: Table, count: int) -> str:
-    columns = table.columns[:count]
+def _unnest(columns: Sequence[tuple[str, str]]) -> str:
     arrays = ", ".join(f"${number}::{kind}[]" for number, (_, kind) in enumerate(columns, 1))
     return f"unnest({arrays}) AS u({', '.join(name for name, _ in columns)})"
 
@@ -375,13 +395,13 @@ def _insert(table: Table) -> str:
     names = [*table.names, *(name for name, _ in table.constants)]
     values = [*(f"u.{name}" for name in table.names), *(value for _, value in table.constants)]
     system = " OVERRIDING SYSTEM VALUE" if table.name == "conversations" else ""
-    source = _unnest(table, len(table.columns))
+    source = _unnest(table.columns)
     return f"INSERT INTO {table.name} ({', '.join(names)}){system} SELECT {', '.join(values)} FROM {source}"
 
 
-def _delete(table: Table) -> str:
-    where = " AND ".join(f"t.{name} = u.{name}" for name in table.key_names)
-    return f"DELETE FROM {table.name} t USING {_unnest(table, table.key_columns)} WHERE {where}"
+def _delete(table: Table, columns: Sequence[tuple[str, str]]) -> str:
+    where = " AND ".join(f"t.{name} = u.{name}" for name, _ in columns)
+    return f"DELETE FROM {table.name} t USING {_unnest(columns)} WHERE {where}"
 
 
 def _session_values(record: Any) -> tuple[Any, ...]:

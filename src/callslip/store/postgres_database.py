@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import ssl
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
@@ -32,6 +31,14 @@ from callslip.errors import (
 from callslip.model.database_url import mask_password
 from callslip.settings import Settings
 from callslip.store.copying import MARK, require_complete
+from callslip.store.postgres_schema import (
+    CURRENT_SCHEMA,
+    EXISTING_TABLES,
+    HAS_META,
+    MISSING,
+    created_names,
+    find_path_problem,
+)
 from callslip.store.sql import migrations
 
 T = TypeVar("T")
@@ -48,10 +55,6 @@ APPLICATION_NAME = "callslip"
 MIGRATION_LOCK = 0x43536C70
 MIGRATION_S = 600.0
 """How long a migration may take, or the wait for that of another process."""
-OTHER_TABLES = """
-SELECT relname::text FROM pg_class
-WHERE relnamespace = current_schema()::regnamespace AND relname = ANY ($1::text[]) ORDER BY relname
-"""
 FORGET_LANES = "DELETE FROM lanes WHERE used_at < callslip_clock() - 86400000"
 """Remove the rows of write connections whose process was killed, after a day."""
 LOCK_TIMEOUT_S = 5.0
@@ -88,10 +91,14 @@ class LostConnectionError(DatabaseUnavailableError):
     """The connection to the server was lost, or the server did not answer in time."""
 
 
+def _parameter(url: str, name: str) -> str:
+    """Return a parameter of a URL, "" if it has none."""
+    return "".join(parse_qs(urlsplit(url).query).get(name, [])[-1:])
+
+
 def _application_name(url: str) -> str:
     """Return the name of this program's connections, by which a copy finds them. It begins with APPLICATION_NAME."""
-    names = parse_qs(urlsplit(url).query).get("application_name", [])
-    return " ".join([APPLICATION_NAME, *names[-1:]])
+    return f"{APPLICATION_NAME} {_parameter(url, 'application_name')}".strip()
 
 
 def is_lost(error: BaseException) -> bool:
@@ -164,6 +171,8 @@ class Database:
         """Whether a pooler gives each transaction another connection of the server."""
         self.application_name = _application_name(url)
         self.clock_shift_ms = 0
+        self._schema = ""
+        """The identifier of the schema that all connections use, as the first one has found it."""
         self._has_session_timeouts = True
         """Whether connections may have settings of their own. A pooler may refuse them."""
         self._caches_statements = False
@@ -193,8 +202,6 @@ class Database:
         with translate_errors(database.name):
             connection = await database.connect_first()
             try:
-                rows = await connection.fetch("SELECT pg_backend_pid()")
-                database.has_pooler = rows[0][0] != connection.get_server_pid()
                 database._caches_statements = not database.has_pooler
                 database.read_only = await is_read_only(connection)
                 if not create and not await schema_version(connection):
@@ -258,6 +265,10 @@ class Database:
         if self._has_session_timeouts and not self.has_pooler:
             server_settings |= self._session_timeouts(self.settings.statement_timeout, lock_s)
             server_settings["default_transaction_isolation"] = "read committed"  # What the statements are made for.
+            # Read pages in the order of an index. Else a large session among small ones is read and sorted each time.
+            server_settings["enable_bitmapscan"] = "off"
+            if self._schema:
+                server_settings["search_path"] = self._schema
         return {
             "dsn": self.url,
             "server_settings": server_settings,
@@ -281,15 +292,31 @@ class Database:
             except OSError as error:
                 message = f"{self.name}: the server cannot be reached ({_describe_failure(error)})"
                 raise LostConnectionError(message) from error
+            if not self._schema:
+                await self._use_schema(connections[0])
 
         with translate_errors(self.name):
             try:
                 await finish(connect())
-            except asyncio.CancelledError:
+            except BaseException:
                 for connection in connections:
                     connection.terminate()
                 raise
         return connections[0]
+
+    async def _use_schema(self, connection: Connection) -> None:
+        """Find the schema of the ledger, and let this connection and all later ones use no other one.
+
+        Connections behind a pooler are shared with other programs, so they keep the search_path that they have.
+        """
+        process, schema, identifier, path, user = (await connection.fetch(CURRENT_SCHEMA, timeout=CONNECT_TIMEOUT_S))[0]
+        self.has_pooler = process != connection.get_server_pid()
+        problem = find_path_problem(path, _parameter(self.url, "search_path"), schema, user)
+        if problem:
+            raise StoreError(f"{self.name}: {problem}")
+        if self._has_session_timeouts and not self.has_pooler:
+            await connection.execute(f"SET search_path = {identifier}", timeout=CONNECT_TIMEOUT_S)
+        self._schema = identifier
 
     # Reading
 
@@ -434,10 +461,20 @@ async def can_write(connection: Connection) -> bool:
 
 async def schema_version(connection: Connection) -> int:
     """Return the version of the schema, 0 if there is none."""
-    if (await connection.fetch("SELECT to_regclass('meta') IS NULL"))[0][0]:
+    if not (await connection.fetch(HAS_META))[0][0]:
         return 0
     rows = await connection.fetch("SELECT value FROM meta WHERE name = 'schema'")
     return int(rows[0][0]) if rows else 0
+
+
+async def require_tables(connection: Connection, name: str, version: int) -> None:
+    """Raise an error unless all tables and functions of a version are in the schema of the ledger."""
+    missing = [row[0] for row in await connection.fetch(MISSING, *created_names(version))]
+    if missing:
+        others = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise InvalidDatabaseError(
+            f"{name} is an incomplete ledger: its schema does not have {', '.join(missing[:3])}{others}"
+        )
 
 
 async def read_copy_mark(connection: Connection) -> str | None:
@@ -472,6 +509,8 @@ async def prepare(connection: Connection, name: str, *, migrate: bool) -> int:
     """
     newest = migrations("postgres")[-1][0]
     version = await schema_version(connection)
+    if version:
+        await require_tables(connection, name, version)
     if version > newest:
         oldest = await oldest_reader(connection, version)
         if oldest > newest:
@@ -510,10 +549,8 @@ async def prepare(connection: Connection, name: str, *, migrate: bool) -> int:
 
 async def _refuse_other_tables(connection: Connection, name: str) -> None:
     """Raise an error if the database has tables with the names of those of a ledger, but no ledger."""
-    ours = [
-        table for _, sql in migrations("postgres") for table in re.findall(r"^CREATE TABLE (\w+)", sql, re.MULTILINE)
-    ]
-    rows = await connection.fetch(OTHER_TABLES, ours)
+    ours, _ = created_names()
+    rows = await connection.fetch(EXISTING_TABLES, ours)
     if rows:
         tables = ", ".join(row[0] for row in rows)
         raise InvalidDatabaseError(f"{name} has tables of another program ({tables}). Use another database or schema.")

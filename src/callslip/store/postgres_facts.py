@@ -14,6 +14,7 @@ from callslip.store.postgres_database import (
     is_read_only,
     oldest_reader,
     read_copy_mark,
+    require_tables,
     schema_version,
     translate_errors,
 )
@@ -41,7 +42,7 @@ async def read_facts(url: str, settings: Settings | None = None) -> dict[str, An
     server may lose or damage what was acknowledged.
     """
     database = Database(url, settings or Settings())
-    connection = await database.connect()
+    connection = await database.connect_first()
     try:
         with translate_errors(database.name):
             return await _read(connection, database.name)
@@ -53,6 +54,7 @@ async def _read(connection: Connection, name: str) -> dict[str, Any]:
     version = await schema_version(connection)
     if not version:
         raise NotFoundError(f"{name} contains no ledger")
+    await require_tables(connection, name, version)
     require_complete(await read_copy_mark(connection), name)
     is_writable = not await is_read_only(connection) and await can_write(connection)
     facts: dict[str, Any] = {

@@ -17,10 +17,11 @@ from callslip.model.records import SessionRecord
 from callslip.store.postgres_blobs import DELETION_S, drop_unused_blobs
 from callslip.store.postgres_database import Connection
 from callslip.store.postgres_rows import approval_record, call_record
-from callslip.store.protocol import Progress
-from callslip.store.shared_rows import DAY_MS, first_value
+from callslip.store.protocol import Progress, RowCounts
+from callslip.store.shared_rows import first_value
 from callslip.store.sql import statements
 
+Fetch = Callable[..., Awaitable[list[Sequence[Any]]]]
 SQL = statements("postgres.sql")
 TABLES = (
     *("events", "keys", "calls", "aliases", "approvals", "sealed"),
@@ -28,6 +29,12 @@ TABLES = (
 )
 """The tables with rows of sessions."""
 PAGE_ROWS = 1000
+CHECK_ROWS = 200
+"""How many sessions, queues or blobs one statement checks. Each may take some reads of the disk."""
+COUNTED_EVENTS = 20_000
+"""In how many events of a log one statement counts the entries."""
+FIRST_NUMBER = -(2**62)
+"""It is lower than any number of a session or an event."""
 MAX_PROBLEMS = 100
 """How many faults of one kind are listed."""
 
@@ -86,7 +93,7 @@ async def _run(connection: Connection, name: str, *values: Any) -> list[Sequence
 
 
 async def prune_session(
-    connection: Connection, record: SessionRecord, seq: int, base: bytes, kept: dict[int, str], now: int
+    connection: Connection, record: SessionRecord, seq: int, base: bytes, kept: dict[int, str]
 ) -> int:
     """Delete the events up to `seq` and everything that ended by then; return how many events were deleted.
 
@@ -110,8 +117,6 @@ async def prune_session(
     hashes = [row[0] for row in await run("prune_blob_uses", session, seq)]
     uses = {entry: identity for entry, identity in kept.items() if identity}
     await run("use_blobs", session, list(uses), list(uses.values()))
-    # Blobs without an event, except recent ones, which may belong to an event that is being written.
-    hashes += [row[0] for row in await run("old_unused_blobs", now - DAY_MS)]
     await drop_unused_blobs(connection, hashes)
     await run("put_base", session, seq, base)
     await run("prune_session", session, seq)
@@ -143,23 +148,59 @@ async def delete_session(connection: Connection, name: str) -> bool:
     return True
 
 
-async def find_problems(fetch: Callable[..., Awaitable[list[Sequence[Any]]]]) -> list[str]:
+async def count_rows(fetch: Fetch, session: str) -> RowCounts:
+    """Count the rows of a session, in parts of its log."""
+    counts = [0] * len(RowCounts.__struct_fields__)
+    after, last = FIRST_NUMBER, COUNTED_EVENTS
+    while rows := await fetch(SQL["row_counts"], session, after, last):
+        length, *found = rows[0]
+        counts = [count + more for count, more in zip(counts, found, strict=True)]
+        if length <= last:
+            break
+        after, last = last, last + COUNTED_EVENTS
+    return RowCounts(*counts)
+
+
+async def find_problems(fetch: Fetch) -> list[str]:
     """Return what contradicts itself in the tables. Only indexes are read, so this says nothing about single rows."""
-    problems: list[str] = []
-    for name, low, head, first, last in await fetch(SQL["wrong_heads"], MAX_PROBLEMS):
-        expected, found = f"{low + 1} to {head}", f"{first} to {last}"
-        problems.append(f"session {name!r}: has the events {found}, but must have {expected}")
-    for client, waiting, counted in await fetch(SQL["wrong_queues"], MAX_PROBLEMS):
-        problems.append(f"queue {client!r}: has {counted} pending commands, but counts {waiting}")
-    for (identity,) in await fetch(SQL["missing_blobs"], MAX_PROBLEMS):
-        problems.append(f"blob {identity}: an event uses it, but it is not stored")
+    problems = await _check_rows(fetch, SQL["heads_to_check"], FIRST_NUMBER, _describe_head)
+    problems += await _check_rows(fetch, SQL["queues_to_check"], "", _describe_queue)
+    problems += await _check_rows(fetch, SQL["used_blobs_to_check"], "", _describe_blob)
     for table in TABLES:
-        for (session,) in await fetch(_without_session(table), MAX_PROBLEMS):
-            problems.append(f"{table}: has rows of session number {session}, which does not exist")
+        problems += await _check_rows(
+            fetch, _numbers_of_sessions(table), FIRST_NUMBER, partial(_describe_number, table)
+        )
     return problems
 
 
-async def find_copy_faults(fetch: Callable[..., Awaitable[list[Sequence[Any]]]], session: str) -> list[str]:
+async def _check_rows(fetch: Fetch, sql: str, last: Any, describe: Callable[..., str]) -> list[str]:
+    """Return the problems in the rows of a query, which returns a page after a key. The key is the first column."""
+    problems: dict[str, None] = {}
+    while len(problems) < MAX_PROBLEMS and (rows := await fetch(sql, last, CHECK_ROWS)):
+        last = rows[-1][0]
+        problems |= dict.fromkeys(problem for row in rows if (problem := describe(*row)))
+    return list(problems)[:MAX_PROBLEMS]
+
+
+def _describe_head(_: int, name: str, low: int, head: int, first: int, last: int) -> str:
+    if (first, last) == (low + 1, head):
+        return ""
+    return f"session {name!r}: has the events {first} to {last}, but must have {low + 1} to {head}"
+
+
+def _describe_queue(client: str, waiting: int, counted: int) -> str:
+    return f"queue {client!r}: has {counted} pending commands, but counts {waiting}" if waiting != counted else ""
+
+
+def _describe_blob(identity: str, is_whole: bool) -> str:
+    return "" if is_whole else f"blob {identity}: an event uses it, but it is not stored"
+
+
+def _describe_number(table: str, session: int, exists: bool) -> str:
+    return "" if exists else f"{table}: has rows of session number {session}, which does not exist"
+
+
+async def find_copy_faults(fetch: Fetch, session: str) -> list[str]:
     """Return the calls and approvals of a session whose columns differ from their record."""
     faults: list[str] = []
     for table, (read, fields) in _COPIES.items():
@@ -195,15 +236,17 @@ _COPIES: dict[str, tuple[Callable[[bytes], Any], tuple[str, ...]]] = {
 """How to read a record, and which of its fields are columns too."""
 
 
-def _without_session(table: str) -> str:
-    """Return a query for the numbers of sessions that do not exist. Each step finds the next number in an index."""
+def _numbers_of_sessions(table: str) -> str:
+    """Return a query for a page of numbers of sessions in a table, with whether the session exists.
+
+    Each step finds the next number in an index, however many rows of a session there are.
+    """
     return f"""
-        WITH RECURSIVE found (session) AS (
-          SELECT min(session) FROM {table}
+        WITH RECURSIVE found (session, number) AS (
+          SELECT $1::bigint, 0
           UNION ALL
-          SELECT (SELECT min(t.session) FROM {table} t WHERE t.session > found.session) FROM found
-          WHERE found.session IS NOT NULL)
-        SELECT found.session FROM found
-        WHERE found.session IS NOT NULL AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = found.session)
-        LIMIT $1
+          SELECT (SELECT min(t.session) FROM {table} t WHERE t.session > found.session), found.number + 1
+          FROM found WHERE found.session IS NOT NULL AND found.number < $2)
+        SELECT f.session, (SELECT s.id FROM sessions s WHERE s.id = f.session) IS NOT NULL
+        FROM found f WHERE f.number > 0 AND f.session IS NOT NULL ORDER BY f.session
     """

@@ -124,10 +124,8 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class RowCounts(msgspec.Struct, frozen=True):
-    """How many rows a session has in each table; for pieces, how many texts they belong to."""
+    """How many rows a session has in some tables; for pieces, how many texts they belong to."""
 
-    events: int
-    keys: int
     calls: int
     approvals: int
     entries: int
@@ -218,7 +216,8 @@ class Store(Protocol):
         """Return commands that were written since a cursor, and the next cursor.
 
         Each command is returned at least once, as it is now, unless this process wrote it last. Fewer than `limit` are
-        all there are.
+        all there are. An empty cursor means that commands which were returned are lost, or are as they were before: the
+        server was replaced by one that did not have all transactions. Read all open commands again.
         """
         ...
 
@@ -265,6 +264,10 @@ class Store(Protocol):
 
     async def prune(self, session: SessionRecord, seq: int, base: bytes, kept: dict[int, str]) -> int:
         """Delete the events up to `seq`, unless the session was deleted or pruned since it was read."""
+        ...
+
+    async def drop_unused_blobs(self) -> None:
+        """Delete blobs that no event uses, except those of the last day: their events may be about to be written."""
         ...
 
     async def delete(self, session: str) -> bool: ...

@@ -54,7 +54,7 @@ from callslip.store.shared_rows import (
     token_values,
 )
 from callslip.store.sql import Connection
-from callslip.store.sqlite_maintenance import delete_session, prune_session, save_progress
+from callslip.store.sqlite_maintenance import delete_session, drop_unused_blobs, prune_session, save_progress
 from callslip.store.sqlite_open import translate_errors
 from callslip.store.sqlite_rows import SQL, approval_row, call_row, glob_containing, session_row
 from callslip.store.unit_of_work import UnitOfWork
@@ -488,7 +488,7 @@ class SqliteStore:
 
     async def row_counts(self, session: str) -> RowCounts:
         rows = self._all("row_counts", session)
-        return RowCounts(*rows[0]) if rows else RowCounts(0, 0, 0, 0, 0, 0, 0)
+        return RowCounts(*rows[0]) if rows else RowCounts(0, 0, 0, 0, 0)
 
     async def keys(self, session: str, after: str, limit: int) -> list[KeyRecord]:
         return [KeyRecord(*row) for row in self._all("keys", session, after, limit)]
@@ -505,6 +505,9 @@ class SqliteStore:
     async def prune(self, session: SessionRecord, seq: int, base: bytes, kept: dict[int, str]) -> int:
         """Delete the events up to `seq`, unless the session was deleted or pruned since it was read."""
         return await self._alone(lambda connection: prune_session(connection, session, seq, base, kept), erases=True)
+
+    async def drop_unused_blobs(self) -> None:
+        await self._alone(drop_unused_blobs, erases=True)
 
     async def delete(self, session: str) -> bool:
         try:

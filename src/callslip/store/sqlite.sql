@@ -351,8 +351,7 @@ INSERT OR REPLACE INTO pieces (session, entry, field, at, text) VALUES (?, ?, ?,
 DELETE FROM pieces WHERE session = ? AND entry = ? AND field = ?;
 
 -- name: row_counts
-SELECT (SELECT count(*) FROM events WHERE session = s.id), (SELECT count(*) FROM keys WHERE session = s.id),
-  (SELECT count(*) FROM calls WHERE session = s.id), (SELECT count(*) FROM approvals WHERE session = s.id),
+SELECT (SELECT count(*) FROM calls WHERE session = s.id), (SELECT count(*) FROM approvals WHERE session = s.id),
   (SELECT count(*) FROM entries WHERE session = s.id),
   (SELECT count(*) FROM (SELECT DISTINCT entry, field FROM pieces WHERE session = s.id)),
   (SELECT count(*) FROM blob_uses WHERE session = s.id)

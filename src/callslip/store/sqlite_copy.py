@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import astuple, replace
@@ -258,12 +258,13 @@ class SqliteCopyTarget(_Side):
             self._connection.execute("COMMIT")
 
     async def write(self, table: Table, removed: list[Key], added: list[Row]) -> None:
-        """Remove and add rows in one transaction."""
+        """Remove and add rows in one transaction; see `CopyTarget`."""
 
         def write() -> None:
             if removed:
-                where = " AND ".join(f"{name} = ?" for name in table.key_names)
-                self._connection.executemany(f"DELETE FROM {table.name} WHERE {where}", removed)
+                self._connection.executemany(_delete(table, table.key_names), removed)
+            if added and table.unique:
+                self._connection.executemany(_delete(table, table.unique), map(table.unique_values, added))
             if added:
                 self._add(table, added)
 
@@ -309,6 +310,10 @@ class SqliteCopyTarget(_Side):
     async def close(self) -> None:
         self._connection.close()
         self._write_lock.close()
+
+
+def _delete(table: Table, names: Sequence[str]) -> str:
+    return f"DELETE FROM {table.name} WHERE {' AND '.join(f'{name} = ?' for name in names)}"
 
 
 def _insert(table: Table) -> str:

@@ -81,14 +81,17 @@ def prune_session(connection: Connection, record: SessionRecord, seq: int, base:
     hashes = [row[0] for row in run(f"SELECT DISTINCT hash FROM blob_uses WHERE {old.format('seq')}")]
     run(f"DELETE FROM blob_uses WHERE {old.format('seq')}")
     connection.executemany(SQL["use_blob"], [(session, entry, hash) for entry, hash in kept.items() if hash])
-    # Blobs without an event, except recent ones, which may belong to an event that is being written.
-    unused = "SELECT hash FROM blobs WHERE created_at < ? AND hash NOT IN (SELECT hash FROM blob_uses)"
-    day_ago = int(time.time() * 1000) - DAY_MS
-    hashes += [row[0] for row in connection.execute(unused, (day_ago,)).fetchall()]
     _drop_blobs(connection, hashes)
     run("UPDATE sessions SET low = :seq WHERE id = :session")
     connection.execute(SQL["put_base"], (session, seq, base)).fetchall()
     return removed
+
+
+def drop_unused_blobs(connection: Connection) -> None:
+    """Delete blobs that no event uses, except those of the last day."""
+    unused = "SELECT hash FROM blobs WHERE created_at < ? AND hash NOT IN (SELECT hash FROM blob_uses)"
+    day_ago = int(time.time() * 1000) - DAY_MS
+    _drop_blobs(connection, [row[0] for row in connection.execute(unused, (day_ago,)).fetchall()])
 
 
 def delete_session(connection: Connection, name: str) -> bool:

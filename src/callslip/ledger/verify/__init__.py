@@ -1,19 +1,21 @@
 """Verify a ledger: derive all records and entries from the log again, and compare them with the stored ones.
 
-The log is read once, in pages, from one snapshot of the database. Each event goes through the projection that wrote the
-records and the fold that wrote the entries. A record is compared and dropped when it cannot change any more, so a long
-session takes only the memory of its open calls and its foreign ids. A session that retention has cut is compared from
-its base on.
+The log of a session is read once, in pages, from one snapshot of the database. Each event goes through the projection
+that wrote the records and the fold that wrote the entries. A record is compared and dropped when it cannot change any
+more, so a long session takes only the memory of its open calls and its foreign ids. A session that retention has cut is
+compared from its base on. If the connection to a server is lost, the session is verified again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 from msgspec import structs
 
-from callslip.errors import CorruptDataError
+from callslip.errors import CorruptDataError, DatabaseUnavailableError
 from callslip.ledger import checkpoint
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.queries import all_sessions
@@ -33,6 +35,10 @@ from callslip.store.protocol import Store
 __all__ = ["Problem", "verify"]
 
 PAGE_ROWS = 1000
+PAGE_BYTES = 4 * 2**20
+SNAPSHOT_S = 1.0
+"""How long a snapshot is used for another session. A new one may take a connection, an old one delays VACUUM."""
+RETRY_S = 0.5
 
 
 async def verify(log: EventLog, session: str | None = None) -> list[Problem]:
@@ -40,12 +46,12 @@ async def verify(log: EventLog, session: str | None = None) -> list[Problem]:
     problems: list[Problem] = []
     if session is None:
         problems += [Problem("", "file", line) for line in await log.store.check()]
-    blobs: dict[Blob, str] = {}
-    async for name in _session_names(log.store, session):
-        async with log.store.read_snapshot() as store:
-            record = await store.session(name)
-            if record is not None:
-                problems += await _SessionCheck(store, record, blobs).verify()
+    check = _LogCheck(log)
+    try:
+        async for name in _session_names(log.store, session):
+            problems += await check.verify(name)
+    finally:
+        await check.close()
     return problems
 
 
@@ -55,6 +61,52 @@ async def _session_names(store: Store, session: str | None) -> AsyncIterator[str
         return
     async for record in all_sessions(store):
         yield record.name
+
+
+class _LogCheck:
+    """Verifies sessions one after another, several of them in one snapshot."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._store = log.store
+        self._retry_s = log.settings.database_timeout
+        self._blobs: dict[Blob, str] = {}
+        self._snapshot: Store | None = None
+        self._began_at = 0.0
+        self._stack = AsyncExitStack()
+
+    async def verify(self, name: str) -> list[Problem]:
+        """Return the problems of a session, none if it was deleted meanwhile."""
+        until = 0.0
+        while True:
+            try:
+                return await self._verify(name)
+            except DatabaseUnavailableError:
+                until = until or time.monotonic() + self._retry_s
+                if time.monotonic() + RETRY_S >= until:
+                    raise
+            await self.close()
+            await asyncio.sleep(RETRY_S)
+
+    async def _verify(self, name: str) -> list[Problem]:
+        if self._snapshot is not None and time.monotonic() - self._began_at > SNAPSHOT_S:
+            await self.close()
+        store = self._snapshot or await self._begin()
+        record = await store.session(name)
+        if record is None:  # It may be newer than the snapshot.
+            await self.close()
+            store = await self._begin()
+            record = await store.session(name)
+        return await _SessionCheck(store, record, self._blobs).verify() if record is not None else []
+
+    async def _begin(self) -> Store:
+        self._began_at = time.monotonic()
+        self._snapshot = await self._stack.enter_async_context(self._store.read_snapshot())
+        return self._snapshot
+
+    async def close(self) -> None:
+        """End the snapshot."""
+        self._snapshot = None
+        await self._stack.aclose()
 
 
 class _SessionCheck:
@@ -108,7 +160,7 @@ class _SessionCheck:
 
     async def _replay(self) -> None:
         at, after = self.entries.checkpoint, self.record.pruned_seq
-        while rows := await self.store.events(self.record.name, after, PAGE_ROWS):
+        while rows := await self.store.events(self.record.name, after, PAGE_ROWS, PAGE_BYTES):
             cut = sum(1 for seq, _ in rows if at is None or seq <= at.seq)
             await self._check_page(rows[:cut])
             if cut < len(rows):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from callslip.errors import CallslipError
+from callslip.errors import CallslipError, DatabaseUnavailableError
 from callslip.model.events import Blob
 from callslip.store.protocol import Store
 
@@ -16,6 +16,8 @@ async def find_blob_fault(store: Store, blob: Blob) -> str:
         while data := await store.blob_piece(blob.hash, number):
             digest.update(data)
             size, number = size + len(data), number + 1
+    except DatabaseUnavailableError:  # That says nothing about the blob.
+        raise
     except CallslipError as error:
         return str(error)
     if not number:
