@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +48,15 @@ _sessions = itertools.count(1)
 class Server(Process):
     """A running server on a machine of its own."""
 
-    def __init__(self, machine: str, database: str, home: Path, **settings: Any) -> None:
+    def __init__(self, machine: str, database: str, home: Path, port: int = 0, **settings: Any) -> None:
         environment = {"CALLSLIP_DB": database, "CALLSLIP_TOKEN": TOKEN, "HOME": str(home / machine)}
         program = str(PROGRAMS / "serve_machine.py")
-        arguments = (machine, json.dumps(FAST | settings), "--json", "--port", "0")
+        arguments = (machine, json.dumps(FAST | settings), "--json", "--port", str(port))
         super().__init__(*arguments, env=environment, program=program)
         self.machine = machine
         self.until('"url"')
         self.url: str = json.loads(self.out[0])["url"]
+        self.port = int(self.url.rpartition(":")[2])
 
     async def get(self, path: str) -> Any:
         """Return the JSON of a resource."""
@@ -93,15 +94,21 @@ class Cluster:
         self.b = Server("machine-b", database, home)
 
 
+@contextmanager
+def running_cluster(database: str, home: Path) -> Generator[Cluster]:
+    cluster = Cluster(database, home)
+    try:
+        yield cluster
+    finally:
+        cluster.a.kill()
+        cluster.b.kill()
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with engines.new_database(engines.POSTGRES) as database:
-        cluster = Cluster(database, tmp_path_factory.mktemp("machines"))
-        try:
-            yield cluster
-        finally:
-            cluster.a.kill()
-            cluster.b.kill()
+    home = tmp_path_factory.mktemp("machines")
+    with engines.new_database(engines.POSTGRES) as database, running_cluster(database, home) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -410,7 +417,7 @@ async def test_an_outage_of_the_database_ends_nothing_that_lives(tmp_path: Path,
     port = engines.server().port
     with FaultProxy(port) as first, FaultProxy(port) as second, engines.new_database(engines.POSTGRES) as database:
         urls = [database.replace(f":{port}/", f":{proxy.port}/") for proxy in (first, second)]
-        settings = {"owner_lease": SHORT_LEASE_S, "command_lease": TIMEOUT_S}
+        settings: dict[str, Any] = {"owner_lease": SHORT_LEASE_S, "command_lease": TIMEOUT_S}
         one = Server("machine-1", urls[0], tmp_path, **settings)
         two = Server("machine-2", urls[1], tmp_path, **settings)
         try:

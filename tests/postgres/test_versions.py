@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
 import sys
+from collections.abc import Generator
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import callslip
 from callslip.api.ledger import LocalLedger
+from callslip.errors import ConflictError
 from callslip.model import events as ev
 from callslip.model.events import Draft
+from callslip.store import postgres_database
+from tests.programs import migrate_further as migration
 from tests.support import engines
+from tests.support.cli_process import running_process
 from tests.support.invariants import find_faults, read_events
 from tests.support.paths import PROGRAMS, TESTS
 from tests.support.tasks import TIMEOUT_S
 
 OLDER = TESTS / "fixtures" / "postgres-engine" / "callslip.zip"
+FURTHEST = migration.migrations("postgres")[-1][0]
+"""The schema with one more migration than the newest version has."""
 COUNT = 10
-"""How many events each version writes to the session of both."""
+"""How many events each process writes to the session of all."""
+OLDER_NAMES = ("before the migration", "after the migration")
+"""The names of the older processes and of their queues: when they are started."""
+TOTAL = len(OLDER_NAMES) * (1 + COUNT) + COUNT
+"""How many events that session gets. Each older process writes one more when it starts."""
 
 LANDED = {
     "0001_postgres.sql": "5ff513aab2e7022cfe2dac2ad34c0da5a52a8908bc3770a2efa19f13838dec7d",
@@ -56,28 +69,30 @@ class OlderServer:
         self._process = process
 
     @classmethod
-    async def start(cls, url: str) -> OlderServer:
+    async def start(cls, url: str, name: str) -> OlderServer:
+        """Start a process, and return when it has opened the ledger and written to it."""
         environment = {"PATH": os.defpath, "PYTHONPATH": str(OLDER)}
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(PROGRAMS / "older_server.py"), url, str(COUNT)),
+            *(sys.executable, str(PROGRAMS / "older_server.py"), url, name, str(COUNT), str(TOTAL)),
             env=environment,
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
-        return cls(process)
+        server = cls(process)
+        try:
+            assert process.stdout is not None
+            found, package = json.loads(await process.stdout.readline() or "null") or ("nothing", "")
+            assert found == "ready", "the older server has failed"
+            assert str(OLDER) in package
+        except BaseException:
+            await server.stop()
+            raise
+        return server
 
-    async def read(self, name: str) -> Any:
-        """Return the next fact, which must have this name."""
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        assert line, "the older server has failed"
-        found, value = json.loads(line)
-        assert found == name
-        return value
-
-    async def finish(self) -> dict[str, Any]:
-        """Wait until the process ends, and return the facts that are left by name."""
-        output, _ = await self._process.communicate()
-        assert self._process.returncode == 0
+    async def run(self) -> dict[str, Any]:
+        """Let the process use the ledger until it ends, and return its facts by name."""
+        output, _ = await self._process.communicate(b"go\n")
+        assert self._process.returncode == 0, "the older server has failed"
         return dict(json.loads(line) for line in output.splitlines())
 
     async def stop(self) -> None:
@@ -95,45 +110,182 @@ async def follow(ledger: LocalLedger) -> list[int]:
     seqs: list[int] = []
     async for event in ledger.log.follow("a"):
         seqs.append(event.seq)
-        if len(seqs) == 2 * COUNT + 1:
+        if len(seqs) == TOTAL:
             break
     return seqs
 
 
 async def work(ledger: LocalLedger) -> None:
-    claim = await ledger.commands.claim("new", wait=TIMEOUT_S)
-    assert claim is not None
-    await ledger.commands.complete(claim.call, "by new", fence=claim.fence)
+    """Run one command of each older process."""
+    for _ in OLDER_NAMES:
+        claim = await ledger.commands.claim("new", wait=TIMEOUT_S)
+        assert claim is not None
+        await ledger.commands.complete(claim.call, {"by": "new", "params": claim.params}, fence=claim.fence)
 
 
-async def submit(ledger: LocalLedger) -> Any:
-    """Submit a command that the older server must approve and run."""
+async def submit(ledger: LocalLedger, name: str) -> Any:
+    """Submit a command that the older process with this name must approve and run."""
     command = await ledger.commands.submit(
-        "run", {"n": 2}, queue="old", approval=True, timeout=TIMEOUT_S, wait=TIMEOUT_S
+        "run", {"for": name}, queue=name, approval=True, timeout=TIMEOUT_S, wait=TIMEOUT_S
     )
     return command.result
 
 
+def migrate_further(url: str) -> None:
+    """Run `callslip admin migrate` of a version with one more migration."""
+    with running_process(
+        "admin", "migrate", "--json", env={"CALLSLIP_DB": url}, program=migration.__file__ or ""
+    ) as process:
+        assert process.end() == 0, process.err
+        (line,) = process.lines()
+        assert (line["before"], line["after"]) == (1, FURTHEST)
+
+
 @pytest.mark.anyio
 @pytest.mark.postgres
-async def test_the_first_version_of_the_engine_works_beside_the_newest() -> None:
-    """Both write, follow, submit, claim and answer on a database that the newest one has migrated meanwhile."""
+async def test_the_first_version_of_the_engine_works_beside_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DBF3: on a schema that was migrated further, which the newest version knows and the first one does not.
+
+    One older process had opened the database before, and another one opens it afterwards. All three write, follow,
+    submit, claim and answer.
+    """
     server = engines.server()
     url = server.create_database(template="template0")
-    older = await OlderServer.start(url)
+    older: list[OlderServer] = []
     try:
-        async with asyncio.timeout(TIMEOUT_S):
-            assert str(OLDER) in await older.read("ready")
-            async with callslip.open(url) as ledger:
-                _, seqs, _, result = await asyncio.gather(write(ledger), follow(ledger), work(ledger), submit(ledger))
-                facts = await older.finish()
-                assert seqs == facts["followed"] == list(range(1, 2 * COUNT + 2))
-                texts = [event.text for event in await read_events(ledger, "a")]
-                expected = ["first", *(f"{name} {number}" for name in ("old", "new") for number in range(COUNT))]
-                assert sorted(texts) == sorted(expected)
-                assert result == {"by": "old", "params": {"n": 2}}
-                assert (facts["result"], facts["approved"], facts["problems"]) == ("by new", "granted", [])
-                assert not await find_faults(ledger)
+        older.append(await OlderServer.start(url, OLDER_NAMES[0]))
+        await asyncio.to_thread(migrate_further, url)
+        older.append(await OlderServer.start(url, OLDER_NAMES[1]))
+        monkeypatch.setattr(postgres_database, "migrations", migration.migrations)
+        async with asyncio.timeout(TIMEOUT_S), callslip.open(url) as ledger:
+            async with asyncio.TaskGroup() as group:
+                runs = [group.create_task(process.run()) for process in older]
+                results = [group.create_task(submit(ledger, name)) for name in OLDER_NAMES]
+                followed = group.create_task(follow(ledger))
+                group.create_task(write(ledger))
+                group.create_task(work(ledger))
+            for name, run, result in zip(OLDER_NAMES, runs, results, strict=True):
+                assert result.result() == {"by": name, "params": {"for": name}}
+                assert run.result() == {
+                    "followed": list(range(1, TOTAL + 1)),
+                    "approved": "granted",
+                    "result": {"by": "new", "params": {"for": name}},
+                    "problems": [],
+                }
+            assert followed.result() == list(range(1, TOTAL + 1))
+            texts = [event.text for event in await read_events(ledger, "a")]
+            expected = [f"{name} {number}" for name in ("new", *OLDER_NAMES) for number in range(COUNT)]
+            assert sorted(texts) == sorted([*expected, *(f"{name} starts" for name in OLDER_NAMES)])
+            assert not await find_faults(ledger)
+        meta = dict(engines.fetch_rows(url, "SELECT name, value FROM meta"))
+        assert (meta["schema"], meta["oldest_reader"]) == (str(FURTHEST), "1")
     finally:
-        await older.stop()
+        for process in older:
+            await process.stop()
+        server.drop_database(url)
+
+
+# Servers
+
+SERVE = "import callslip; print(callslip.__file__, flush=True); from callslip.cli import main; main()"
+SERVED = ("a", "b", "new")
+"""The users of the servers, and their queues. The servers of the first two are older."""
+TOKEN = "the-main-token-of-these-tests"
+
+
+@contextlib.contextmanager
+def serving(url: str, home: Path, *, is_older: bool) -> Generator[str]:
+    """Run `callslip serve` of the first version, or of the newest one with one more migration, and yield its URL."""
+    environment = {"CALLSLIP_DB": url, "CALLSLIP_TOKEN": TOKEN, "HOME": str(home)}
+    options = ("serve", "--json", "--port", "0")
+    if is_older:
+        start = running_process(SERVE, *options, env={**environment, "PYTHONPATH": str(OLDER)}, program="-c")
+    else:
+        start = running_process(*options, env=environment, program=migration.__file__ or "")
+    with start as process:
+        process.until('"url"')
+        assert not is_older or str(OLDER) in process.out[0]
+        yield json.loads(process.out[-1])["url"]
+
+
+async def use(server: str, user: str, other: str) -> dict[str, Any]:
+    """Write, follow, submit to the queue of another user, and approve and run what is submitted to the own queue."""
+    async with callslip.connect(server, token=TOKEN) as ledger:
+
+        async def write() -> None:
+            for number in range(COUNT):
+                draft = Draft(ev.MessageUser(text=f"{user} {number}"), key=f"{user} {number}")
+                assert await ledger.log.append("s", [draft]) == await ledger.log.append("s", [draft])
+
+        async def follow() -> list[int]:
+            seqs: list[int] = []
+            async with contextlib.aclosing(ledger.log.follow("s")) as events:
+                async for event in events:
+                    seqs.append(event.seq)
+                    if len(seqs) == 1 + len(SERVED) * COUNT:
+                        break
+            return seqs
+
+        async def submit() -> Any:
+            command = await ledger.commands.submit(
+                "run", {"by": user}, queue=other, approval=True, timeout=TIMEOUT_S, wait=TIMEOUT_S
+            )
+            return command.result
+
+        async def answer() -> str:
+            while True:
+                for request in await ledger.approvals():
+                    if (await ledger.find_call(request.call)).client == user:
+                        try:
+                            return (await ledger.approve(request.id)).state
+                        except ConflictError as error:  # The fault that `older_server.py` describes.
+                            if error.current is not None:
+                                raise
+                await asyncio.sleep(0.02)
+
+        async def work() -> None:
+            claim = await ledger.commands.claim(user, wait=TIMEOUT_S)
+            assert claim is not None
+            await ledger.commands.complete(claim.call, {"for": claim.params, "by": user}, fence=claim.fence)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(write())
+            group.create_task(work())
+            followed, result, answered = (group.create_task(step) for step in (follow(), submit(), answer()))
+        return {"follow": followed.result(), "submit": result.result(), "answer": answered.result()}
+
+
+@pytest.mark.anyio
+@pytest.mark.postgres
+async def test_servers_of_the_first_version_work_beside_the_newest(tmp_path: Path) -> None:
+    """DBF3: one was started before the database was migrated further, one after that. Each has a client.
+
+    What a client submits is approved and run by the client of another server.
+    """
+    server = engines.server()
+    url = server.create_database(template="template0")
+    try:
+        with contextlib.ExitStack() as stack:
+
+            def start(name: str) -> str:
+                home = tmp_path / name
+                return stack.enter_context(serving(url, home, is_older=name != "new"))
+
+            urls = [await asyncio.to_thread(start, SERVED[0])]
+            await asyncio.to_thread(migrate_further, url)
+            urls += [await asyncio.to_thread(start, name) for name in SERVED[1:]]
+            async with asyncio.timeout(TIMEOUT_S), callslip.connect(urls[0], token=TOKEN) as ledger:
+                await ledger.log.append("s", [ev.MessageUser(text="first")])
+                others = [*SERVED[1:], SERVED[0]]
+                async with asyncio.TaskGroup() as group:
+                    users = [group.create_task(use(*names)) for names in zip(urls, SERVED, others, strict=True)]
+        for task, user, other in zip(users, SERVED, others, strict=True):
+            assert task.result() == {
+                "follow": list(range(1, len(SERVED) * COUNT + 2)),
+                "submit": {"for": {"by": user}, "by": other},
+                "answer": "granted",
+            }
+        async with callslip.open(url) as ledger:
+            assert not await find_faults(ledger)
+    finally:
         server.drop_database(url)

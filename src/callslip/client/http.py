@@ -48,6 +48,8 @@ class HttpPool:
         self.timeout_s = timeout_s
         self.server_time = 0.0
         """The time of the server's last answer by its own clock, in seconds since the epoch."""
+        self.has_answered = False
+        """Whether the server has answered any request, so that its address is right."""
         self._address = address
         self._token = token
         self._idle: list[_Connection] = []
@@ -175,6 +177,7 @@ class HttpPool:
 
     def _check(self, response: _Response) -> None:
         self.server_time = response.date or self.server_time
+        self.has_answered = True
         if response.status >= 300:
             raise error_from_problem(self.url, response.status, response.take_body())
 

@@ -155,7 +155,9 @@ class RemoteLog:
 
     async def follow(self, session: str, after: int = 0) -> AsyncGenerator[Event]:
         """Yield the events of a session after a cursor, then new ones as they are written. Reconnect as needed."""
-        reconnect, path = self.reconnect(has_connected=False), path_of("sessions", session, "stream")
+        # A call that waits continues after its own event. Its server may be away for a moment before the stream opens.
+        has_connected = after > 0 and self.pool.has_answered
+        reconnect, path = self.reconnect(has_connected=has_connected), path_of("sessions", session, "stream")
         while True:
             try:
                 query = {"format": "events", "after": after}
