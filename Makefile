@@ -15,6 +15,7 @@ WORKERS = $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 2)")
 PARALLEL = -n $(WORKERS) --dist worksteal
 # A test that hangs fails with the stacks of its process, and the others continue.
 HANGS = -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
+LONG_HANGS = -o faulthandler_timeout=3600 -o faulthandler_exit_on_timeout=true
 JS := $(wildcard tests/js/package.json tests/js/package-lock.json)
 JS_READY := $(if $(JS),.cache/npm/ready)
 SUITES := $(wildcard tests/conformance/package.json tests/conformance/package-lock.json)
@@ -76,8 +77,8 @@ docs: .venv/ready
 
 ## make chaos    run property tests and fault tests at full length, and all tests with slow reads
 chaos: .venv/ready $(PEERS)
-	@CALLSLIP_LONG=1 $(PYTEST) $(PARALLEL) -m "chaos or hypothesis" $(ARGS)
-	@$(PYTEST) $(PARALLEL) --slow-reads -m "not postgres" $(ARGS)
+	@CALLSLIP_LONG=1 $(PYTEST) $(PARALLEL) $(LONG_HANGS) -m "chaos or hypothesis" $(ARGS)
+	@$(PYTEST) $(PARALLEL) $(LONG_HANGS) --slow-reads -m "not postgres" $(ARGS)
 
 ## make lock     resolve pyproject.toml into requirements.lock (ARGS=--upgrade for newer versions)
 lock: $(UV_FILE)

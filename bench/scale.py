@@ -1,7 +1,8 @@
 """The capacity model of PostgreSQL: what a call takes; throughput and latency against sessions, readers and history.
 
-Several processes, each with a ledger of its own as a server has it, write to one PostgreSQL server on this machine and
-follow sessions of each other. Curves are fitted to the figures. `make bench-scale`; --quick takes a minute, --write
+Servers and readers are measured with `callslip serve` processes and HTTP clients. What a database takes beyond that is
+measured without HTTP: several processes, each with a ledger of its own as a server has it. All share one PostgreSQL
+server and this machine. Curves are fitted to the figures. `make bench-scale`; --quick takes two minutes, --write
 puts the result into docs/scaling.md.
 """
 
@@ -9,29 +10,36 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import uvloop
 from ledger_process import Plan, Total, percentile, run_processes
-from postgres import WRITERS, describe_machine, durable_server, names, processor_seconds
+from postgres import (
+    TOKEN,
+    WRITERS,
+    describe_machine,
+    durable_server,
+    names,
+    processor_seconds,
+    read_options,
+    serving,
+    write_figures,
+)
 
 import callslip
 from callslip.model.events import Alias, CallCompleted, CallProposed, CallStarted, Draft, MessageDelta
 from tests.support.postgres import PostgresServer, database_name
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "scaling.md"
-BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 CHUNKS_PER_CALL = 20
 BATCH = 20
 TEXT = "some words, as a model says them "
 OUTPUT = "README.md\nsrc\ntests\n" * 20
 PARTITIONS = 16
-PACE_S = 0.02
-"""The time between two events of a writer whose readers are measured."""
+PACE_S, PACED_WRITERS = 0.02, 10
+"""The time between two events of a writer whose readers are measured, and how many writers and sessions there are."""
+SERVERS = (1, 2, 3)
 TABLES = ("events", "calls", "aliases", "keys", "sessions", "entries", "pieces", "checkpoints")
 
 
@@ -46,32 +54,32 @@ class Lengths(NamedTuple):
     history: Sequence[int]
 
 
-FULL = Lengths(4.0, 3, 20_000, (1, 4, 16, 64, 256), (1, 10, 50, 200, 500), (1_000, 10_000, 100_000, 300_000))
-QUICK = Lengths(1.0, 1, 1_000, (1, 8, 64), (1, 10, 50), (1_000, 10_000))
+FULL = Lengths(3.0, 2, 20_000, (2, 8, 32, 128, 512), (1, 10, 50, 125, 250), (1_000, 10_000, 100_000))
+QUICK = Lengths(1.0, 1, 1_000, (2, 16, 64), (1, 10, 50), (1_000, 3_000, 10_000))
 
 
 # Curves
 
 
 class Curve(NamedTuple):
-    """A fitted curve: its formula, and the share of the variance that it explains."""
+    """A fitted curve: its formula, and the share of the variance that it explains, None for two points."""
 
     formula: str
-    r2: float
+    r2: float | None
 
     def __str__(self) -> str:
-        return f"{self.formula} (R² {self.r2:.2f})"
+        return self.formula if self.r2 is None else f"{self.formula} (R² {self.r2:.2f})"
 
 
-def _fit(xs: list[float], ys: list[float]) -> tuple[float, float, float]:
-    """Return intercept, slope and R² of the line with the least squares."""
+def _fit(xs: list[float], ys: list[float]) -> tuple[float, float, float | None]:
+    """Return intercept, slope and R² of the line with the least squares. A line through two points says nothing."""
     middle_x, middle_y = sum(xs) / len(xs), sum(ys) / len(ys)
     spread = sum((x - middle_x) ** 2 for x in xs)
     slope = sum((x - middle_x) * (y - middle_y) for x, y in zip(xs, ys, strict=True)) / spread
     intercept = middle_y - slope * middle_x
     total = sum((y - middle_y) ** 2 for y in ys)
     left = sum((y - intercept - slope * x) ** 2 for x, y in zip(xs, ys, strict=True))
-    return intercept, slope, 1 - left / total if total else 1.0
+    return intercept, slope, (1 - left / total if total else 1.0) if len(xs) > 2 else None
 
 
 def show(value: float) -> str:
@@ -96,7 +104,7 @@ class Table(NamedTuple):
 
     title: str
     head: Sequence[str]
-    rows: list[Sequence[str]]
+    rows: Sequence[Sequence[str]]
     curves: Sequence[str] = ()
 
     def __str__(self) -> str:
@@ -194,7 +202,7 @@ def costs_tables(costs: Costs) -> list[Table]:
         ("disk of the database", f"{total / million / 2**30:,.1f} GiB"),
         ("of that, the log, for each event", f"{event_bytes:,.0f} bytes"),
         ("write-ahead log (archive, network of each standby)", f"{costs.wal_bytes / million / 2**30:,.1f} GiB"),
-        ("processor time of the servers of Callslip that write", f"{costs.process_s / million:,.0f} s"),
+        ("processor time of the processes that write, without HTTP", f"{costs.process_s / million:,.0f} s"),
         ("processor time of PostgreSQL", f"{costs.server_s / million:,.0f} s"),
     ]
     return [sizes, Table("A million such calls", ("resource", "amount"), figures)]
@@ -209,10 +217,24 @@ def best_of(rounds: int, run: Callable[[], Total]) -> Total:
 
 
 def with_database(server: PostgresServer, plans: Callable[[str], list[Plan]]) -> Total:
-    """Run processes on a new database."""
+    """Run processes with ledgers of their own on a new database."""
     url = server.create_database()
     try:
         return run_processes(plans(url))
+    finally:
+        server.drop_database(url)
+
+
+def with_servers(server: PostgresServer, count: int, plans: Callable[[list[str]], list[Plan]]) -> Total:
+    """Run clients of `callslip serve` processes on a new database, and count the processors that all use."""
+    url = server.create_database()
+    try:
+        with serving(url, count) as places:
+
+            def meter() -> list[float]:
+                return [sum(place.processor() for place in places), processor_seconds(server)]
+
+            return run_processes(plans([place.url for place in places]), meter)
     finally:
         server.drop_database(url)
 
@@ -221,66 +243,120 @@ def waits(total: Total) -> tuple[str, str]:
     return f"{percentile(total.waits, 0.5):.1f}", f"{percentile(total.waits, 0.99):.0f}"
 
 
+def deliveries(total: Total) -> tuple[str, str]:
+    return f"{percentile(total.deliveries, 0.5):.1f}", f"{percentile(total.deliveries, 0.99):.0f}"
+
+
+def rate_and_wait(xs: Sequence[float], totals: Sequence[Total], name: str) -> tuple[str, ...]:
+    """Return the curves of the throughput and of the median wait of a write."""
+    medians = [percentile(total.waits, 0.5) for total in totals]
+    return (
+        f"Throughput: {fit_power(xs, [total.rate for total in totals], name, 'events/s')}",
+        f"Wait: {fit_power(xs, medians, name, 'ms')}",
+    )
+
+
 def measure_servers(server: PostgresServer, lengths: Lengths) -> Table:
-    rows: list[Sequence[str]] = []
-    counts = (1, 2, 3)
-    rates: list[float] = []
-    for count in counts:
+    totals: list[Total] = []
+    for count in SERVERS:
+
+        def plans(urls: list[str]) -> list[Plan]:
+            groups = [names(64 // len(urls), group) for group in range(len(urls))]
+            return [
+                Plan(url=url, token=TOKEN, seconds=lengths.seconds, sessions=group, writers=WRITERS)
+                for url, group in zip(urls, groups, strict=True)
+            ]
+
+        run = lambda count=count, plans=plans: with_servers(server, count, plans)  # noqa: E731
+        totals.append(best_of(lengths.rounds, run))
+    rows = [
+        (str(count), f"{total.rate:,.0f}", *waits(total), *(f"{used:.2f}" for used in total.used))
+        for count, total in zip(SERVERS, totals, strict=True)
+    ]
+    title = (
+        f"`callslip serve` processes, each with {WRITERS} clients that post one event after another; 64 sessions, each "
+        "written through one server"
+    )
+    head = ("servers", "events/s", "p50 ms", "p99 ms", "processors used: servers", "PostgreSQL", "clients")
+    return Table(title, head, rows, rate_and_wait(SERVERS, totals, "servers"))
+
+
+def measure_processes(server: PostgresServer, lengths: Lengths) -> Table:
+    totals: list[Total] = []
+    for count in SERVERS:
 
         def plans(url: str, count: int = count) -> list[Plan]:
             groups = [names(64 // count, group) for group in range(count)]
             return [Plan(url=url, seconds=lengths.seconds, sessions=group, writers=WRITERS) for group in groups]
 
-        total = best_of(lengths.rounds, lambda plans=plans: with_database(server, plans))
-        rates.append(total.rate)
-        rows.append((str(count), f"{total.rate:,.0f}", *waits(total)))
-    title = f"Servers, each with {WRITERS} writers; 64 sessions, each written through one server"
-    curve = fit_power(counts, rates, "servers", "events/s")
-    return Table(title, ("servers", "events/s", "p50 ms", "p99 ms"), rows, (f"Throughput: {curve}",))
+        totals.append(best_of(lengths.rounds, lambda plans=plans: with_database(server, plans)))
+    rows = [(str(count), f"{total.rate:,.0f}", *waits(total)) for count, total in zip(SERVERS, totals, strict=True)]
+    title = f"Processes without HTTP, each with {WRITERS} writers; 64 sessions, each written by one process"
+    curves = rate_and_wait(SERVERS, totals, "processes")
+    return Table(title, ("processes", "events/s", "p50 ms", "p99 ms"), rows, curves)
 
 
 def measure_sessions(server: PostgresServer, lengths: Lengths) -> Table:
-    rows: list[Sequence[str]] = []
-    rates: list[float] = []
-    medians: list[float] = []
+    totals: list[Total] = []
     for count in lengths.sessions:
 
         def plans(url: str, count: int = count) -> list[Plan]:
-            groups = [names(max(1, count // 2), group) for group in range(2)]
+            groups = [names(count // 2, group) for group in range(2)]
             return [Plan(url=url, seconds=lengths.seconds, sessions=group, writers=WRITERS) for group in groups]
 
-        total = best_of(lengths.rounds, lambda plans=plans: with_database(server, plans))
-        rates.append(total.rate)
-        medians.append(percentile(total.waits, 0.5))
-        rows.append((str(max(2, count)), f"{total.rate:,.0f}", *waits(total)))
-    xs = [max(2, count) for count in lengths.sessions]
-    curves = (
-        f"Throughput: {fit_power(xs, rates, 'sessions', 'events/s')}",
-        f"Wait: {fit_power(xs, medians, 'sessions', 'ms')}",
-    )
-    title = f"Sessions, written through two servers with {WRITERS} writers each"
+        totals.append(best_of(lengths.rounds, lambda plans=plans: with_database(server, plans)))
+    rows = [
+        (str(count), f"{total.rate:,.0f}", *waits(total)) for count, total in zip(lengths.sessions, totals, strict=True)
+    ]
+    title = f"Sessions, written by two processes without HTTP, with {WRITERS} writers each"
+    curves = rate_and_wait(lengths.sessions, totals, "sessions")
     return Table(title, ("sessions", "events/s", "p50 ms", "p99 ms"), rows, curves)
 
 
+def run_readers(server: PostgresServer, lengths: Lengths, readers: int, sessions: int, pause: float) -> Total:
+    """Write through one server, one writer for each session, and read through another one."""
+
+    def plans(urls: list[str]) -> list[Plan]:
+        written = names(sessions)
+        followed = [written[number % sessions] for number in range(readers)]
+        writer = Plan(
+            url=urls[0], token=TOKEN, seconds=lengths.seconds, sessions=written, writers=sessions, pause=pause
+        )
+        return [writer, Plan(url=urls[1], token=TOKEN, seconds=lengths.seconds, readers=followed)]
+
+    return with_servers(server, 2, plans)
+
+
+def measure_delivery(server: PostgresServer, lengths: Lengths) -> Table:
+    totals = [run_readers(server, lengths, count, PACED_WRITERS, PACE_S) for count in lengths.readers]
+    rows = [
+        (str(count), f"{total.rate:,.0f}", f"{total.delivery_rate:,.0f}", *deliveries(total))
+        for count, total in zip(lengths.readers, totals, strict=True)
+    ]
+    medians = [percentile(total.deliveries, 0.5) for total in totals]
+    title = (
+        f"Readers of one server, of {PACED_WRITERS} sessions that are written through another server at "
+        f"{PACED_WRITERS / PACE_S:.0f} events/s at most"
+    )
+    head = ("readers", "events/s", "deliveries/s", "delivery p50 ms", "p99 ms")
+    return Table(title, head, rows, (f"Delivery: {fit_line(lengths.readers, medians, 'readers', 'ms')}",))
+
+
 def measure_readers(server: PostgresServer, lengths: Lengths) -> Table:
-    rows: list[Sequence[str]] = []
-    medians: list[float] = []
-    for count in lengths.readers:
-
-        def plans(url: str, count: int = count) -> list[Plan]:
-            sessions = names(10)
-            readers = [sessions[number % 10] for number in range(count)]
-            writer = Plan(url=url, seconds=lengths.seconds, sessions=sessions, writers=10, pause=PACE_S)
-            return [writer, Plan(url=url, seconds=lengths.seconds, readers=readers)]
-
-        total = with_database(server, plans)
-        medians.append(percentile(total.deliveries, 0.5))
-        worst = percentile(total.deliveries, 0.99)
-        rows.append((str(count), f"{total.rate:,.0f}", f"{medians[-1]:.1f}", f"{worst:.0f}"))
-    curve = fit_line(lengths.readers, medians, "readers", "ms")
-    title = f"Readers on one server, of 10 sessions that another server writes at {10 / PACE_S:.0f} events/s at most"
-    head = ("readers", "events/s", "delivery p50 ms", "p99 ms")
-    return Table(title, head, rows, (f"Delivery: {curve}",))
+    totals = [
+        max(
+            (run_readers(server, lengths, count, WRITERS, 0) for _ in range(lengths.rounds)),
+            key=lambda total: total.rate,
+        )
+        for count in lengths.readers
+    ]
+    rows = [
+        (str(count), f"{total.rate:,.0f}", *waits(total), f"{total.delivery_rate:,.0f}", *deliveries(total))
+        for count, total in zip(lengths.readers, totals, strict=True)
+    ]
+    title = f"The same with {WRITERS} sessions that are written as fast as possible, on processors that all share"
+    head = ("readers", "events/s", "p50 ms", "p99 ms", "deliveries/s", "delivery p50 ms", "p99 ms")
+    return Table(title, head, rows, rate_and_wait(lengths.readers, totals, "readers"))
 
 
 async def fill(url: str, events: int) -> None:
@@ -300,24 +376,25 @@ async def open_newest(url: str) -> float:
 
 
 def measure_history(server: PostgresServer, lengths: Lengths) -> Table:
-    rows: list[Sequence[str]] = []
-    rates: list[float] = []
+    totals: list[Total] = []
     opened: list[float] = []
     for count in lengths.history:
         url = server.create_database()
         uvloop.run(fill(url, count))
         opened.append(min(uvloop.run(open_newest(url)) for _ in range(5)))
         plan = Plan(url=url, seconds=lengths.seconds, sessions=["s0-0"], writers=WRITERS)
-        total = best_of(lengths.rounds, lambda plan=plan: run_processes([plan]))
-        rates.append(total.rate)
-        rows.append((f"{count:,}", f"{total.rate:,.0f}", *waits(total), f"{opened[-1]:.1f}"))
+        totals.append(best_of(lengths.rounds, lambda plan=plan: run_processes([plan])))
         server.drop_database(url)
+    rows = [
+        (f"{count:,}", f"{total.rate:,.0f}", *waits(total), f"{took:.1f}")
+        for count, total, took in zip(lengths.history, totals, opened, strict=True)
+    ]
     curves = (
-        f"Throughput: {fit_power(lengths.history, rates, 'events', 'events/s')}",
+        *rate_and_wait(lengths.history, totals, "events"),
         f"Opening: {fit_power(lengths.history, opened, 'events', 'ms')}",
     )
     head = ("events in the session", "events/s", "p50 ms", "p99 ms", "newest 50 entries, ms")
-    return Table(f"History of one session, {WRITERS} writers of one server", head, rows, curves)
+    return Table(f"History of one session, {WRITERS} writers of one process without HTTP", head, rows, curves)
 
 
 # Partitions
@@ -349,7 +426,9 @@ def measure_partitions(server: PostgresServer, lengths: Lengths) -> Table:
         ("one table", f"{plain:,.0f}", ""),
         (f"{PARTITIONS} partitions by hash of the session", f"{partitioned:,.0f}", f"{partitioned / plain:.2f}x"),
     ]
-    return Table(f"Partitions of `events`, 64 sessions, {WRITERS} writers", ("", "events/s", "ratio"), rows)
+    return Table(
+        f"Partitions of `events`, 64 sessions, {WRITERS} writers of one process", ("", "events/s", "ratio"), rows
+    )
 
 
 # Output
@@ -361,7 +440,10 @@ def report(lengths: Lengths, say: Callable[[Any], None]) -> str:
         command = "make bench-scale" + (" ARGS=--quick" if lengths is QUICK else "")
         parts: list[str] = [f"Measured by `{command}` with {describe_machine(server)}."]
         say(parts[0])
-        for measure in (measure_servers, measure_sessions, measure_readers, measure_history, measure_partitions):
+        for measure in (
+            *(measure_servers, measure_processes, measure_sessions, measure_delivery, measure_readers),
+            *(measure_history, measure_partitions),
+        ):
             table = measure(server, lengths)
             say(table)
             parts.append(str(table))
@@ -371,23 +453,11 @@ def report(lengths: Lengths, say: Callable[[Any], None]) -> str:
     return "\n\n".join(parts)
 
 
-def put_figures(text: str, figures: str) -> str:
-    """Return a document with other figures between its marks."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        sys.exit(f"{DOCUMENT.name} has no lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{figures}\n\n{END}{after}"
-
-
 def main() -> None:
-    unknown = set(sys.argv[1:]) - {"--quick", "--write"}
-    if unknown:
-        sys.exit(f"no such option: {', '.join(sorted(unknown))}; there are --quick and --write")
-    figures = report(QUICK if "--quick" in sys.argv else FULL, lambda part: print(f"{part}\n", flush=True))
-    if "--write" in sys.argv:
-        DOCUMENT.write_text(put_figures(DOCUMENT.read_text("utf-8"), figures), "utf-8")
-        print(f"wrote {DOCUMENT}")
+    is_quick, writes = read_options()
+    figures = report(QUICK if is_quick else FULL, lambda part: print(f"{part}\n", flush=True))
+    if writes:
+        write_figures("figures", figures)
 
 
 if __name__ == "__main__":

@@ -154,6 +154,7 @@ CALLS = (
         (
             "tests/laws/test_laws.py::test_a_write_runs_the_same_queries_for_short_and_long_sessions",
             "tests/laws/test_laws.py::test_a_long_text_is_stored_in_few_strings",
+            "tests/ledger/test_checkpoint.py::test_a_checkpoint_is_made_after_some_events_and_at_the_end_of_a_turn",
             "tests/ledger/test_queries.py::test_the_cost_of_a_page_does_not_grow_with_the_session",
             "tests/http/test_streams.py::test_a_reader_that_is_far_behind_gets_a_snapshot",
             "tests/formats/test_ai_sdk_out.py::test_the_stream_grows_linearly_with_its_chunks",
@@ -1133,6 +1134,7 @@ POLICY = (
             "tests/http/test_posted_input.py::test_a_body_is_complete_only_with_its_conversation",
             "tests/http/test_posted_input.py::test_equal_keys_of_two_callers_do_not_fail_other_bodies",
             "tests/http/test_posted_input.py::test_equal_keys_of_two_formats_with_long_bodies_are_a_conflict",
+            "tests/api/test_posts.py::test_a_key_is_known_until_retention_removes_it",
         ),
     ),
     R(
@@ -1479,6 +1481,14 @@ HOSTS = (
         (
             "tests/ledger/test_liveness.py::test_a_round_does_not_read_the_calls_of_living_owners",
             "tests/store/test_store.py::StoreSuite::test_owners_of_open_calls_and_turns_are_listed_with_their_leases",
+        ),
+    ),
+    R(
+        "HOST4",
+        "A process that runs for long keeps nothing in memory of sessions and connections that have ended.",
+        (
+            "tests/ledger/test_checkpoint.py::"
+            "test_a_process_remembers_nothing_of_sessions_and_connections_that_have_ended",
         ),
     ),
 )
@@ -2089,6 +2099,7 @@ KILLS = (
         (
             "tests/postgres/test_chaos.py::test_servers_workers_and_the_database_are_killed",
             "tests/postgres/test_kills.py::test_runs_with_kills_lose_nothing_and_end",
+            "tests/docs/test_ci.py::test_the_counts_of_a_test_that_passes_are_printed",
             "tests/postgres/test_waits.py::test_a_read_is_repeated_if_its_connection_is_lost_while_it_waits",
             "tests/postgres/test_waits.py::test_an_outcome_is_asked_for_again_if_the_question_fails",
             "tests/postgres/test_waits.py::test_a_server_that_starts_is_waited_for",
@@ -2129,6 +2140,7 @@ OPERATIONS = (
         (
             "tests/postgres/test_pooler.py::TestStoreBehindPooler::test_the_suite_runs_through_the_pooler",
             "tests/postgres/test_pooler.py::test_a_pooler_is_detected",
+            "tests/postgres/test_pooler.py::test_commands_that_look_at_a_server_work_behind_a_pooler",
             "tests/postgres/test_pooler.py::test_processes_do_not_use_the_statements_of_each_other",
             "tests/postgres/test_pooler.py::test_a_follower_sees_writes_without_notifications",
             "tests/postgres/test_pooler.py::test_listening_is_given_up_behind_a_pooler",
@@ -2183,6 +2195,16 @@ OPERATIONS = (
         "A reader may ask a standby for a session that has an event which the reader knows from the primary.",
         ("tests/postgres/test_operations_guide.py::test_a_standby_waits_for_the_event_that_a_reader_needs",),
     ),
+    R(
+        "OPS8",
+        "Retention deletes blobs that no event uses after a day; it looks for them once, and holds no lock meanwhile.",
+        (
+            "tests/store/test_store.py::StoreSuite::test_retention_deletes_unused_blobs_after_a_day",
+            "tests/postgres/test_large_ledgers.py::test_unused_blobs_are_found_in_pages",
+            "tests/postgres/test_large_ledgers.py::test_a_blob_that_is_stored_again_is_not_deleted",
+            "tests/postgres/test_large_ledgers.py::test_retention_looks_for_unused_blobs_once",
+        ),
+    ),
 )
 
 MOVES = (
@@ -2217,6 +2239,8 @@ MOVES = (
             "tests/store/test_copy.py::test_a_copy_has_every_row_of_every_table",
             "tests/store/test_copy.py::test_every_table_of_an_engine_is_copied_or_derived",
             "tests/store/test_copy.py::test_every_table_and_column_of_postgres_is_copied_or_derived",
+            "tests/store/test_copy.py::test_the_unique_columns_of_tables_are_known",
+            "tests/store/test_copy.py::test_the_unique_columns_of_postgres_are_known",
             "tests/store/test_copy.py::test_pages_of_large_rows_are_limited",
             "tests/store/test_copy.py::test_a_text_that_postgres_cannot_store_is_named",
             "tests/store/test_copy.py::test_problems_of_the_source_are_reported",
@@ -2238,6 +2262,8 @@ MOVES = (
         (
             "tests/store/test_copy.py::test_an_interrupted_copy_continues",
             "tests/store/test_copy.py::test_a_copy_continues_after_the_source_has_changed",
+            "tests/store/test_copy.py::test_a_copy_continues_after_a_session_was_created_again_with_a_lower_id",
+            "tests/store/test_copy.py::test_a_copy_continues_if_unique_values_have_moved_to_lower_keys",
             "tests/store/test_copy.py::test_a_run_that_was_replaced_cannot_write",
             "tests/cli/test_admin_copy.py::test_a_copy_that_is_killed_continues",
         ),
@@ -2265,6 +2291,26 @@ MOVES = (
             "tests/cli/test_admin_copy.py::test_bad_input_is_refused",
             "tests/cli/test_admin_copy.py::test_a_server_that_cannot_be_used_is_named_without_its_password",
         ),
+    ),
+    R(
+        "MOVE8",
+        "`verify`, and so a copy, reads pages from a database of any size, and tries a lost connection again.",
+        (
+            "tests/postgres/test_large_ledgers.py::test_a_check_reads_pages_of_the_tables",
+            "tests/postgres/test_large_ledgers.py::test_a_check_finds_faults_on_every_page",
+            "tests/postgres/test_large_ledgers.py::test_a_session_is_verified_in_pages",
+            "tests/postgres/test_large_ledgers.py::test_the_rows_of_a_session_are_counted_in_parts",
+            "tests/postgres/test_large_ledgers.py::test_a_session_is_verified_again_after_a_lost_connection",
+            "tests/postgres/test_large_ledgers.py::test_a_verification_fails_if_the_connection_is_lost_again_and_again",
+            "tests/ledger/test_verify.py::test_sessions_are_verified_in_one_snapshot",
+            "tests/ledger/test_verify.py::test_a_session_that_is_newer_than_the_snapshot_is_verified",
+            "tests/ledger/test_verify.py::test_a_page_of_large_events_is_limited",
+        ),
+    ),
+    R(
+        "MOVE9",
+        "A copy that its user has too few rights for is refused before it begins.",
+        ("tests/postgres/test_operations_guide.py::test_the_owner_fills_a_database_and_a_reader_copies_it",),
     ),
 )
 
@@ -2296,6 +2342,7 @@ DATABASE_FAULTS = (
         "Servers of two versions can share a database in PostgreSQL, and a migration that has landed does not change.",
         (
             "tests/postgres/test_versions.py::test_the_first_version_of_the_engine_works_beside_the_newest",
+            "tests/postgres/test_versions.py::test_servers_of_the_first_version_work_beside_the_newest",
             "tests/postgres/test_versions.py::test_a_migration_that_has_landed_does_not_change",
             "tests/postgres/test_versions.py::test_every_migration_is_recorded",
         ),
@@ -2352,6 +2399,34 @@ DATABASE_FAULTS = (
             "tests/store/test_postgres_writer.py::test_a_fault_while_looking_for_changes_is_logged_and_does_not_end_it",
         ),
     ),
+    R(
+        "DBF10",
+        "On PostgreSQL a session that another transaction locks, or that is being deleted, delays no other session.",
+        (
+            "tests/store/test_postgres_writer.py::test_sessions_do_not_wait_for_each_other",
+            "tests/store/test_postgres_writer.py::test_locked_sessions_delay_no_other_write",
+            "tests/store/test_postgres_writer.py::test_a_close_of_an_owner_waits_for_locked_writes_before_it",
+            "tests/store/test_postgres_writer.py::test_long_tasks_delay_no_other_write",
+            "tests/store/test_postgres_writer.py::test_a_long_transaction_of_one_session_delays_no_other_and_no_owner",
+            "tests/store/test_postgres_writer.py::test_a_write_to_a_locked_session_fails_at_its_deadline",
+            "tests/store/test_postgres_writer.py::test_a_write_does_not_wait_for_a_deletion_forever",
+        ),
+    ),
+    R(
+        "DBF11",
+        "A write may use hundreds of records that its process does not know: they are read in a few steps.",
+        (
+            "tests/ledger/test_large_writes.py::test_a_large_write_with_keys_can_be_repeated_elsewhere",
+            "tests/ledger/test_large_writes.py::test_a_log_of_many_calls_can_be_copied_twice",
+            "tests/ledger/test_large_writes.py::test_many_calls_of_a_closed_process_end_together",
+            "tests/ledger/test_large_writes.py::test_many_large_outputs_are_written_together",
+            "tests/ledger/test_large_writes.py::test_a_full_queue_makes_room_for_many_commands_at_once",
+            "tests/store/test_postgres_writer.py::test_records_of_a_large_write_are_read_together",
+            "tests/store/test_postgres_writer.py::test_all_calls_of_an_owner_are_read_together",
+            "tests/store/test_postgres_writer.py::test_the_oldest_commands_of_a_full_queue_are_read_together",
+            "tests/store/test_postgres_writer.py::test_a_decision_without_end_fails_alone",
+        ),
+    ),
 )
 
 POSTGRES_EDGES = (
@@ -2388,6 +2463,23 @@ POSTGRES_EDGES = (
             "tests/postgres/test_edges.py::test_a_mounted_app_serves_the_ledger",
             "tests/postgres/test_edges.py::test_a_program_without_an_event_loop_uses_a_ledger",
             "tests/postgres/test_edges.py::test_the_demo_plays_on_a_server",
+        ),
+    ),
+    R(
+        "PGE5",
+        "A ledger is in the first schema of search_path, and uses nothing in the others; one that is missing is named.",
+        (
+            "tests/postgres/test_schemas.py::test_a_ledger_is_created_beside_the_one_in_public",
+            "tests/postgres/test_schemas.py::test_every_connection_uses_one_schema",
+            "tests/postgres/test_schemas.py::test_commands_create_a_ledger_in_the_first_schema",
+            "tests/postgres/test_schemas.py::test_the_schema_may_have_any_name",
+            "tests/postgres/test_schemas.py::test_a_schema_that_does_not_exist_is_named",
+            "tests/postgres/test_schemas.py::test_a_role_sets_the_schema",
+            "tests/postgres/test_schemas.py::test_tables_of_another_program_are_not_used",
+            "tests/postgres/test_schemas.py::test_what_a_ledger_lacks_is_not_taken_from_a_later_schema",
+            "tests/postgres/test_schemas.py::test_the_schema_of_a_role_is_used_behind_a_pooler",
+            "tests/postgres/test_schemas.py::test_the_first_schema_of_a_path_must_be_used",
+            "tests/postgres/test_schemas.py::test_names_of_all_migrations_are_known",
         ),
     ),
 )
@@ -2433,10 +2525,12 @@ SERVERS = (
     ),
     R(
         "PGS6",
-        "What a killed server owned ends one lease later, with a reason; requests for approval stay.",
+        "What a killed server owned ends one lease later, with a reason; requests for approval and their calls stay.",
         (
             "tests/postgres/test_several_servers.py::test_a_killed_server_ends_what_it_owned_after_one_lease",
             "tests/postgres/test_several_servers.py::test_an_approval_outlives_the_server_that_took_it",
+            "tests/postgres/test_waiting_approvals.py::test_a_waiting_call_outlives_its_server",
+            "tests/postgres/test_waiting_approvals.py::test_a_waiting_call_outlives_its_server_before_it_follows",
         ),
     ),
     R(
@@ -2445,9 +2539,35 @@ SERVERS = (
         ("tests/ledger/test_slow_reads.py::test_a_hint_without_names_reads_only_the_sessions_that_have_changed",),
     ),
     R(
+        "PGS9",
+        "A process misses no command that others change, and does not read one again while a transaction is open.",
+        (
+            "tests/postgres/test_changed_commands.py::test_an_open_transaction_does_not_let_commands_be_read_again",
+            "tests/postgres/test_changed_commands.py::test_a_cursor_of_an_older_version_is_accepted",
+            "tests/store/test_postgres_cursor.py::test_every_row_is_read_once_it_is_visible",
+            "tests/store/test_postgres_cursor.py::test_a_number_that_is_used_again_and_still_open_is_read",
+            "tests/store/test_postgres_cursor.py::test_rows_are_not_read_again_while_an_older_transaction_is_open",
+            "tests/store/test_postgres_cursor.py::test_a_standby_of_the_same_server_continues_a_cursor",
+            "tests/store/test_postgres_cursor.py::test_a_cursor_of_an_older_version_is_accepted",
+            "tests/postgres/test_kills.py::test_a_command_is_found_after_a_crash_that_reuses_transaction_numbers",
+        ),
+    ),
+    R(
+        "PGS10",
+        "After a failover that lost transactions a process reads all open commands again.",
+        (
+            "tests/postgres/test_changed_commands.py::test_after_a_failover_all_open_commands_are_read",
+            "tests/store/test_postgres_cursor.py::test_a_failover_that_lost_transactions_ends_a_cursor",
+            "tests/store/test_postgres_cursor.py::test_numbers_that_went_back_end_a_cursor",
+        ),
+    ),
+    R(
         "PGS7",
         "An outage of the database that is longer than a lease ends nothing that lives.",
-        ("tests/postgres/test_several_servers.py::test_an_outage_of_the_database_ends_nothing_that_lives",),
+        (
+            "tests/postgres/test_several_servers.py::test_an_outage_of_the_database_ends_nothing_that_lives",
+            "tests/postgres/test_waiting_approvals.py::test_a_waiting_call_outlives_a_restart_of_the_database",
+        ),
     ),
 )
 

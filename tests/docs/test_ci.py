@@ -89,3 +89,19 @@ def test_a_failed_check_fails_the_run_immediately(tmp_path: Path) -> None:
     status, lines = run_in(tmp_path, check="exit 1", flaky=FLAKY)
     assert status == 2 and len(lines) == 1 and "check" in lines[0]
     assert not (tmp_path / "ran").exists()
+
+
+def test_the_counts_of_a_test_that_passes_are_printed(tmp_path: Path) -> None:
+    """KILL1: also by a worker, whose output is hidden. Another property is not printed."""
+    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_terminal_summary\n")
+    (tmp_path / "test_counting.py").write_text(
+        "def test_counting(record_property):\n"
+        "    record_property('counts', 'events 3, kills 2')\n"
+        "    record_property('other', 'hidden')\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-n", "1", "-p", "no:cacheprovider"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert "test_counting.py::test_counting: events 3, kills 2\n" in result.stdout, result.stdout + result.stderr
+    assert "hidden" not in result.stdout

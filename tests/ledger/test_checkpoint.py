@@ -14,10 +14,11 @@ from msgspec import structs
 import callslip
 from callslip.api.ledger import LocalLedger
 from callslip.errors import CursorExpiredError, InvalidInputError, NotFoundError
+from callslip.ingest.conversations import Connection
 from callslip.ledger import checkpoint
 from callslip.ledger.verify import verify
 from callslip.model import events as ev
-from callslip.model.events import Alias, Event
+from callslip.model.events import Alias, Draft, Event
 from callslip.rules import fold
 from callslip.rules.fold import SessionFold
 from callslip.settings import Settings
@@ -349,6 +350,65 @@ async def test_checkpoints_of_two_versions_are_not_mixed(ledger: LocalLedger, mo
     saved = await ledger.log.store.checkpoint(SESSION)
     assert saved is not None and (saved.seq, saved.version) == (2, fold.VERSION + 1)
     assert await stored_json(ledger) == await fold_json(ledger)
+
+
+# When a checkpoint is made, and what a process remembers
+
+
+async def checkpoints_end(ledger: LocalLedger) -> None:
+    """Wait until no checkpoint is being made."""
+    async with asyncio.timeout(60):
+        while ledger.log._checkpointing:
+            await asyncio.sleep(0.002)
+
+
+async def last_checkpoint(ledger: LocalLedger, session: str = SESSION) -> int:
+    await checkpoints_end(ledger)
+    saved = await ledger.log.store.checkpoint(session)
+    return saved.seq if saved is not None else 0
+
+
+async def test_a_checkpoint_is_made_after_some_events_and_at_the_end_of_a_turn(db: str) -> None:
+    """With many open entries, which each checkpoint stores again, checkpoints are rarer."""
+    async with await callslip.open(db, Settings(checkpoint_every=4, reaper_interval=10**6)) as ledger:
+        found = list[int]()
+        for number in range(1, 9):
+            await ledger.log.append(SESSION, [ev.MessageUser(text=str(number))])
+            found.append(await last_checkpoint(ledger))
+        assert found == [0, 0, 0, 4, 4, 4, 4, 8]
+        await ledger.log.append(SESSION, [ev.TurnStarted(), ev.TurnEnded()])
+        assert await last_checkpoint(ledger) == 10
+        await ledger.log.append(SESSION, [ev.CallStarted(aliases=(Alias("acp", str(n)),)) for n in range(10)])
+        assert await last_checkpoint(ledger) == 20
+        found.clear()
+        for number in range(21, 33):
+            await ledger.log.append(SESSION, [ev.MessageUser(text=str(number))])
+            found.append(await last_checkpoint(ledger))
+        assert found == [20] * 11 + [32]
+
+
+def kept_counts(ledger: LocalLedger) -> dict[str, int]:
+    """Return how much is in each collection of the log, but for the checked names, which have a limit."""
+    collections = {name: value for name, value in vars(ledger.log).items() if isinstance(value, dict | set | list)}
+    del collections["_checked_names"]
+    return {name: len(value) for name, value in collections.items()}
+
+
+async def test_a_process_remembers_nothing_of_sessions_and_connections_that_have_ended(db: str) -> None:
+    """However many sessions it has written, and however many connections were closed."""
+    async with await callslip.open(db, Settings(checkpoint_every=4, reaper_interval=10**6)) as ledger:
+        await ledger.log.append("first", [ev.MessageUser(text="Go.")])
+        await ledger.log.append("first", [ev.MessageUser(text="Go.")], source="acp")
+        before = kept_counts(ledger)
+        for number in range(50):
+            connection = Connection(ledger.log, "acp")
+            name = f"s{number}"
+            await connection.append(name, [Draft(ev.TurnStarted()), Draft(ev.CallStarted(aliases=ONE))])
+            await ledger.log.append(name, [ev.MessageUser(text=str(n)) for n in range(number % 4)])
+            await connection.close("closed")
+        await checkpoints_end(ledger)
+        assert kept_counts(ledger) == before
+        assert not await ledger.log.store.open_calls()
 
 
 # Past states

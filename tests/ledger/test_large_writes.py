@@ -1,4 +1,4 @@
-"""Writes of hundreds of records, by a process that knows none of them: they are read in a few steps, on every engine."""
+"""Writes of hundreds of records that their process does not know: they are read in a few steps, on every engine."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -16,7 +17,9 @@ SEED = os.environ.get("CALLSLIP_SEED", "")
 """Set it to the seed that a run has printed to repeat its kills."""
 
 
-async def test_servers_workers_and_the_database_are_killed(scale: int) -> None:
+async def test_servers_workers_and_the_database_are_killed(
+    scale: int, record_property: Callable[[str, object], None]
+) -> None:
     """Every acknowledged event is there once, every call has ended once, and every reader has received everything."""
     seed = SEED or (str(time.time_ns()) if scale > 1 else "1")
     with PostgresServer(durable=True) as postgres:
@@ -26,6 +29,6 @@ async def test_servers_workers_and_the_database_are_killed(scale: int) -> None:
             report = await run.run(postgres)
         finally:
             print(f"\nCALLSLIP_SEED={seed}: {', '.join(run.kills)}")
-    print(report)
+    record_property("counts", f"CALLSLIP_SEED={seed}, {report}")
     assert not report.faults, str(report)
     assert report.counts["commands"] and report.counts["approvals"] and report.counts["kills"]

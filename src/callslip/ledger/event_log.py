@@ -53,7 +53,8 @@ class EventLog:
         self._contexts: dict[tuple[str, str, bool], WriteContext] = {}
         self._reaper = liveness.Reaper(store, self.write_context(source="callslip", strict=True), settings)
         self._release_timer = ReleaseTimer(store, self.write_context(source="callslip"), settings.text_hold)
-        self._events_since_checkpoint: dict[str, int] = {}
+        self._checkpoint_every = max(1, settings.checkpoint_every)
+        self._checkpoints_to_skip: dict[str, int] = {}
         self._checkpointing: dict[str, asyncio.Task[None]] = {}
         self._checkpoint_again: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -61,7 +62,7 @@ class EventLog:
         self._closed = False
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._checked_names: set[str] = set()
-        store.on_commit(self._count_events)
+        store.on_commit(self._note_events)
 
     async def start(self) -> None:
         """End what dead processes left open, then keep watching."""
@@ -220,9 +221,13 @@ class EventLog:
     async def close_owner(self, owner: str, reason: str) -> int:
         """End the calls and turns of a closed connection, and return how many."""
         context = self.write_context(source="callslip")
-        count = await self.store.transact(
-            lambda unit: liveness.close_owner(unit, owner, reason, context), Touched(owner=owner)
-        )
+        try:
+            count = await self.store.transact(
+                lambda unit: liveness.close_owner(unit, owner, reason, context), Touched(owner=owner)
+            )
+        finally:
+            for key in [key for key in self._contexts if key[1] == owner]:
+                del self._contexts[key]
         if self._owner_leases.pop(owner, None) is not None:
             await self.store.drop_owner(owner)
         return count
@@ -324,14 +329,17 @@ class EventLog:
         """Delete events older than this from every session, and return how many; also posted input that waits."""
         before = await self.store.clock() - int(keep_seconds * 1000)
         await self.store.drop_conversations(before)
-        return sum(
+        removed = sum(
             [await checkpoint.prune(self.store, row.name, before) async for row in queries.all_sessions(self.store)]
         )
+        await self.store.drop_unused_blobs()
+        return removed
 
     async def delete(self, session: str) -> None:
         """Delete a session with everything in it."""
         if not await self.store.delete(session):
             raise NotFoundError(f"no session {session!r}")
+        self._skip_checkpoints(session, 0)
         self.feed.check_session(session)
 
     async def project(self, session: str) -> None:
@@ -361,14 +369,27 @@ class EventLog:
 
     # In the background
 
-    def _count_events(self, events: list[StoredEvent]) -> None:
-        """Advance a session's checkpoint after enough events, and at the end of a turn."""
-        counts, every = self._events_since_checkpoint, self.settings.checkpoint_every
+    def _note_events(self, events: list[StoredEvent]) -> None:
+        """Advance a session's checkpoint after every `checkpoint_every` events, and at the end of a turn."""
+        every = self._checkpoint_every
+        due: set[str] = set()
         for stored in events:
             session = stored.session
-            counts[session] = since = counts.get(session, 0) + 1
-            if since >= every or type(stored.event) is TurnEnded:
-                self._schedule_checkpoint(session)
+            if type(stored.event) is TurnEnded:
+                due.add(session)
+            elif stored.event.seq % every == 0:
+                if count := self._checkpoints_to_skip.get(session, 0):
+                    self._skip_checkpoints(session, count - 1)
+                else:
+                    due.add(session)
+        for session in due:
+            self._schedule_checkpoint(session)
+
+    def _skip_checkpoints(self, session: str, count: int) -> None:
+        if count:
+            self._checkpoints_to_skip[session] = count
+        else:
+            self._checkpoints_to_skip.pop(session, None)
 
     def _schedule_checkpoint(self, session: str) -> None:
         if self._closed:
@@ -376,10 +397,15 @@ class EventLog:
         if session in self._checkpointing:
             self._checkpoint_again.add(session)
             return
-        self._events_since_checkpoint[session] = 0
         task = asyncio.ensure_future(self._checkpoint(session))
         self._checkpointing[session] = task
-        task.add_done_callback(lambda _: self._checkpointing.pop(session, None))
+        task.add_done_callback(lambda _: self._end_checkpoint(session))
+
+    def _end_checkpoint(self, session: str) -> None:
+        self._checkpointing.pop(session, None)
+        if session in self._checkpoint_again:  # Since the task looked for the last time.
+            self._checkpoint_again.discard(session)
+            self._schedule_checkpoint(session)
 
     async def _checkpoint(self, session: str) -> None:
         with contextlib.suppress(CallslipError):  # A checkpoint is derived data: the next checkpoint includes it.
@@ -388,7 +414,7 @@ class EventLog:
                 self._checkpoint_again.discard(session)
                 open_count = await checkpoint.project(self.store, session)
                 # Open entries are written again with every checkpoint, so many of them make checkpoints rarer.
-                self._events_since_checkpoint[session] = -(open_count or 0)
+                self._skip_checkpoints(session, (open_count or 0) // self._checkpoint_every)
                 is_complete = session not in self._checkpoint_again
 
     async def _maintain(self) -> None:
