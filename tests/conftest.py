@@ -8,7 +8,7 @@ import itertools
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,20 +58,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the shared tests on every engine, and those of `slow_store.TESTS` a second time, with slow reads."""
+    """Run the shared tests on every engine, and those of `slow_store.SUITES` a second time, with slow reads."""
     engines.parametrize(metafunc)
-    path = metafunc.definition.path.relative_to(ROOT).as_posix()
-    names = slow_store.TESTS.get(path)
-    is_selected = names is not None and (not names or metafunc.definition.originalname in names)
-    if is_selected and not metafunc.config.getoption("slow_reads"):
-        metafunc.parametrize("reads", ["fast", "slow"], indirect=True)
+    if not metafunc.config.getoption("slow_reads"):
+        slow_store.parametrize(metafunc)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Run fewer examples with `--quick`."""
+    """Check the tables of `engines`, and run fewer examples with `--quick`."""
+    engines.check_tables()
     quick.pytest_configure(config)
     if config.getoption("quick"):
         settings.load_profile("quick")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Refuse a shared file whose tests the tables of `engines` do not describe, and leave out most slow reads."""
+    report = yield
+    if report.passed:
+        if problems := engines.find_problems(collector, report.result):
+            report.outcome, report.longrepr, report.result = "failed", "\n".join(problems), []
+        report.result = slow_store.select_cases(report.result)
+    return report
 
 
 def pytest_collection() -> None:
@@ -85,14 +96,21 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests that passed have counted (`record_property("counts", ...)`), whichever process ran them."""
+    for report in terminalreporter.stats.get("passed", []):
+        for name, text in report.user_properties:
+            if name == "counts":
+                terminalreporter.write_line(f"{report.nodeid}: {text}")
+
+
 def pytest_unconfigure() -> None:
     """Stop the PostgreSQL server that tests of this process have used."""
     engines.close_server()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what cannot run, and what `--quick` leaves out."""
-    engines.deselect_items(config, items)
+    """Deselect what `--quick` leaves out."""
     quick.pytest_collection_modifyitems(config, items)
 
 
@@ -105,8 +123,13 @@ def anyio_backend() -> str:
 @pytest.fixture(autouse=True)
 def reads(request: pytest.FixtureRequest) -> Iterator[None]:
     """Slow down the reads of all stores, in some runs."""
-    is_slow = getattr(request, "param", "fast") == "slow" or request.config.getoption("slow_reads")
-    with slow_store.slow_reads() if is_slow else contextlib.nullcontext():
+    if request.config.getoption("slow_reads"):
+        slowed = slow_store.slow_reads()
+    elif getattr(request, "param", "fast") == "slow":
+        slowed = slow_store.slow_reads(count=slow_store.MAX_SLOW_READS)
+    else:
+        slowed = contextlib.nullcontext()
+    with slowed:
         yield
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
-import apsw
+import msgspec
 import pytest
 
 import callslip
@@ -14,6 +14,7 @@ from callslip.model import events as ev
 from callslip.model.entries import Message
 from callslip.model.events import Alias, parse_event
 from callslip.settings import Settings
+from tests.support.engines import change_rows, fetch_rows, list_columns, list_tables
 
 pytestmark = pytest.mark.anyio
 
@@ -40,44 +41,43 @@ def events_with(text: str) -> list[ev.Event]:
     ]
 
 
-def columns_with_nul(file: Path) -> set[tuple[str, str]]:
-    """Return the text columns of a database in which a row contains NUL."""
-    connection = apsw.Connection(str(file))
-    tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()]
+def columns_with_nul(db: str) -> set[tuple[str, str]]:
+    """Return the columns in which a row contains NUL."""
     found: set[tuple[str, str]] = set()
-    for table in tables:
-        columns = connection.execute("SELECT name FROM pragma_table_info(?) WHERE type = 'TEXT'", (table,)).fetchall()
-        for (column,) in columns:
-            query = f'SELECT count(*) FROM "{table}" WHERE instr("{column}", char(0))'
-            if connection.execute(query).fetchall() != [(0,)]:
-                found.add((table, column))
-    connection.close()
+    for table in list_tables(db):
+        columns = list_columns(db, table)
+        for row in fetch_rows(db, f'SELECT * FROM "{table}"'):
+            found |= {(table, name) for name, value in zip(columns, row, strict=True) if has_nul(name, value)}
     return found
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.db"
+def has_nul(column: str, value: Any) -> bool:
+    """Return whether a value contains NUL. In JSON it is escaped, so it may be in labels, options and events."""
+    if column == "record":  # PostgreSQL has the fields of a record in one column.
+        return any(has_nul("", field) for field in msgspec.json.decode(value))
+    if isinstance(value, str):
+        return "\0" in value
+    return isinstance(value, bytes) and b"\0" in value
 
 
-async def test_no_text_column_contains_nul(file: Path) -> None:
+async def test_no_text_column_contains_nul(db: str) -> None:
     """Neither while a text streams nor after a checkpoint, and `verify` agrees."""
-    async with callslip.open(file, SETTINGS) as ledger:
+    async with callslip.open(db, SETTINGS) as ledger:
         await ledger.log.append("s", events_with("a\0b"))
         assert await verify(ledger.log) == []
         await ledger.log.project("s")
-        assert columns_with_nul(file) == EXACT_TEXTS
+        assert columns_with_nul(db) == EXACT_TEXTS
         assert await verify(ledger.log) == []
         (row,) = await ledger.log.store.approvals(state="pending")
         assert (row.description, row.answer_at) == ("a\ufffdb", "a\ufffdb")
 
 
-async def test_events_and_entries_keep_nul(file: Path) -> None:
+async def test_events_and_entries_keep_nul(db: str) -> None:
     """Also after a reload: a streaming text is put together from its pieces."""
-    async with callslip.open(file, SETTINGS) as ledger:
+    async with callslip.open(db, SETTINGS) as ledger:
         await ledger.log.append("s", events_with("a\0b"))
         await ledger.log.project("s")
-    async with callslip.open(file, SETTINGS) as ledger:
+    async with callslip.open(db, SETTINGS) as ledger:
         rows = await ledger.log.store.events("s", 0, 100)
         info = parse_event(rows[0][1])
         assert isinstance(info, ev.SessionInfo) and (info.title, info.labels) == ("a\0b", {"a\0b": "a\0b"})
@@ -86,9 +86,9 @@ async def test_events_and_entries_keep_nul(file: Path) -> None:
         assert [entry.content for entry in snapshot.entries if isinstance(entry, Message)][-1] == "a\0b\0!"
 
 
-async def test_lone_surrogates_do_not_reach_records(file: Path) -> None:
+async def test_lone_surrogates_do_not_reach_records(db: str) -> None:
     """They become U+FFFD before anything is written, in events as well as in records."""
-    async with callslip.open(file, SETTINGS) as ledger:
+    async with callslip.open(db, SETTINGS) as ledger:
         await ledger.log.append("s", events_with("a\ud800b"))
         await ledger.log.project("s")
         session = await ledger.log.store.session("s")
@@ -100,40 +100,32 @@ async def test_lone_surrogates_do_not_reach_records(file: Path) -> None:
 
 
 @pytest.mark.parametrize("retention", [False, True])
-async def test_an_older_ledger_with_nul_is_migrated(
-    file: Path, monkeypatch: pytest.MonkeyPatch, retention: bool
-) -> None:
+async def test_an_older_ledger_with_nul_is_migrated(db: str, monkeypatch: pytest.MonkeyPatch, retention: bool) -> None:
     r"""DB1, S1.7: its records are cleaned, and `verify` reports nothing; a text \u0000 is not NUL and stays."""
     text = '\0a\\u0000\\\0\\\\"\x01b\0\0'
     with monkeypatch.context() as patch:
-        await write_as_before(patch, file, text)
+        await write_as_before(patch, db, text)
     columns = {"calls": "tool title kind worker reason client", "approvals": "description option by reason"}
     expected = {(table, column) for table, names in columns.items() for column in names.split()}
-    assert columns_with_nul(file) == expected | {("sessions", "title")}
-    set_version(file, 4)
-    async with callslip.open(file, SETTINGS) as ledger:
-        assert columns_with_nul(file) == set()
+    assert columns_with_nul(db) == expected | {("sessions", "title")}
+    change_rows(db, "PRAGMA user_version = 4")
+    async with callslip.open(db, SETTINGS) as ledger:
+        assert columns_with_nul(db) == set()
         assert await verify(ledger.log) == []
         session = await ledger.log.store.session("s")
         assert session is not None and session.title == text.replace("\0", "\ufffd")
         await check_writable(ledger, retention=retention)
 
 
-async def write_as_before(patch: pytest.MonkeyPatch, file: Path, text: str) -> None:
+async def write_as_before(patch: pytest.MonkeyPatch, db: str, text: str) -> None:
     """Write a ledger as earlier versions did: with NUL in records, and in names of workers and queues."""
     patch.setattr("callslip.rules.projection.record_text", lambda text: text)
     patch.setattr("callslip.ledger.validation._NAME_FIELDS", ())
-    async with callslip.open(file, SETTINGS) as ledger:
+    async with callslip.open(db, SETTINGS) as ledger:
         await ledger.log.append("s", events_with(text))
         await ledger.log.append(
             "s", [ev.CallProposed(call="new:1", client=text), ev.CallStarted(call="new:1", worker=text)]
         )
-
-
-def set_version(file: Path, version: int) -> None:
-    connection = apsw.Connection(str(file))
-    connection.execute(f"PRAGMA user_version = {version}")
-    connection.close()
 
 
 async def check_writable(ledger: LocalLedger, *, retention: bool) -> None:

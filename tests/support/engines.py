@@ -1,7 +1,8 @@
 """Run the same tests on every engine: which tests, on which databases, by which clock.
 
 A test of `SHARED` that uses the fixture `engine`, mostly by `db`, runs once per engine. Those that cannot are in
-`SQLITE_ONLY` with the reason. Tests on PostgreSQL have the marker `postgres`.
+`SQLITE_ONLY` with the reason. Tests on PostgreSQL have the marker `postgres`. A shared file is not collected if one of
+its tests does neither, or if `SQLITE_ONLY` has an entry for it that names no test.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import importlib
 import os
 import time
 import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import apsw
 import pytest
+
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from tests.support.postgres import PostgresServer
@@ -34,9 +37,14 @@ SHARED = (
 )
 """The folders and files whose tests run on every engine."""
 
+TABLES = Path(__file__).relative_to(ROOT).as_posix()
+"""Where the tables below are."""
+
 POSTGRES_SHARE = 4
 """PostgreSQL runs one of this many examples of a property test, because each takes many round trips. `make chaos` runs
 all of them."""
+BUSY_TIMEOUT_MS = 60_000
+"""How long a test waits for a transaction of a ledger in a file."""
 
 NO_LEDGER = "uses no ledger"
 OLDER_FILE = "a file of an older version, which only SQLite has"
@@ -48,6 +56,7 @@ NOT_STORED = "refused before the store is used; many examples"
 ONLY_RULES = "rules for texts, which depend on no engine; many examples"
 
 SQLITE_ONLY: dict[str, str] = {
+    "tests/api/test_approvals.py::test_annotations_without_a_json_type_allow_any_value": NO_LEDGER,
     "tests/api/test_entry_filter.py::test_the_server_finds_what_the_page_finds_in_a_file": NO_LEDGER,
     "tests/api/test_entry_filter.py::test_a_call_and_its_requests_match_together_in_any_order": NO_LEDGER,
     "tests/api/test_entry_filter.py::test_facet_counts_ignore_the_facets_own_term": NO_LEDGER,
@@ -86,7 +95,18 @@ SQLITE_ONLY: dict[str, str] = {
     "tests/ledger/test_checkpoint.py::test_a_repeated_checkpoint_changes_nothing": TRACE,
     "tests/ledger/test_checkpoint.py::test_each_checkpoint_stores_only_new_text": TRACE,
     "tests/ledger/test_liveness.py::test_a_round_does_not_read_the_calls_of_living_owners": STEPS,
+    "tests/ledger/test_liveness.py::test_a_reused_pid_is_not_the_owner": NO_LEDGER,
+    "tests/ledger/test_liveness.py::test_a_copy_of_a_machine_is_another_machine": NO_LEDGER,
+    "tests/ledger/test_liveness.py::test_docks_radios_and_bridges_do_not_change_a_machine": NO_LEDGER,
     "tests/ledger/test_ledger_fixture.py": OLDER_FILE,
+    "tests/ledger/test_queries.py::test_a_history_is_made_block_by_block": NO_LEDGER,
+    "tests/ledger/test_queries.py::test_a_page_cursor_is_json": NO_LEDGER,
+    "tests/ledger/test_record_texts.py::test_an_older_ledger_with_nul_is_migrated": OLDER_FILE,
+    "tests/ledger/test_slow_reads.py::test_every_read_of_a_store_is_slowed_down": NO_LEDGER,
+    "tests/ledger/test_validation.py::test_json_that_is_not_an_event_is_refused_with_the_field": NO_LEDGER,
+    "tests/ledger/test_validation.py::test_text_that_is_not_json_is_refused": NO_LEDGER,
+    "tests/ledger/test_validation.py::test_any_json_is_accepted_or_refused": NO_LEDGER,
+    "tests/ledger/test_validation.py::test_any_text_is_parsed_or_refused": NO_LEDGER,
     "tests/ledger/test_validation.py::test_a_field_of_the_wrong_type_is_refused_by_name": NOT_STORED,
     "tests/ledger/test_validation.py::test_an_invalid_session_name_is_refused": NOT_STORED,
     "tests/ledger/test_validation.py::test_invalid_source_and_owner_names_are_refused": NOT_STORED,
@@ -110,6 +130,13 @@ SQLITE_ONLY: dict[str, str] = {
     "tests/store/test_store.py::test_a_closed_ledger_leaves_no_wal_file": ONE_FILE,
 }
 """The ids of tests and files that do not run on PostgreSQL, with the reason."""
+
+POSTGRES_CLASSES = {
+    "tests/laws/test_command_laws.py::TestMachine": "TestPostgresMachine",
+    "tests/laws/test_machine.py::TestMachine": "TestPostgresMachine",
+    "tests/store/test_store.py::TestSqlite": "TestPostgres",
+}
+"""The classes whose tests run on SQLite only, and the class of the same file that has the same tests on PostgreSQL."""
 
 
 # Selection
@@ -141,15 +168,43 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("engine", engines, scope="session")  # The tests of an engine run one after another.
 
 
-def deselect_items(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests on PostgreSQL that would slow its reads down: they are slow as they are."""
-    removed = {item for item in items if item.get_closest_marker("postgres") and _has_slow_reads(item)}
-    items[:] = [item for item in items if item not in removed]
-    config.hook.pytest_deselected(items=list(removed))
+def check_tables() -> None:
+    """Raise an error if an entry of a table names a file that does not exist or is not shared."""
+    files = {test_id.partition("::")[0] for test_id in [*SQLITE_ONLY, *POSTGRES_CLASSES]}
+    if unknown := sorted(file for file in files if not is_shared(file) or not (ROOT / file).is_file()):
+        raise pytest.UsageError(f"{TABLES}: {', '.join(unknown)}: no such shared file. Remove its entries.")
 
 
-def _has_slow_reads(item: pytest.Item) -> bool:
-    return getattr(getattr(item, "callspec", None), "params", {}).get("reads") == "slow"
+def find_problems(collector: pytest.Collector, nodes: Sequence[pytest.Item | pytest.Collector]) -> list[str]:
+    """Return what the tables do not say correctly about a file or class, which contains these nodes."""
+    if not isinstance(collector, pytest.Module | pytest.Class) or not is_shared(collector.nodeid):
+        return []
+    on_postgres: dict[str, bool] = {}
+    for item in nodes:
+        if isinstance(item, pytest.Function):
+            test_id = item.nodeid.partition("[")[0]
+            on_postgres[test_id] = on_postgres.get(test_id, False) or _runs_on_postgres(item)
+    missing = [test_id for test_id, is_run in on_postgres.items() if not is_run and not find_reason(test_id)]
+    unneeded = [test_id for test_id, is_run in on_postgres.items() if is_run and find_reason(test_id)]
+    names = {node.nodeid.partition("[")[0] for node in nodes}
+    prefix = f"{collector.nodeid}::"
+    inside = [test_id for test_id in [*SQLITE_ONLY, *POSTGRES_CLASSES] if test_id.startswith(prefix)]
+    unknown = [test_id for test_id in inside if prefix + test_id.removeprefix(prefix).partition("::")[0] not in names]
+    return [
+        *(f"{test_id}: use the fixture `engine`, or name a reason in SQLITE_ONLY of {TABLES}." for test_id in missing),
+        *(f"{test_id}: runs on PostgreSQL. Remove it from SQLITE_ONLY of {TABLES}." for test_id in unneeded),
+        *(f"{test_id}: no such test. Remove the entry of {TABLES}." for test_id in unknown),
+    ]
+
+
+def _runs_on_postgres(item: pytest.Function) -> bool:
+    """Return whether a test runs on PostgreSQL: itself, or the same test of the class for it."""
+    name = POSTGRES_CLASSES.get(item.nodeid.rpartition("::")[0], "")
+    other = getattr(item.module, name, None)
+    marks: list[pytest.Mark] = getattr(other, "pytestmark", [])
+    return item.get_closest_marker("postgres") is not None or (
+        hasattr(other, item.originalname) and any(mark.name == "postgres" for mark in marks)
+    )
 
 
 # Databases
@@ -233,6 +288,15 @@ def change_rows(url: str, sql: str, *values: Any) -> int:
         return connection.changes()
 
 
+def list_tables(url: str) -> list[str]:
+    """Return the names of all tables."""
+    if is_postgres(url):
+        sql = "SELECT relname::text FROM pg_stat_user_tables"
+    else:
+        sql = "SELECT name FROM sqlite_schema WHERE type = 'table'"
+    return [name for (name,) in fetch_rows(url, sql)]
+
+
 def list_columns(url: str, table: str) -> list[str]:
     """Return the names of the columns of a table, in their order."""
     if is_postgres(url):
@@ -247,16 +311,16 @@ def read_stored_bytes(url: str) -> bytes:
     if not is_postgres(url):
         path = Path(url.removeprefix("sqlite:///"))
         return b"".join(file.read_bytes() for file in path.parent.iterdir() if file.is_file())
-    name = _database_name(url)
-    tables = server().execute("SELECT relname::text FROM pg_stat_user_tables", database=name)
+    name, tables = _database_name(url), list_tables(url)
     server().execute("SET bytea_output = 'escape'", database=name)
-    rows = [row for (table,) in tables for row in server().execute(f"SELECT t::text FROM {table} t", database=name)]
+    rows = [row for table in tables for row in server().execute(f"SELECT t::text FROM {table} t", database=name)]
     assert tables, "the database has no tables"
     return "\n".join(text for (text,) in rows).encode()
 
 
 def _connect_to_file(url: str) -> apsw.Connection:
     connection = apsw.Connection(url.removeprefix("sqlite:///"))
+    connection.set_busy_timeout(BUSY_TIMEOUT_MS)  # An open ledger may be writing a checkpoint.
     connection.create_scalar_function("convert_from", lambda data, encoding: data.decode(encoding), 2)
     connection.create_scalar_function("convert_to", lambda text, encoding: text.encode(encoding), 2)
     return connection
