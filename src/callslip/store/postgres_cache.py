@@ -10,7 +10,7 @@ decisions run again. What a decision did without a record is never used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from callslip.model.events import Event, decode_event
@@ -196,6 +196,17 @@ class Cache:
         self.drop([record.name])
         cached = self.sessions[record.name] = CachedSession(record, rev, valid_at)
         return cached
+
+    def put_sessions(self, names: Collection[str], rows: Iterable[Row], valid_at: float) -> None:
+        """Take over rows of SESSION_COLUMNS. Sessions of these names without a row do not exist."""
+        found: set[str] = set()
+        for row in rows:
+            found.add(row[1])
+            self.put_session(session_record(row), row[2], valid_at)
+        for name in names:
+            if name not in found:
+                self.drop([name])
+                self.sessions[name] = CachedSession(None, 0, valid_at)
 
     def put_call(self, cached: CachedSession, record: CallRecord) -> None:
         cached.calls[record.id] = record
@@ -437,18 +448,12 @@ class GroupReads:
             [seq for _, seq in events],
             list(missing.queues),
         )
-        found: set[str] = set()
-        for row in rows:
-            if row[0] <= 4:
-                found.add(row[2])
-                self._cache.put_session(session_record(row[1:9]), row[3], sent_at)
-        for name in names - found:
-            self._cache.drop([name])
-            self._cache.sessions[name] = CachedSession(None, 0, sent_at)
+        of_sessions = [row[1:9] for row in rows if row[0] <= 4]
+        self._cache.put_sessions(names, of_sessions, sent_at)
         self._mark_as_read(missing)
         for row in rows:
             self._take_over(row)
-        self._cache.count_records(names | found)
+        self._cache.count_records(names.union(row[1] for row in of_sessions))
 
     def _mark_as_read(self, missing: Missing) -> None:
         """Note what was asked for: what the query did not return does not exist."""

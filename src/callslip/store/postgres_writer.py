@@ -44,7 +44,7 @@ from callslip.store.postgres_database import (
     is_lost,
     translate_errors,
 )
-from callslip.store.postgres_rows import approval_body, call_body, session_body
+from callslip.store.postgres_rows import SESSION_COLUMNS, approval_body, call_body, session_body
 from callslip.store.protocol import NOTHING_KNOWN, StoredEvent, Touched
 from callslip.store.unit_of_work import GeneratedIds, UnitOfWork
 
@@ -73,7 +73,8 @@ REFUSED_STATES = ("22", "23", "54")
 """The start of the SQL states of a row that cannot be stored: invalid or repeated values, and limits of the server."""
 CHANGED, ID_TAKEN, QUEUE_CHANGED, FENCED = "CS001", "CS002", "CS003", "CS004"
 
-LOCK_SESSIONS = "SELECT 1 FROM sessions WHERE name = ANY ($1) ORDER BY id FOR NO KEY UPDATE"
+LOCK_SESSIONS = f"SELECT {SESSION_COLUMNS} FROM sessions s WHERE s.name = ANY ($1) ORDER BY s.id FOR NO KEY UPDATE"
+"""It returns what was committed before it got the locks."""
 ADD_LANE = "INSERT INTO lanes (id, last, used_at) SELECT nextval('lane_ids'), 0, callslip_clock() RETURNING id"
 USE_LANE = "UPDATE lanes SET last = $2, used_at = callslip_clock() WHERE id = $1 AND last < $2 RETURNING last"
 RESOLVE_LANE = """
@@ -682,11 +683,9 @@ class PostgresWriter:
         """Lock sessions, and count those that no other process has changed since they were written here."""
         before = {name: self._cache.sessions[name].rev for name in names if name in self._cache.sessions}
         with self._unless_lost():
-            await connection.fetch(LOCK_SESSIONS, list(names))
-            missing = Missing()
-            missing.sessions |= names
-            reads = GroupReads(self._cache, self._database.time_ms())
-            await reads.load(connection, missing, time.monotonic())
+            sent_at = time.monotonic()
+            rows = await connection.fetch(LOCK_SESSIONS, list(names))
+        self._cache.put_sessions(names, rows, sent_at)
         for name in names & self._disturbed.keys():
             is_undisturbed = before.get(name) == self._cache.sessions[name].rev
             self._disturbed[name] = self._disturbed[name] + 1 if is_undisturbed else 0
