@@ -79,7 +79,8 @@ def pytest_make_collect_report(
     """Refuse a shared file whose tests the tables of `engines` do not describe, and leave out most slow reads."""
     report = yield
     if report.passed:
-        if problems := engines.find_problems(collector, report.result):
+        is_whole = not collector.config.getoption("lf")  # `--last-failed` leaves tests out while they are collected.
+        if is_whole and (problems := engines.find_problems(collector, report.result)):
             report.outcome, report.longrepr, report.result = "failed", "\n".join(problems), []
         report.result = slow_store.select_cases(report.result)
     return report

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,22 +15,43 @@ import callslip
 from callslip.model import events as ev
 from callslip.settings import Settings
 from callslip.store.write_lock import WriteLock
-from tests.support import cli_process
+from tests.support import cli_process, engines
 
 pytestmark = pytest.mark.anyio
 
-TIMEOUT_S = 0.2
+TIMEOUT_S = 60.0
+AGE_S = 2 * TIMEOUT_S
+
+
+class EarlierClock:
+    """The clock of stores at a time before the timeouts of the commands."""
+
+    def time(self) -> float:
+        return REAL_TIME() - AGE_S
+
+
+REAL_TIME = time.time
+
+
+@contextlib.contextmanager
+def earlier(db: str) -> Iterator[None]:
+    """Let everything in the block happen before the timeouts."""
+    engine = engines.POSTGRES if engines.is_postgres(db) else engines.SQLITE
+    with contextlib.ExitStack() as stack:
+        for patch in engines.list_clock_patches(engine, EarlierClock()):
+            stack.enter_context(patch)
+        yield
 
 
 async def leave_command(db: str, *, is_claimed: bool = False) -> str:
-    """Submit a command, close the ledger before its deadline, and wait for the deadline. Return its call."""
-    async with await callslip.open(db) as ledger:
-        await ledger.commands.submit("run", {"n": 1}, correlation_id="c", timeout=TIMEOUT_S)
-        if is_claimed:
-            assert await ledger.commands.claim(lease=600) is not None
-        record = await ledger.commands.find("c")
-    while time.time() * 1000 <= record.deadline:
-        await asyncio.sleep(0.01)
+    """Submit a command, and close the ledger before its deadline, which is over now. Return its call."""
+    with earlier(db):
+        async with await callslip.open(db) as ledger:
+            await ledger.commands.submit("run", {"n": 1}, correlation_id="c", timeout=TIMEOUT_S)
+            if is_claimed:
+                assert await ledger.commands.claim(lease=600) is not None
+            record = await ledger.commands.find("c")
+    assert 0 < record.deadline < REAL_TIME() * 1000
     return record.id
 
 
@@ -133,8 +155,8 @@ async def test_a_running_command_is_left_to_a_process_that_watches_it(db: str) -
 
 async def test_a_command_that_awaits_approval_does_not_expire(db: str) -> None:
     """Its timeout starts with the approval, whose own time limit is a different one."""
-    async with await callslip.open(db) as ledger:
-        await ledger.commands.submit("run", correlation_id="c", timeout=TIMEOUT_S, approval=True)
-    await asyncio.sleep(2 * TIMEOUT_S)
+    with earlier(db):
+        async with await callslip.open(db) as ledger:
+            await ledger.commands.submit("run", correlation_id="c", timeout=TIMEOUT_S, approval=True)
     async with await callslip.open(db) as ledger:
         assert (await ledger.commands.find("c")).state == "awaiting_approval"
