@@ -2205,6 +2205,14 @@ OPERATIONS = (
             "tests/postgres/test_large_ledgers.py::test_retention_looks_for_unused_blobs_once",
         ),
     ),
+    R(
+        "OPS9",
+        "On PostgreSQL pages of a large session, and what the reaper looks for, are read by index.",
+        (
+            "tests/postgres/test_large_ledgers.py::test_a_page_of_a_large_session_is_read_in_order",
+            "tests/postgres/test_large_ledgers.py::test_a_round_of_the_reaper_reads_only_what_is_due",
+        ),
+    ),
 )
 
 MOVES = (

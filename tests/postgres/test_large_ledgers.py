@@ -95,6 +95,18 @@ def count_rows(plan: dict[str, Any]) -> int:
     return count
 
 
+async def test_a_round_of_the_reaper_reads_only_what_is_due(
+    store: PostgresStore, statements: list[Statement], db: str
+) -> None:
+    """Not the calls of living owners, nor those whose leases and deadlines are in the future."""
+    engines.change_rows(db, f"UPDATE calls SET state = 'running', owner = 'alive', lease = {2**60}, deadline = {2**60}")
+    engines.change_rows(db, "ANALYZE calls")
+    assert [owner.id for owner in await store.open_owners()] == ["alive"]
+    assert await store.calls_due(10) == []
+    assert len(statements) == 2
+    assert max(statement.rows for statement in statements) <= PAGE
+
+
 async def test_a_page_of_a_large_session_is_read_in_order(
     store: PostgresStore, statements: list[Statement], db: str
 ) -> None:
