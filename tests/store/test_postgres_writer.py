@@ -245,6 +245,24 @@ async def test_a_long_transaction_of_one_session_delays_no_other_and_no_owner(pr
         await deleting
 
 
+async def test_a_transaction_of_its_own_continues_after_a_day(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process has removed the row of the idle connection. A new row is used at once."""
+    monkeypatch.setattr(postgres_writer, "RETRY_DELAYS_S", (1000.0,))
+
+    async def remove_rows(connection: Any) -> None:
+        await connection.execute("DELETE FROM lanes")
+
+    async def write(connection: Any) -> None:
+        await connection.execute("INSERT INTO meta VALUES ('x', 'y')")
+
+    async with asyncio.timeout(TIMEOUT_S):
+        await process.writer.run_alone(remove_rows)
+        await process.writer.run_alone(write)
+    assert [row[0] for row in await process.database.fetch("SELECT value FROM meta WHERE name = 'x'")] == ["y"]
+
+
 async def test_a_large_group_is_written_in_parts(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """In their order, and an event that is larger than a part alone."""
     monkeypatch.setattr(postgres_writer, "MAX_GROUP_BYTES", 1000)

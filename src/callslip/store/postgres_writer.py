@@ -976,6 +976,9 @@ class PostgresWriter:
             try:
                 value = await self._attempt_alone(lane, task, until)
                 break
+            except _Again:  # The row of the lane was gone.
+                if time.monotonic() > until:
+                    raise StoreError(f"{self._database.name}: the write did not succeed in time") from None
             except LostConnectionError:
                 lane.drop()
                 delay_s = RETRY_DELAYS_S[min(attempts, len(RETRY_DELAYS_S) - 1)]
@@ -1007,7 +1010,7 @@ class PostgresWriter:
                 async with asyncio.timeout(task.timeout or self._database.settings.statement_timeout):
                     if not await connection.fetch(USE_LANE, lane.id, number):
                         lane.renew()
-                        raise LostConnectionError(f"{self._database.name}: the row of a write connection is gone")
+                        raise _Again
                     value = await task.alone(connection)
                 is_committing = True
                 await connection.execute("COMMIT")
