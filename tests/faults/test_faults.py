@@ -353,7 +353,7 @@ async def test_damage_is_reported(tmp_path: Path, scale: int) -> None:
     texts = [f"{number} " + "x" * 300 for number in range(200)]
     intact = (await create_ledger(f"sqlite:///{tmp_path / 'whole.db'}", *texts)).read_bytes()
     reported = 0
-    for run in range(20 * scale):
+    for run in sorted({*range(20 * scale), 628}):  # The last one makes SQLite return an event without a body.
         rng = random.Random(run)
         data = bytearray(intact)
         start = rng.randrange(len(data) // 4096) * 4096 + rng.choice((0, 100, rng.randrange(4000)))

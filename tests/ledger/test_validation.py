@@ -6,6 +6,7 @@ After any input, the session reads as before and nothing is partially written (C
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 from collections.abc import AsyncIterator
@@ -402,6 +403,16 @@ async def test_unknown_fields_are_ignored(ledger: LocalLedger) -> None:
         "s", [read_event({"type": "message.user", "text": "x", "mood": [1, {"a": None}]})]
     )
     assert isinstance(event, ev.MessageUser) and event.text == "x"
+
+
+@pytest.mark.parametrize("kind", [ev.MessageDelta, ev.ThoughtDelta])
+async def test_a_chunk_with_a_wrong_field_leaves_its_session_writable(ledger: LocalLedger, kind: type[Event]) -> None:
+    """C11: it is refused, or stored without the field. Its text may be held, and is read again with the next event."""
+    for field in msgspec.structs.fields(kind):
+        for value in (None, b"x", (), [], {}, 0.0, "y", (Alias("acp", "c1"),)):
+            with contextlib.suppress(CallslipError):
+                await ledger.log.append("s", [kind(**{"text": "x", field.name: value})])
+            await ledger.log.append("s", [ev.MessageUser(text="next")])
 
 
 json_values = st.recursive(

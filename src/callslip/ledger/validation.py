@@ -94,7 +94,9 @@ class DraftValidator:
         text, source, message_id, key = event.text, event.source, event.message_id, event.key
         if not (type(text) is type(source) is type(message_id) is type(key) is str and event.chunks in _CHUNK_POLICIES):
             return self._validate_event(event)
-        if not type(event.partial) is type(event.rest) is bool:
+        if not type(event.partial) is type(event.rest) is type(event.names_message) is bool:
+            return self._validate_event(event)
+        if not (type(event.at) is type(event.seq) is int and event.verdict == "applied"):
             return self._validate_event(event)
         if event.at:
             _check_number(event.at, "at")

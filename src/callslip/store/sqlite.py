@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from copy import copy
 from typing import Any, TypeVar
 
-from callslip.errors import InvalidInputError, ReadOnlyStoreError
+from callslip.errors import CorruptDataError, InvalidInputError, ReadOnlyStoreError
 from callslip.model import codec
 from callslip.model.records import (
     AliasRecord,
@@ -214,6 +214,10 @@ class SqliteStore:
         with translate_errors(self.path), suppress(UnicodeEncodeError):
             cursor = self._read.execute(SQL[name], values)
             for (size,) in cursor:
+                if size is None:
+                    raise CorruptDataError(
+                        f"{self.path} is damaged: a stored row of session {values[0]!r} has no content"
+                    )
                 max_bytes -= size
                 if max_bytes < 0:
                     break
