@@ -113,6 +113,7 @@ async def test_what_happened_before_the_watch_started_again_is_read(db: str) -> 
 async def test_a_failed_load_is_repeated(commands: CommandQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without another change."""
     await commands.submit("a")
+    await until(lambda: not commands._monitor._is_loading)  # It uses the same store.
     monkeypatch.setattr(monitor, "RETRY_DELAY_MS", 1)
     failures = 0
     read = commands.log.store.pending_commands

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import callslip
 from callslip.api.ledger import open_ledger
 from callslip.errors import InvalidInputError, StoreError
 from callslip.ledger.event_log import EventLog
@@ -958,14 +959,21 @@ def recorded_reply(count: int) -> tuple[Kind, bytes]:
     return Kind.LINES_RECORDED, encode_count(count)
 
 
-async def run_recorder(db: str, frames: list[Frame], names: SessionNames | None = None) -> Replies:
-    """Run a recorder over some frames and return its replies."""
+async def run_recorder(
+    db: str, frames: list[Frame], names: SessionNames | None = None, later: Sequence[Frame] = ()
+) -> Replies:
+    """Run a recorder over some frames, then over `later` ones when a session exists. Return its replies."""
     reader, writer = os.pipe()
     replies = Replies()
     recorder = RecorderProcess(db, lambda: None, names or SessionNames(["agent"], "s"), replies.add)
     with os.fdopen(writer, "wb", 0) as pipe:
         running = asyncio.create_task(recorder.run(reader))
         await asyncio.to_thread(lambda: [pipe.write(encode_frame(*frame)) for frame in frames])
+        if later:
+            async with asyncio.timeout(TIMEOUT_S), callslip.open(db) as ledger:
+                while not (await ledger.sessions()).items:
+                    await asyncio.sleep(0.01)
+            await asyncio.to_thread(lambda: [pipe.write(encode_frame(*frame)) for frame in later])
     async with asyncio.timeout(TIMEOUT_S):
         await running
     return replies
@@ -1050,7 +1058,7 @@ async def test_a_message_that_cannot_be_recorded_is_counted(db: str, monkeypatch
 async def test_messages_before_any_session_are_buffered_up_to_a_limit(db: str) -> None:
     """Beyond it they get a session of their own. The agent's session is still named after its id."""
     messages = [bytes_frame(b'"' + b"x" * 60_000 + b'"\n') for _ in range(40)]
-    await run_recorder(db, [*messages, chunk_frame("a")], SessionNames(["agent"]))
+    await run_recorder(db, messages, SessionNames(["agent"]), later=[chunk_frame("a")])
     async with sound_ledger(db) as ledger:
         names = [row.name for row in (await ledger.sessions()).items]
         assert len(names) == 2 and "agent-one" in names
