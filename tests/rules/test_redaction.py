@@ -88,11 +88,11 @@ def redact_chunks(redactor: Redactor, chunks: list[str]) -> tuple[list[str], lis
 
 def redact_slowly(patterns: tuple[Pattern, ...], text: str) -> str:
     """Redact a text by a slow, literal version of the rule."""
-    output, at, last_end = "", 0, 0
+    output, at, last_end, ends_hidden = "", 0, 0, False
     while at < len(text):
         before = text[last_end:at]
         is_in_word = before[-1:].isascii() and before[-1:].isalnum() and before[-2:-1] != "\\"
-        match = None if is_in_word or (last_end == at and at > 0) else find_match(patterns, text, at)
+        match = None if is_in_word or (last_end == at and ends_hidden) else find_match(patterns, text, at)
         if match is None:
             output += text[at]
             at += 1
@@ -100,6 +100,7 @@ def redact_slowly(patterns: tuple[Pattern, ...], text: str) -> str:
             shown = match[0].prefix if match[0].shown else ""
             output += f"{shown}[redacted:{match[0].name}]{match[0].until}"
             at = last_end = match[1]
+            ends_hidden = not match[0].until
     return output
 
 
@@ -143,6 +144,7 @@ class TestLaws:
         assert "".join(redact_chunks(REDACTORS[name], chunks)[0]) == REDACTORS[name].text(text)
 
     @given(split_texts())
+    @example(("default", "//a:bcd@//c:def@ ", []))
     def test_single_characters_give_the_same_text(self, case: tuple[str, str, list[str]]) -> None:
         """The finest split is one of them."""
         name, text, _ = case

@@ -3,7 +3,7 @@
 A secret is a literal prefix followed by a minimum number of characters of a class; all of it becomes `[redacted:NAME]`.
 If the prefix only introduces the secret, as in `API_KEY=...`, the prefix stays. No ASCII letter or digit may precede it
 (`task-4f2a...` is not a key; in `密钥是sk-...` and after an escape, as in `\\nsk-...`, it is one), and no other secret
-directly. It ends where the class ends.
+directly, unless that ends with a character that is shown. It ends where the class ends.
 
 In JSON values a secret is also found by its position: in the environment and the headers of MCP servers, and in members
 that are named like an assignment or a header of the patterns.
@@ -214,7 +214,7 @@ class Redactor:
             start = match.end(1) + len(pattern.prefix)
             out += (after[at:start], _mask_secret(pattern, after[start : match.end()]))
             at = match.end()
-            match = self._complete(after, at)
+            match = self._complete(after, _next_start(pattern, at))
         return "".join((*out, after[at:])) if out else text
 
     def mask_next(self, before: str, text: str) -> tuple[str, str]:
@@ -287,12 +287,12 @@ class Redactor:
             index = cast(int, match.lastindex) - 2
             if index < 0:
                 return "".join(out), ("\\" if match[1] == "\\" else " ") + after[match.end(1) :]
-            out.append(self.patterns[index].mark)
+            pattern = self.patterns[index]
+            out.append(pattern.mark)
             at = match.end()
             if at == len(after):
-                pattern = self.patterns[index]
                 return "".join(out), "" if pattern.until else _DROP + pattern.prefix
-            match = search(after, at)
+            match = search(after, _next_start(pattern, at))
         out.append(after[at:])
         return "".join(out), ""
 
@@ -429,6 +429,11 @@ def _run(pattern: Pattern, held: bool) -> str:
     mixed = f"(?={fewer}[A-Z0-9])" if pattern.mixed else ""
     run = f"({mixed}[{pattern.chars}]{{{pattern.least}}}[{pattern.rest}]*)"
     return rf"{run}|{fewer}\Z" if held else run
+
+
+def _next_start(pattern: Pattern, end: int) -> int:
+    """Return where to search after a match: the character that ends it and is shown may precede a further secret."""
+    return end - len(pattern.until)
 
 
 def _edge(before: str) -> str:
