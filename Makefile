@@ -77,7 +77,8 @@ docs: .venv/ready
 
 ## make chaos    run property tests and fault tests at full length, and all tests with slow reads
 chaos: .venv/ready $(PEERS)
-	@CALLSLIP_LONG=1 $(PYTEST) $(PARALLEL) $(LONG_HANGS) -m "chaos or hypothesis" $(ARGS)
+	@CALLSLIP_LONG=1 $(PYTEST) $(LONG_HANGS) -m alone $(ARGS)
+	@CALLSLIP_LONG=1 $(PYTEST) $(PARALLEL) $(LONG_HANGS) -m "(chaos or hypothesis) and not alone" $(ARGS)
 	@$(PYTEST) $(PARALLEL) $(LONG_HANGS) --slow-reads -m "not postgres" $(ARGS)
 
 ## make lock     resolve pyproject.toml into requirements.lock (ARGS=--upgrade for newer versions)

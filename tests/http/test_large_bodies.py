@@ -245,6 +245,7 @@ def measuring_delays(port: int) -> Generator[list[float]]:
         thread.join()
 
 
+@pytest.mark.alone
 @pytest.mark.chaos
 def test_another_request_is_answered_within_250_ms(tmp_path: Path) -> None:
     """BODY2: While large bodies are posted, and while a session of 20,000 calls is exported.

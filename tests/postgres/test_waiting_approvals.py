@@ -7,8 +7,7 @@ database: what was written while one of them had no connection must be read when
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import callslip
 from callslip.api.ledger import Ledger
 from callslip.client.http import HttpPool, ServerSentEvent
 from callslip.model import events as ev
-from tests.postgres.test_several_servers import (
+from tests.support.cluster import (
     HEADERS,
     SHORT_LEASE_S,
     TIMEOUT_S,
@@ -32,27 +31,12 @@ from tests.postgres.test_several_servers import (
     start_held_turn,
     until,
 )
-from tests.support import engines
 from tests.support.fault_proxy import FaultProxy
 from tests.support.live_server import fetch
 from tests.support.postgres import PostgresServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.postgres]
 OUTPUT = {"deployed": "staging"}
-_sessions = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    home = tmp_path_factory.mktemp("machines")
-    with engines.new_database(engines.POSTGRES) as database, running_cluster(database, home) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def session() -> str:
-    """Return the name of a session that no other test uses."""
-    return f"w{next(_sessions)}"
 
 
 class Agent:

@@ -82,6 +82,7 @@ ORDERED_PAGES = "SET LOCAL enable_bitmapscan = off"
 """Let the server read pages of a session in the order of an index.
 
 It estimates an average session. For each page of one that is much larger, it would else read and sort all that follows.
+Direct connections have this setting anyway; a snapshot behind a pooler needs it too.
 """
 
 
