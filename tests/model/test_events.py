@@ -34,6 +34,7 @@ TYPES = [
     *("message.user", "message.delta", "thought.delta", "message.ended", "plan.updated"),
     *("call.proposed", "call.inputDelta", "call.input", "call.started", "call.requeued", "call.progress"),
     *("call.completed", "call.failed", "call.denied", "call.cancelled", "call.expired", "call.lost"),
+    *("call.reported", "usage.reported"),
     *("approval.requested", "approval.granted", "approval.refused", "approval.withdrawn", "raw"),
 ]
 ENDS = ["completed", "failed", "denied", "cancelled", "expired", "lost"]
@@ -45,6 +46,7 @@ REQUIRED_FIELDS: dict[str, dict[str, Any]] = {
     "thought.delta": {"text": ""},
     "plan.updated": {"entries": []},
     "call.inputDelta": {"text": ""},
+    "usage.reported": {"id": "msg_1"},
 }
 
 

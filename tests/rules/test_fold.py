@@ -470,9 +470,9 @@ def test_only_applied_events_change_entries(verdict: str, event: Event) -> None:
     assert canonical_json(session.entries) == before
 
 
-def test_every_event_type_except_raw_has_a_rule() -> None:
-    """S2.2: the rules are one table; only `raw` has no rule."""
-    assert set(ev.EVENT_TYPES.values()) - set(RULES) == {ev.Raw}
+def test_every_event_type_has_a_rule_except_raw_and_usage() -> None:
+    """S2.2: the rules are one table; only `raw` and the usage, which is in rows of its own, have no rule."""
+    assert set(ev.EVENT_TYPES.values()) - set(RULES) == {ev.Raw, ev.UsageReported}
 
 
 def test_the_rules_create_exactly_the_seven_entry_types() -> None:

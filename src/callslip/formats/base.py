@@ -18,6 +18,7 @@ from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.entries import Entry, Info, Snapshot
 from callslip.model.events import Draft, Event
+from callslip.rules.entry_blocks import is_of_subagent
 from callslip.rules.fold_state import FoldState
 
 Events: TypeAlias = list[Event]
@@ -106,6 +107,14 @@ def snapshot_of(source: Source) -> Snapshot:
     if isinstance(source, FoldState):
         return source.snapshot()
     return source if isinstance(source, Snapshot) else Snapshot("", 0, Info(), list(source))
+
+
+def conversation_of(source: Source) -> Snapshot:
+    """Return a source as a snapshot of what the model of the session saw: without the entries of sub-agents."""
+    snapshot = snapshot_of(source)
+    if not any(map(is_of_subagent, snapshot.entries)):
+        return snapshot
+    return structs.replace(snapshot, entries=[entry for entry in snapshot.entries if not is_of_subagent(entry)])
 
 
 SSE_HEADERS = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}

@@ -5,7 +5,14 @@ from __future__ import annotations
 from callslip.model import events as ev
 from callslip.model.entries import Entry, Patch, Put
 from callslip.model.events import Event
-from callslip.rules.entry_blocks import begins_block, current_block, is_talk, message_name, named_entry
+from callslip.rules.entry_blocks import (
+    begins_block,
+    current_block,
+    is_of_subagent,
+    is_talk,
+    message_name,
+    named_entry,
+)
 from callslip.rules.fold import SessionFold
 
 
@@ -48,6 +55,8 @@ class Turn:
 
     def _add(self, entry: Entry) -> None:
         """Note where blocks begin, and whether the turn begins with an entry or has ended before it."""
+        if is_of_subagent(entry):
+            return
         previous, self._last = self._last, entry
         if previous is None or (entry.id != previous.id and begins_block(entry, previous)):
             self._last_block = entry.id
@@ -70,7 +79,9 @@ class Turn:
         return self.has_begun and self.state.info.turn != self.name
 
     def owns(self, entry: Entry) -> bool:
-        """Return whether an entry belongs to this turn."""
+        """Return whether an entry belongs to this turn, and not to a sub-agent in it."""
+        if is_of_subagent(entry):
+            return False
         if self._first:
             return self._first <= entry.id and (not self._next or entry.id < self._next)
         return bool(self.name) and entry.turn == self.name

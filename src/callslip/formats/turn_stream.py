@@ -14,6 +14,7 @@ from callslip.formats.outcome import is_open
 from callslip.formats.turn_scope import Turn
 from callslip.model.entries import Append, Entry, Message, Patch, PermissionRequest, Put, Set, Thought, ToolCall
 from callslip.model.events import Event
+from callslip.rules.entry_blocks import is_of_subagent
 from callslip.rules.fold import SessionFold
 
 
@@ -146,6 +147,9 @@ class TurnStream:
         return chunks
 
     def _render(self, patch: Patch) -> list[Any]:
+        identity = patch.entry.id if isinstance(patch, Put) else patch.id
+        if (entry := self.turn.state.entries.get(identity)) is not None and is_of_subagent(entry):
+            return []
         if isinstance(patch, Put):
             return self._render_entry(patch.entry.id)
         if patch.id in self.texts:

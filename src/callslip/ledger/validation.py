@@ -28,7 +28,10 @@ NUMBER_LIMIT = 2**53 - 1
 """The largest integer that SQLite, PostgreSQL and JavaScript all hold exactly."""
 
 _BLOB_FIELDS = ("output", "content", "body")
-_ID_FIELDS = ("call", "approval", "turn", "message_id", "source", "key", "owner")
+_ID_FIELDS = (
+    *("call", "approval", "turn", "message_id", "source", "key", "owner"),
+    *("id", "parent", "foreign_id", "continues"),
+)
 _NAME_FIELDS = ("client", "worker")
 """Names are checked as ids are; unlike ids, they are redacted."""
 _EVENT_CLASSES = frozenset(ev.EVENT_TYPES.values())
@@ -91,8 +94,10 @@ class DraftValidator:
 
     def _validate_chunk(self, event: ev.MessageDelta | ev.ThoughtDelta) -> Event:
         """Validate a chunk of text quickly, because chunks are the most frequent events."""
-        text, source, message_id, key = event.text, event.source, event.message_id, event.key
-        if not (type(text) is type(source) is type(message_id) is type(key) is str and event.chunks in _CHUNK_POLICIES):
+        text, source, message_id, key, parent = event.text, event.source, event.message_id, event.key, event.parent
+        if not type(text) is type(source) is type(message_id) is type(key) is type(parent) is str:
+            return self._validate_event(event)
+        if event.chunks not in _CHUNK_POLICIES:
             return self._validate_event(event)
         if not type(event.partial) is type(event.rest) is type(event.names_message) is bool:
             return self._validate_event(event)
@@ -100,8 +105,10 @@ class DraftValidator:
             return self._validate_event(event)
         if event.at:
             _check_number(event.at, "at")
-        if source or message_id or key:
-            for value, field in ((source, "source"), (message_id, "message_id"), (key, "key")):
+        if parent:
+            check_id(message_id, "message_id")  # Else it would continue a text of another agent.
+        if source or message_id or key or parent:
+            for value, field in ((source, "source"), (message_id, "message_id"), (key, "key"), (parent, "parent")):
                 if value:
                     check_id(value, field)
         if len(text) > self._settings.max_event // 4:

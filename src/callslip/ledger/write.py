@@ -120,6 +120,8 @@ class WriteOperation:
         event = draft.event
         if event.key and not draft.key:
             draft = structs.replace(draft, key=event.key)
+        if draft.parent is not None:
+            event = structs.replace(event, parent=self._find_parent(draft.parent))
         if draft.witness != self.replaying:
             self.replaying = draft.witness
             self.blank = not (self.session.turns or self.session.calls or self.session.message)
@@ -135,6 +137,10 @@ class WriteOperation:
             mark = draft.mark or _digest(draft.event)
             self.unit.put_key(KeyRecord(self.session.name, draft.key, mark, done.seq))
         return done
+
+    def _find_parent(self, alias: ev.Alias) -> str:
+        """Return the call that a foreign id names; the foreign id itself if no call of the session has it."""
+        return self.unit.alias(self.session.name, alias.ns, alias.id) or alias.id
 
     def _find_by_key(self, draft: Draft) -> Event | None:
         """Return the event that was written for a key; refuse the key with another body."""
@@ -351,6 +357,8 @@ class WriteOperation:
             approval = self._new_approval_id(event.approval)
             event = structs.replace(event, approval=approval, requested_by=self.context.caller or "")
         if record is not None:
+            if isinstance(event, ev.CallReported):
+                return structs.replace(event, call=record.id, aliases=(), entry=record.entry)
             new = tuple(alias for alias in event.aliases if self.unit.alias(session, alias.ns, alias.id) != record.id)
             return structs.replace(event, call=record.id, aliases=new)
         if event.call and not ids.CALL.match(event.call):
@@ -521,7 +529,7 @@ class WriteOperation:
     def _decide_turns(self, turns: list[ReplayedTurn]) -> ReplayDecision:
         """Compare the turns of a replay with the log. While a turn is open, what follows it is not known."""
         session = self.session
-        prompts = self.unit.user_messages(session.name)
+        prompts = [event for event in self.unit.user_messages(session.name) if not event.parent]
         decision = decide_turns(
             self._turn_evidence(turns, [prompt.seq for prompt in prompts]),
             [comparable_prompt(prompt.text) for prompt in prompts],

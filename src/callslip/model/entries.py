@@ -36,7 +36,7 @@ class Message(Entry, tag="message", kw_only=True):
     """A message of the user or the agent. RULES 1, 2, 8.
 
     `namesMessage`: `messageId` and `at` are the id and the time of a stored message. One of the agent contains all of
-    the turn.
+    the turn. `parent` is the call of the sub-agent that wrote it, or for which it is the prompt.
     """
 
     role: str
@@ -45,22 +45,25 @@ class Message(Entry, tag="message", kw_only=True):
     streaming: bool = False
     blocks: Any = None
     names_message: bool = False
+    parent: str = ""
 
 
 class Thought(Entry, tag="thought", kw_only=True):
-    """A thought of the agent. RULE 9. `namesMessage` is as in a message."""
+    """A thought of the agent. RULE 9. `namesMessage` and `parent` are as in a message."""
 
     content: str
     message_id: str = ""
     streaming: bool = False
     names_message: bool = False
+    parent: str = ""
 
 
-class AgentReport(msgspec.Struct, frozen=True, gc=False):
-    """What the agent reported about a call that was denied or cancelled before, and the seq of that event."""
+class AgentReport(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """What the agent reported about a call after its end, and the seq of that event."""
 
     seq: int
     text: str
+    exit_status: Any = None
 
 
 class ToolCall(Entry, tag="tool_call", kw_only=True):
@@ -68,13 +71,14 @@ class ToolCall(Entry, tag="tool_call", kw_only=True):
 
     `foreignIds` has the producer's ids by namespace, for formats that return them. `durationMs` is the producer's own
     measurement. `end` is the seq of the event that ended it, `late` that of the newest event after the end. `report` is
-    what the agent wrote about the call after it was denied or cancelled, and the seq of that event. `cutBytes` is how
+    what the agent reported about the call after its end, and the seq of that event. `cutBytes` is how
     much of the output was left out when the tool ran; it is not stored. `truncated` and `blob` are about the output;
-    `contentBlob` is the full content if the entry has a preview of it.
+    `contentBlob` is the full content if the entry has a preview of it. `parent` is the call whose sub-agent made it.
     """
 
     call_id: str
     tool_call_id: str
+    parent: str = ""
     foreign_ids: dict[str, str] | None = None
     status: str = "none"
     tool_name: str | None = None
@@ -123,6 +127,7 @@ class PermissionRequest(Entry, tag="permission_request", kw_only=True):
     request_id: str | int
     call_id: str
     approval_id: str = ""
+    parent: str = ""
     tool_call_id: str = ""
     state: str = "pending"
     tool_name: str | None = None
@@ -169,6 +174,13 @@ class Info(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """Info about the session: the open turn, how the last one ended, title, usage. Patches address it as entry 0."""
 
     title: str | None = None
+    agent: str | None = None
+    agent_version: str | None = None
+    model: str | None = None
+    project: str | None = None
+    branch: str | None = None
+    foreign_id: str = ""
+    continues: str = ""
     turn: str = ""
     last_turn: str = ""
     last_reason: str = ""

@@ -89,10 +89,19 @@ class SessionMode(Event, frozen=True, tag="session.mode"):
 class SessionInfo(Event, frozen=True, tag="session.info"):
     """Info about the session changed: title, usage, options. Absent fields keep their values.
 
-    The first `owner` is final; later ones are ignored.
+    The first `owner` is final; later ones are ignored. `agent` is the program, `project` the folder that it works in,
+    `branch` the branch of that folder. `foreignId` is the agent's own id of the session, and `continues` that of the
+    session from which it was forked.
     """
 
     title: Maybe = UNSET
+    agent: Maybe = UNSET
+    agent_version: Maybe = UNSET
+    model: Maybe = UNSET
+    project: Maybe = UNSET
+    branch: Maybe = UNSET
+    foreign_id: str | UnsetType = UNSET
+    continues: str | UnsetType = UNSET
     usage: MaybeJson = UNSET
     options: MaybeJson = UNSET
     notice: MaybeJson = UNSET
@@ -121,19 +130,24 @@ class TurnEnded(Event, frozen=True, tag="turn.ended"):
 
 
 class MessageUser(Event, frozen=True, tag="message.user"):
-    """The user sent a message. RULE 8. `namesMessage`: it is a stored message, whose id other programs use."""
+    """The user sent a message. RULE 8. `namesMessage`: it is a stored message, whose id other programs use.
+
+    With a `parent` it is the prompt of a sub-agent, which that call started.
+    """
 
     text: str
     message_id: str = ""
     content: MaybeJson = UNSET
     names_message: bool = False
+    parent: str = ""
 
 
 class MessageDelta(Event, frozen=True, tag="message.delta"):
     """The agent wrote a chunk of a message. RULE 1.
 
     The ledger may write a chunk as two events, as its end may begin a secret: `partial` is the first, `rest` the other.
-    `namesMessage`: the message id and the time are those of a stored message that contains all of the turn.
+    `namesMessage`: the message id and the time are those of a stored message that contains all of the turn. With a
+    `parent` a sub-agent wrote it; it then has a message id.
     """
 
     text: str
@@ -142,6 +156,7 @@ class MessageDelta(Event, frozen=True, tag="message.delta"):
     partial: bool = False
     rest: bool = False
     names_message: bool = False
+    parent: str = ""
 
 
 class ThoughtDelta(Event, frozen=True, tag="thought.delta"):
@@ -153,6 +168,7 @@ class ThoughtDelta(Event, frozen=True, tag="thought.delta"):
     partial: bool = False
     rest: bool = False
     names_message: bool = False
+    parent: str = ""
 
 
 class MessageEnded(Event, frozen=True, tag="message.ended"):
@@ -167,6 +183,31 @@ class PlanUpdated(Event, frozen=True, tag="plan.updated"):
     entries: list[Any]
 
 
+# Usage
+
+
+class UsageReported(Event, frozen=True, tag="usage.reported"):
+    """The agent reported the tokens of one response of a model. Of several reports with one `id` the last counts.
+
+    `inputTokens` includes those that were read from the cache (`cachedTokens`) and written to it
+    (`cacheWriteTokens`), `outputTokens` includes `reasoningTokens`. `cost` is what the agent states, in `currency`.
+    `incomplete`: the response was interrupted, or the agent reported only a part. With a `parent` a sub-agent used
+    them.
+    """
+
+    id: str
+    model: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: float | None = None
+    currency: str = ""
+    incomplete: bool = False
+    parent: str = ""
+
+
 # Calls
 
 
@@ -174,7 +215,8 @@ class CallEvent(Event, frozen=True, kw_only=True):
     """An event about a call, which is identified by its id or, in a draft, by an alias.
 
     `reused` and `entry` are set by the ledger: whether an earlier call of the session had the same foreign id, and the
-    entry of the call if the event is `late` or an agent's own report of a call that was denied or cancelled.
+    entry of the call if the event is about a call that has ended: a `late` one, an agent's own report of a call that
+    was denied or cancelled, or `call.reported`.
     """
 
     call: str = ""
@@ -186,7 +228,9 @@ class CallEvent(Event, frozen=True, kw_only=True):
 class CallUpdate(CallEvent, frozen=True, kw_only=True):
     """Fields of a call that an event can set. Absent fields keep their values; null clears a field.
 
-    Each event of this kind also has `blob`, the full value of a field that is too large and of which it has a preview.
+    `parent` is the call whose sub-agent made this call, or the sub-agent's foreign id if that call is not known. The
+    first one is final. Each event of this kind also has `blob`, the full value of a field that is too large and of
+    which it has a preview.
     """
 
     tool_name: Maybe = UNSET
@@ -196,6 +240,7 @@ class CallUpdate(CallEvent, frozen=True, kw_only=True):
     input: MaybeJson = UNSET
     content: MaybeJson = UNSET
     locations: MaybeJson = UNSET
+    parent: str = ""
 
 
 class CallProposed(CallUpdate, frozen=True, tag="call.proposed"):
@@ -291,6 +336,16 @@ class CallLost(CallEnd, frozen=True, tag="call.lost"):
     """The owner of the call is gone."""
 
 
+class CallReported(CallEvent, frozen=True, tag="call.reported"):
+    """The agent's own record of a call that has completed says more, for example that its command failed. RULE 4.
+
+    It changes no state.
+    """
+
+    text: str = ""
+    exit_status: MaybeJson = UNSET
+
+
 # Approvals
 
 
@@ -361,6 +416,7 @@ AnyEvent = (
     | ThoughtDelta
     | MessageEnded
     | PlanUpdated
+    | UsageReported
     | CallProposed
     | CallInputDelta
     | CallInput
@@ -373,6 +429,7 @@ AnyEvent = (
     | CallCancelled
     | CallExpired
     | CallLost
+    | CallReported
     | ApprovalRequested
     | ApprovalGranted
     | ApprovalRefused
@@ -463,7 +520,8 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     `mark` is a digest of the foreign message that it comes from, which is compared for an idempotency key and for a
     repeated opening of a call. `witness` is set if the event comes from the agent's replay of an earlier session, or
     from the history of a client. `adds` is what it may add to the log: each event that is not recorded, whole turns
-    (all drafts of the replay must be in one write), or nothing.
+    (all drafts of the replay must be in one write), or nothing. `parent` is a foreign id of the call whose sub-agent
+    the event comes from; the ledger finds the call.
     """
 
     event: Event
@@ -471,6 +529,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     mark: str = ""
     witness: bool = False
     adds: Literal["events", "turns", "nothing"] = "events"
+    parent: Alias | None = None
 
 
 def replace_fields(drafts: list[Draft], kind: type[Event], **fields: Any) -> list[Draft]:

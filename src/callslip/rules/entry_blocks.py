@@ -18,7 +18,13 @@ _MESSAGE_NAME = re.compile(r"msg-([1-9][0-9]{0,17})")
 
 def begins_block(entry: Entry, previous: Entry) -> bool:
     """Return whether a block begins between two entries."""
-    return entry.turn != previous.turn or (not entry.turn and isinstance(entry, Message) and entry.role == "user")
+    is_prompt = isinstance(entry, Message) and entry.role == "user" and not entry.parent
+    return entry.turn != previous.turn or (not entry.turn and is_prompt)
+
+
+def is_of_subagent(entry: Entry) -> bool:
+    """Return whether a sub-agent made an entry. The model of the session has not seen it, only the result."""
+    return bool(getattr(entry, "parent", ""))
 
 
 def split_blocks(entries: Iterable[Entry]) -> list[list[Entry]]:

@@ -19,7 +19,7 @@ from callslip.rules import fold_calls
 from callslip.rules.fold_state import FoldState, Out, Stream, add_entry, end_text, put_entry, set_fields, set_info
 from callslip.rules.streamed_text import MAX_PIECES, Change, StreamedText, is_same_message, merge_chunk, utf16_length
 
-VERSION = 5
+VERSION = 6
 """Increased whenever the same events give other entries. Checkpoints of another version are rebuilt."""
 
 NOTICE_TEXTS = ("title", "message", "description", "text", "content")
@@ -128,7 +128,8 @@ def _chunk(state: SessionFold, event: Chunk, out: Out) -> None:
 
 
 def _continues(stream: Stream, event: Chunk) -> bool:
-    return is_same_message(stream.message_id, event.message_id) and stream.cls is type(event)
+    is_same = is_same_message(stream.message_id, event.message_id) and stream.cls is type(event)
+    return is_same and stream.entry.parent == event.parent
 
 
 def _start_stream(state: SessionFold, event: Chunk, out: Out) -> Stream:
@@ -138,7 +139,7 @@ def _start_stream(state: SessionFold, event: Chunk, out: Out) -> Stream:
     else:
         entry = Thought(id=event.seq, at=event.at, content="")
     entry.message_id, entry.names_message = event.message_id, event.names_message
-    entry.streaming = True
+    entry.parent, entry.streaming = event.parent, True
     add_entry(state, entry, out)
     state.stream = Stream(entry, type(event), event.source, event.chunks)
     return state.stream
@@ -155,7 +156,7 @@ def _message_user(state: SessionFold, event: ev.MessageUser, out: Out) -> None:
     """RULE 8: add a message of the user."""
     blocks = None if event.content is UNSET else event.content
     entry = Message(id=event.seq, at=event.at, role="user", content=event.text, message_id=event.message_id)
-    entry.blocks, entry.names_message = blocks, event.names_message
+    entry.blocks, entry.names_message, entry.parent = blocks, event.names_message, event.parent
     add_entry(state, entry, out)
 
 
@@ -192,8 +193,14 @@ def _mode(state: SessionFold, event: ev.SessionMode, out: Out) -> None:
     set_info(state, out, "current_mode_id")
 
 
+_INFO_FIELDS = (
+    *("title", "usage", "options", "notice", "labels"),
+    *("agent", "agent_version", "model", "project", "branch", "foreign_id", "continues"),
+)
+
+
 def _info(state: SessionFold, event: ev.SessionInfo, out: Out) -> None:
-    changed = [name for name in ("title", "usage", "options", "notice", "labels") if getattr(event, name) is not UNSET]
+    changed = [name for name in _INFO_FIELDS if getattr(event, name) is not UNSET]
     for name in changed:
         setattr(state.info, name, getattr(event, name))
     if event.owner is not UNSET and event.owner and not state.info.owner:
@@ -259,4 +266,5 @@ RULES: dict[type[Event], Callable[[SessionFold, Any, Out], None]] = {
         fold_calls.call,
     ),
     **dict.fromkeys(ev.TERMINAL, fold_calls.call),
+    ev.CallReported: fold_calls.reported,
 }

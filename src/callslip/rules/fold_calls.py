@@ -60,6 +60,9 @@ def _update(entry: ToolCall, event: ev.CallEvent) -> list[str]:
         entry.tool_name = strip_mcp_prefix(name)
         entry.raw_tool_name = raw_name if isinstance(raw_name, str) else (name if name != entry.tool_name else None)
         changed += ("tool_name", "raw_tool_name")
+    if isinstance(event, ev.CallUpdate) and event.parent and not entry.parent:
+        entry.parent = event.parent
+        changed.append("parent")
     if isinstance(event, ev.CallUpdate) and (ev.blob_of(event) is not None or entry.content_blob is not None):
         _update_blobs(entry, event, changed)
     update = _SPECIFIC_UPDATES.get(event.__class__)
@@ -206,6 +209,7 @@ def requested(state: FoldState, event: ev.ApprovalRequested, out: Out) -> None:
         request_id=event.approval if event.request_id is UNSET else event.request_id,
         approval_id="" if event.request_id is UNSET else event.approval,
         call_id=call.call_id,
+        parent=call.parent,
         tool_call_id=call.tool_call_id,
         tool_name=call.tool_name,
         description=event.description or call.title or "",
@@ -264,6 +268,12 @@ def _is_edited(event: ev.ApprovalAnswer, before: Any) -> TypeGuard[ev.ApprovalGr
     return (
         isinstance(event, ev.ApprovalGranted) and event.input is not UNSET and not codec.json_equal(before, event.input)
     )
+
+
+def reported(state: FoldState, event: ev.CallReported, out: Out) -> None:
+    """RULE 4: note what the agent's own record says about a call that has completed."""
+    exit_status = None if event.exit_status is UNSET else event.exit_status
+    _note(state, event.entry, "report", AgentReport(event.seq, event.text, exit_status), out)
 
 
 def late(state: FoldState, event: Event, out: Out) -> None:

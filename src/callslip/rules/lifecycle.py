@@ -1,7 +1,8 @@
 """The rules about the state of a call and about which call an event belongs to.
 
 TRANSITIONS is the whole lifecycle. An event without a transition is an orphan if there is no such call, illegal if the
-call is open, and late or a duplicate if it has ended. No event leaves a terminal state.
+call is open, and late or a duplicate if it has ended. No event leaves a terminal state; one only adds what the agent's
+own record says about a call that has completed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from callslip.model.events import (
     CallLost,
     CallProgress,
     CallProposed,
+    CallReported,
     CallRequeued,
     CallStarted,
     CallUpdate,
@@ -100,7 +102,7 @@ TRANSITIONS: dict[CallState, dict[type[Event], CallState]] = {
         CallRequeued: "queued",
         ApprovalRequested: "awaiting_approval",
     },
-    "completed": {},
+    "completed": {CallReported: "completed"},
     "failed": {},
     "denied": {},
     "cancelled": {},

@@ -43,6 +43,8 @@ MESSAGE_NAMESPACE = "message"
 """The alias namespace of message ids, which distinguishes a replay from new messages."""
 TURN_NAMESPACE = "turn"
 """The alias namespace of turn names, which keeps them unique."""
+SESSION_NAMESPACE = "session"
+"""The alias namespace of the agent's own id of a session, by which its files are found again."""
 
 
 def apply_event(tables: Tables, session: SessionRecord, event: Event) -> None:
@@ -51,10 +53,12 @@ def apply_event(tables: Tables, session: SessionRecord, event: Event) -> None:
     if event.verdict == "applied":
         if isinstance(event, TEXT_EVENTS):
             if event.message_id and event.message_id != session.message:
-                session.message = event.message_id
+                if not event.parent:
+                    session.message = event.message_id
                 tables.put_alias(session.name, MESSAGE_NAMESPACE, event.message_id, "")
         elif isinstance(event, ev.CallEvent):
-            _apply_call_event(tables, session, event)
+            if not isinstance(event, ev.CallReported):  # It changes no record.
+                _apply_call_event(tables, session, event)
         elif isinstance(event, ev.TurnStarted):
             session.turn = event.turn
             session.turns += 1
@@ -62,16 +66,18 @@ def apply_event(tables: Tables, session: SessionRecord, event: Event) -> None:
         elif isinstance(event, ev.TurnEnded):
             session.turn = ""
         elif isinstance(event, ev.SessionInfo):
-            _apply_info(session, event)
+            _apply_info(tables, session, event)
 
 
-def _apply_info(session: SessionRecord, event: ev.SessionInfo) -> None:
+def _apply_info(tables: Tables, session: SessionRecord, event: ev.SessionInfo) -> None:
     if event.title is not UNSET:
         session.title = record_text(str(event.title or ""))
     if event.labels is not UNSET:
         session.labels = event.labels
     if event.owner is not UNSET:
         session.owner = session.owner or event.owner
+    if event.foreign_id is not UNSET and event.foreign_id:
+        tables.put_alias(session.name, SESSION_NAMESPACE, event.foreign_id, "")
 
 
 def input_mark(value: object) -> str:

@@ -160,7 +160,7 @@ def _cut_shown(shown: str, text: str) -> tuple[str, str]:
 
 def _hold(redactor: Redactor, event: ev.Streamed, carry: str, shown: str, text: str, due: int) -> HeldText:
     """Return the held text with the ids of its chunk; its other fields may be outdated when it is released."""
-    names = ("call", "message_id", "names_message", "chunks", "partial")
+    names = ("call", "message_id", "names_message", "chunks", "partial", "parent")
     same = {name: getattr(event, name) for name in names if hasattr(event, name)}
     if isinstance(event, ev.CHUNKS):
         same["rest"] = event.rest or event.chunks in _SPLIT_POLICIES

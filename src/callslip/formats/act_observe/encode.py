@@ -24,7 +24,7 @@ from callslip.formats.act_observe.items import (
     text_item,
     text_start,
 )
-from callslip.formats.base import SSE_HEADERS, Source, Streaming, snapshot_of, sse_frame
+from callslip.formats.base import SSE_HEADERS, Source, Streaming, conversation_of, sse_frame
 from callslip.formats.message_ids import MessageIds
 from callslip.formats.turn_stream import TurnStream
 from callslip.model import codec
@@ -44,7 +44,7 @@ ENDINGS = {
 
 def timeline(source: Source) -> list[Item]:
     """Return the items of a session, oldest first."""
-    blocks = [(block, MessageIds(execution_id)) for block in split_blocks(snapshot_of(source).entries)]
+    blocks = [(block, MessageIds(execution_id)) for block in split_blocks(conversation_of(source).entries)]
     return [item for block, ids in blocks for entry in block for item in _items(entry, ids)]
 
 

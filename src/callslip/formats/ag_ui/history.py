@@ -19,14 +19,14 @@ from callslip.formats.ag_ui.entry_messages import (
     text_message,
     user_message,
 )
-from callslip.formats.base import Source, snapshot_of
+from callslip.formats.base import Source, conversation_of
 from callslip.model.entries import Entry, Message, ModeChange, Plan, Thought, ToolCall
 
 
 def history(source: Source) -> list[Listed]:
     """Return the messages of a session, oldest first."""
     listing, turn = Listing(), ""
-    for entry in snapshot_of(source).entries:
+    for entry in conversation_of(source).entries:
         if entry.turn != turn:
             listing.rounds, turn = Rounds(), entry.turn
         listing.add(entry)

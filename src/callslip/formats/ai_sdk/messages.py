@@ -13,7 +13,7 @@ from callslip.formats.ai_sdk.dialects import Dialect
 from callslip.formats.ai_sdk.parts import is_shown, part_of
 from callslip.formats.ai_sdk.wire import Part, UIMessage
 from callslip.formats.assistant_message import agent_message_id
-from callslip.formats.base import Source, snapshot_of
+from callslip.formats.base import Source, conversation_of
 from callslip.formats.js_json import readable
 from callslip.formats.json_fields import as_dict, as_list
 from callslip.model.entries import Entry, Message, PermissionRequest, Thought, ToolCall
@@ -24,7 +24,7 @@ STEP: Part = {"type": "step-start"}
 
 def history(dialect: Dialect, source: Source) -> list[UIMessage]:
     """Return the messages of a session, oldest first."""
-    return [message for block in split_blocks(snapshot_of(source).entries) for message in _messages(dialect, block)]
+    return [message for block in split_blocks(conversation_of(source).entries) for message in _messages(dialect, block)]
 
 
 def _messages(dialect: Dialect, block: list[Entry]) -> list[UIMessage]:

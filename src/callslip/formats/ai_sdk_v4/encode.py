@@ -44,7 +44,7 @@ from callslip.formats.ai_sdk_v4.messages import (
 )
 from callslip.formats.ai_sdk_v4.wire import shown_time
 from callslip.formats.assistant_message import agent_message_id, is_text_or_call
-from callslip.formats.base import Source, snapshot_of
+from callslip.formats.base import Source, conversation_of
 from callslip.formats.json_fields import as_dict, as_list
 from callslip.formats.outcome import is_open
 from callslip.model.entries import Entry, PermissionRequest, Thought, ToolCall
@@ -61,7 +61,7 @@ def history(source: Source) -> list[dict[str, Any]]:
 
     Plain entries do not tell which turn is open: without an open entry, a turn then counts as ended.
     """
-    snapshot = snapshot_of(source)
+    snapshot = conversation_of(source)
     open_turn = snapshot.info.turn
     messages = [message for block in split_blocks(snapshot.entries) for message in _messages(block, open_turn)]
     return plain(messages[::-1])

@@ -15,6 +15,7 @@ from callslip.formats.base import Source, snapshot_of
 from callslip.formats.providers.results import arguments_of, result_of
 from callslip.model import codec
 from callslip.model.entries import Entry, ToolCall
+from callslip.model.ids import CALL
 from callslip.model.state_names import STATE_NAMES
 from callslip.rules.lifecycle import TERMINAL_STATES
 
@@ -90,7 +91,7 @@ def _call_span(session: str, call: ToolCall, content: bool) -> Span:
         name=f"{CALL_OPERATION} {_tool(call)}",
         trace=_trace(session, call.turn, call.call_id),
         span=_identity(session, "call", call.call_id),
-        parent=_identity(session, "turn", call.turn) if call.turn else "",
+        parent=_parent(session, call),
         start=start,
         end=max(start, _time(call.ended_at)),
         attributes=_drop_empty(
@@ -103,6 +104,13 @@ def _call_span(session: str, call: ToolCall, content: bool) -> Span:
         failed=failed,
         message=result if failed else "",
     )
+
+
+def _parent(session: str, call: ToolCall) -> str:
+    """Return the span around a call: the call whose sub-agent made it, else the turn."""
+    if CALL.match(call.parent):
+        return _identity(session, "call", call.parent)
+    return _identity(session, "turn", call.turn) if call.turn else ""
 
 
 def _about(session: str, call: ToolCall, failed: bool) -> Attributes:

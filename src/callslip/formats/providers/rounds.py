@@ -10,7 +10,7 @@ import math
 
 import msgspec
 
-from callslip.formats.base import Source, snapshot_of
+from callslip.formats.base import Source, conversation_of
 from callslip.formats.json_fields import Fields, as_dict, as_list, as_str
 from callslip.formats.providers.results import Ids
 from callslip.model.entries import Message, ToolCall
@@ -35,7 +35,7 @@ class Round(msgspec.Struct, frozen=True):
 def rounds(source: Source, max_id_chars: int) -> list[Prompt | Round]:
     """Return a session as prompts and rounds. The ids of calls have at most `max_id_chars` characters."""
     exchange = _Exchange(Ids(max_id_chars))
-    for entry in snapshot_of(source).entries:
+    for entry in conversation_of(source).entries:
         if isinstance(entry, ToolCall):
             exchange.add_call(entry)
         elif isinstance(entry, Message) and entry.role == "user":

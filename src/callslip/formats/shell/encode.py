@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from callslip.formats.assistant_message import agent_message_id, is_text_or_call
-from callslip.formats.base import SSE_HEADERS, Source, Streaming, snapshot_of, sse_frame
+from callslip.formats.base import SSE_HEADERS, Source, Streaming, conversation_of, sse_frame
 from callslip.formats.message_ids import MessageIds
 from callslip.formats.shell.parts import (
     BETWEEN,
@@ -40,7 +40,7 @@ RESTART: Chunk = {"type": "restart"}
 
 def history(source: Source) -> list[Stored]:
     """Return the messages of a session, oldest first."""
-    return [message for block in split_blocks(snapshot_of(source).entries) for message in _messages(block)]
+    return [message for block in split_blocks(conversation_of(source).entries) for message in _messages(block)]
 
 
 def _messages(block: list[Entry]) -> list[Stored]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from callslip.formats.base import Source, snapshot_of
+from callslip.formats.base import Source, conversation_of
 from callslip.formats.json_fields import as_dict
 from callslip.formats.outcome import error_of, output_besides_error
 from callslip.formats.shell.parse import CLOSE, OPEN
@@ -68,7 +68,7 @@ def model_messages(source: Source) -> list[dict[str, str]]:
     """Return the messages for a model, oldest first, each with a role and a text."""
     messages: list[dict[str, str]] = []
     current = _Round()
-    for entry in snapshot_of(source).entries:
+    for entry in conversation_of(source).entries:
         if isinstance(entry, Message) and entry.role == "user":
             messages += [*current.messages(), _message("user", entry.content)]
             current = _Round()

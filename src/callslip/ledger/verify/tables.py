@@ -9,7 +9,7 @@ from typing import TypeVar
 from callslip.errors import CorruptDataError
 from callslip.ledger.verify.problems import Report, differences
 from callslip.model.entries import Entry, PermissionRequest, ToolCall
-from callslip.model.events import CallEvent, type_of
+from callslip.model.events import CallEvent, CallReported, type_of
 from callslip.model.records import OPERATIONAL, AliasRecord, ApprovalRecord, CallRecord, SessionRecord, record_text
 from callslip.rules.fold import SessionFold
 from callslip.rules.lifecycle import TERMINAL_STATES, next_state
@@ -116,7 +116,7 @@ class RecordCheck:
 
     async def find_step_fault(self, event: CallEvent) -> str:
         """Return why an event cannot have been applied to its call: the call had ended, or was in another state."""
-        if event.verdict != "applied":
+        if event.verdict != "applied" or isinstance(event, CallReported):
             return ""
         derived = self.tables.call(event.call)
         if derived is None:
