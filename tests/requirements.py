@@ -1547,6 +1547,11 @@ HELD_TEXT = (
             "tests/ledger/test_held_text.py::test_no_pause_reveals_a_secret",
         ),
     ),
+    R(
+        "TAIL6",
+        "A chunk that is appended alone, which takes fewer steps, gives the same events, records and held text.",
+        ("tests/ledger/test_held_text.py::test_a_single_chunk_is_written_like_a_draft",),
+    ),
 )
 
 IMPORTS = (

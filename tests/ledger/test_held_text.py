@@ -434,6 +434,39 @@ def is_subsequence(part: str, text: str) -> bool:
     return all(letter in letters for letter in part)
 
 
+single_chunks = st.lists(
+    st.builds(
+        lambda cls, text, chunks, message_id, at: cls(text=text, chunks=chunks, message_id=message_id, at=at),
+        st.sampled_from([ev.MessageDelta, ev.ThoughtDelta]),
+        st.sampled_from([SECRET[:5], SECRET[5:20], SECRET[20:], SECRET, " ", "ok \0", "\\", "n", ""]),
+        st.sampled_from(["delta", "auto", "cumulative", "dedupe"]),
+        st.sampled_from(["", "m1", "m2"]),
+        st.just(1),
+    ),
+    max_size=12,
+)
+
+
+@given(single_chunks)
+def test_a_single_chunk_is_written_like_a_draft(chunks: list[Any]) -> None:
+    """TAIL6: chunks take a shorter way, which writes the same events and records."""
+
+    async def write() -> list[tuple[list[Any], Any]]:
+        results: list[tuple[list[Any], Any]] = []
+        settings = Settings(text_hold=NEVER_S, reaper_interval=NEVER_S)
+        async with await callslip.open("sqlite:///:memory:", settings) as ledger:
+            for name, wrap in (("chunks", lambda chunk: chunk), ("drafts", Draft)):
+                for chunk in chunks:
+                    await ledger.log.append(name, [wrap(chunk)], source="test")
+                record = await ledger.log.get_session(name)
+                held = {stream: structs.replace(text, due=0) for stream, text in record.carry.items()} if record else {}
+                results.append((await read_events(ledger, name), record and (record.last_seq, record.message, held)))
+        return results
+
+    as_chunks, as_drafts = asyncio.run(write())
+    assert as_chunks == as_drafts
+
+
 WORDS = ("I ", "option B", "s", "sk-", " sk-ant-", "\\n", "Bearer ", "x", ". ", "AKIA", "hf_9 ", "Hello world ")
 
 

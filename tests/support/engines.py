@@ -92,6 +92,7 @@ SQLITE_ONLY: dict[str, str] = {
     "tests/ledger/test_held_text.py::test_no_pause_reveals_a_secret": ONLY_RULES,
     "tests/ledger/test_held_text.py::test_a_copy_of_a_log_has_the_same_text": ONLY_RULES,
     "tests/ledger/test_held_text.py::test_a_secret_that_is_complete_before_a_pause_has_one_mark": ONLY_RULES,
+    "tests/ledger/test_held_text.py::test_a_single_chunk_is_written_like_a_draft": ONLY_RULES,
     "tests/ledger/test_checkpoint.py::test_a_repeated_checkpoint_changes_nothing": TRACE,
     "tests/ledger/test_checkpoint.py::test_each_checkpoint_stores_only_new_text": TRACE,
     "tests/ledger/test_liveness.py::test_a_round_does_not_read_the_calls_of_living_owners": STEPS,

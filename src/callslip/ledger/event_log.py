@@ -21,9 +21,9 @@ from callslip.ledger.aio import cancel_all, run_off_loop
 from callslip.ledger.feed import Feed
 from callslip.ledger.release_timer import ReleaseTimer
 from callslip.ledger.validation import DraftValidator, has_many_values
-from callslip.ledger.write import AnswerCheck, WriteContext, write_events
+from callslip.ledger.write import AnswerCheck, WriteContext, write_chunk, write_events
 from callslip.model.entries import Patch, Snapshot
-from callslip.model.events import Draft, Event, TurnEnded, decode_event, may_be_large
+from callslip.model.events import CHUNKS, Draft, Event, TurnEnded, decode_event, may_be_large
 from callslip.model.names import check_id, check_session_name
 from callslip.model.records import CallRecord, OwnerRecord, SessionRecord
 from callslip.rules.fold import SessionFold
@@ -113,6 +113,12 @@ class EventLog:
             if len(self._checked_names) >= MAX_CHECKED_NAMES:
                 self._checked_names.clear()
             self._checked_names.add(check_session_name(session))
+        if len(drafts) == 1 and isinstance(drafts[0], CHUNKS) and not (drafts[0].key or owner):
+            context = self.write_context(source=source, strict=strict)
+            chunk = self._validate_all(drafts)[0].event
+            return await self.store.transact(
+                lambda unit: write_chunk(unit, session, chunk, context), Touched((session,))
+            )
         return await self.transact_drafts(
             session,
             drafts,

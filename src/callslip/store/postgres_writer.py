@@ -21,12 +21,13 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import count
+from itertools import accumulate, count
 from typing import Any, TypeVar
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
+import msgspec
 
 from callslip.errors import ReadOnlyStoreError, StoreError
 from callslip.model.events import ApprovalAnswer, CallEvent, Draft, blob_of
@@ -84,42 +85,31 @@ WHERE id = $1 RETURNING last
 SESSION_IDS = "SELECT nextval('session_ids') FROM generate_series(1, $1)"
 
 
-class Task:
-    """Something to write: `work` on a unit of work with others, or `alone` on a connection in its own transaction."""
+class Task(msgspec.Struct, eq=False):
+    """Something to write: `work` on a unit of work with others, or `alone` on a connection in its own transaction.
 
-    __slots__ = (
-        *("alone", "durable", "future", "generated", "is_exclusive", "is_long", "lock_timeouts", "retry_at"),
-        *("sessions", "submitted_at", "timeout", "touched", "work"),
-    )
+    There is one for each event of a busy process, so it is a struct, which is created quickly.
+    """
 
-    def __init__(
-        self,
-        touched: Touched,
-        future: asyncio.Future[Any],
-        work: Callable[[Any], Any] | None = None,
-        alone: Callable[[Connection], Awaitable[Any]] | None = None,
-        *,
-        durable: bool = True,
-        timeout: float | None = None,
-    ) -> None:
-        self.touched = touched
-        self.sessions: Collection[str] = touched.sessions
-        """The sessions that it is known to use. More are found when another process has changed them."""
-        self.future = future
-        self.work = work
-        self.alone = alone
-        self.durable = durable
-        self.timeout = timeout
-        self.is_long = timeout is not None
-        """Whether it may take minutes, as a deletion."""
-        self.is_exclusive = bool(touched.owner)
-        """Whether all earlier tasks must have ended, because it concerns sessions that it cannot name."""
-        self.generated = GeneratedIds()
-        self.submitted_at = time.monotonic()
-        self.lock_timeouts = 0
-        """How often another transaction has kept a lock that it needs."""
-        self.retry_at = 0.0
-        """The monotonic time of the next attempt."""
+    touched: Touched
+    sessions: Collection[str]
+    """The sessions that it is known to use. More are found when another process has changed them."""
+    future: asyncio.Future[Any]
+    submitted_at: float
+    """The monotonic time of its creation."""
+    work: Callable[[Any], Any] | None = None
+    alone: Callable[[Connection], Awaitable[Any]] | None = None
+    durable: bool = True
+    timeout: float | None = None
+    is_long: bool = False
+    """Whether it may take minutes, as a deletion."""
+    is_exclusive: bool = False
+    """Whether all earlier tasks must have ended, because it concerns sessions that it cannot name."""
+    generated: GeneratedIds = msgspec.field(default_factory=GeneratedIds)
+    lock_timeouts: int = 0
+    """How often another transaction has kept a lock that it needs."""
+    retry_at: float = 0.0
+    """The monotonic time of the next attempt."""
 
 
 class Outcome:
@@ -293,7 +283,9 @@ class PostgresWriter:
 
     def submit(self, work: Callable[[Any], Any], touched: Touched = NOTHING_KNOWN) -> asyncio.Future[Any]:
         """Queue a task and return a future that is done when its transaction is durable."""
-        return self._put(Task(touched, asyncio.get_running_loop().create_future(), work))
+        future = asyncio.get_running_loop().create_future()
+        task = Task(touched, touched.sessions, future, time.monotonic(), work, is_exclusive=touched.owner != "")
+        return self._put(task)
 
     async def run_alone(
         self,
@@ -307,8 +299,17 @@ class PostgresWriter:
 
         `timeout` is the time of the whole transaction in seconds, by default that of a statement.
         """
-        future = asyncio.get_running_loop().create_future()
-        return await self._put(Task(Touched(sessions), future, alone=work, durable=durable, timeout=timeout))
+        task = Task(
+            Touched(sessions),
+            sessions,
+            asyncio.get_running_loop().create_future(),
+            time.monotonic(),
+            alone=work,
+            durable=durable,
+            timeout=timeout,
+            is_long=timeout is not None,
+        )
+        return await self._put(task)
 
     def _put(self, task: Task) -> asyncio.Future[Any]:
         if self._closed:
@@ -1100,12 +1101,12 @@ def _conversation_values(name: Any, changes: list[Any], reads: GroupReads) -> tu
 _SCALARS = 4
 _GROUPS = (
     *("nntbnntnbd", "nnd", "tbnnttttnnnntntd", "tbntntnnd", "nttt", "nttn", "nnt", "tnd", "t", "tn", "tnn"),
-    *("tttnbtntnbdn", "tttnd", "tttd"),
+    *("tttnbtntnbmn", "tttnd", "tttd"),
 )
-"""The types of the parameters of `callslip_apply` after the first ones: number, boolean, text, data. Each group has the
-columns of one table, and often no rows. Their prefixes in the function are `s` sessions, `e` events, `c` calls,
-`a` approvals, `l` aliases, `k` keys, `b` uses of blobs, `x` sealed arguments, `o` owners, `q` queues,
-`v` conversations, `i` their inputs and `p` posts."""
+"""The types of the parameters of `callslip_apply` after the first ones: number, boolean, text, data, and data that may
+be missing (`m`). Each group has the columns of one table, and often no rows. Their prefixes in the function are
+`s` sessions, `e` events, `c` calls, `a` approvals, `l` aliases, `k` keys, `b` uses of blobs, `x` sealed arguments,
+`o` owners, `q` queues, `v` conversations, `i` their inputs and `p` posts."""
 
 
 def _apply_statement(scalars: list[Any], groups: list[list[list[Any]]]) -> tuple[str, list[Any]]:
@@ -1115,7 +1116,8 @@ def _apply_statement(scalars: list[Any], groups: list[list[list[Any]]]) -> tuple
     for index, columns in enumerate(groups):
         if columns and columns[0]:
             present |= 1 << index
-            values += map(_encode_column, _GROUPS[index], columns)
+            for kind, column in zip(_GROUPS[index], columns, strict=True):
+                values += _encode_column(kind, column)
     return _statement_for(present), values
 
 
@@ -1126,22 +1128,36 @@ def _statement_for(present: int) -> str:
     arguments = [f"${number}" for number in range(1, _SCALARS + 1)]
     for index, types in enumerate(_GROUPS):
         for kind in types:
-            arguments.append(f"${next(numbers)}{_CASTS.get(kind, '')}" if present >> index & 1 else "'{}'")
+            arguments.append(_PARAMETERS[kind](numbers) if present >> index & 1 else "'{}'")
     return f"SELECT reason, clock, stale FROM callslip_apply({', '.join(arguments)})"
 
 
-_CASTS = {"n": "::text::bigint[]", "b": "::text::boolean[]", "t": "::text::text[]"}
+_PARAMETERS: dict[str, Callable[[Iterator[int]], str]] = {
+    "n": lambda numbers: f"${next(numbers)}::text::bigint[]",
+    "b": lambda numbers: f"${next(numbers)}::text::boolean[]",
+    "t": lambda numbers: f"${next(numbers)}::text::text[]",
+    "d": lambda numbers: (
+        f"ARRAY(SELECT substr(${next(numbers)}::bytea, u.start, u.size) "
+        f"FROM unnest(${next(numbers)}::text::int[], ${next(numbers)}::text::int[]) AS u(start, size))"
+    ),
+    "m": lambda numbers: f"${next(numbers)}",
+}
+"""How the statement reads the parameters of each type of column, given the numbers of its parameters."""
 
 
-def _encode_column(kind: str, values: list[Any]) -> Any:
-    """Return a parameter. The driver takes several times as long for a list as for the text of an array."""
+def _encode_column(kind: str, values: list[Any]) -> tuple[Any, ...]:
+    """Return the parameters of a column. The driver takes several times as long for a list as for one value."""
     if kind == "n":
-        return f"{{{','.join(map(str, values))}}}"
+        return (f"{{{','.join(map(str, values))}}}",)
     if kind == "b":
-        return f"{{{','.join(['t' if value else 'f' for value in values])}}}"
+        return (f"{{{','.join(['t' if value else 'f' for value in values])}}}",)
     if kind == "t":
-        return _encode_texts(values)
-    return values
+        return (_encode_texts(values),)
+    if kind == "d":
+        sizes = list(map(len, values))
+        starts = accumulate(sizes[:-1], initial=1)
+        return b"".join(values), f"{{{','.join(map(str, starts))}}}", f"{{{','.join(map(str, sizes))}}}"
+    return (values,)
 
 
 def _encode_texts(values: list[str]) -> str:

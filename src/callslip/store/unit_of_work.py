@@ -39,7 +39,8 @@ class GeneratedIds:
 
     def rewind(self) -> None:
         """Begin with the first id of each kind again."""
-        self._at.clear()
+        if self._at:
+            self._at.clear()
 
     def clear(self) -> None:
         """Forget all ids, because a record has one of them."""
