@@ -25,6 +25,7 @@ from tests.support.cli_process import ServeProcess, with_ledger
 from tests.support.invariants import find_faults, normalize_entries
 
 KILLS = 200 if LONG else 20
+DAY_S = 86_400.0
 CASES_PER_FORMAT = 6 if LONG else 1
 CASES = ["shell/one_character_at_a_time", "rows/early_late_orphan", "acp/draft2-replay", "mcp/tasks-2025"]
 """These hold input back for many messages. Of other formats the longest cases are used."""
@@ -102,8 +103,8 @@ def read_sessions(path: Path) -> dict[str, str]:
 
 
 def start_server(path: Path) -> ServeProcess:
-    """Start a server that leaves calls open after their turn, as a restart may take longer than two seconds."""
-    return ServeProcess(path, settings={"turn_grace": 600.0})
+    """Start a server that leaves calls open, also after their turn: on a busy machine many restarts take long."""
+    return ServeProcess(path, settings={"turn_grace": DAY_S, "ingest_lease": DAY_S})
 
 
 def post_all(path: Path, kills: set[int], choose: random.Random) -> int:

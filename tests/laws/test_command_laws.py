@@ -39,6 +39,7 @@ from callslip.model import events as ev
 from callslip.model.records import CallRecord
 from callslip.rules.lifecycle import TERMINAL_STATES, is_terminal
 from callslip.settings import Settings
+from callslip.stacks import describe_tasks
 from tests.conftest import LONG
 from tests.support import engines
 from tests.support.invariants import find_faults, read_events, session_names, start_program
@@ -287,7 +288,7 @@ class Machine(RuleBasedStateMachine):
     def check_waiting_callers(self, rows: dict[str, CallRecord]) -> None:
         """Check that callers have the result of an ended command, or their timeout."""
         still_waiting: list[WaitingCaller] = []
-        assert not self.waiting_for_ended(rows), "a caller waits for an ended command"
+        assert not self.waiting_for_ended(rows), f"a caller waits for an ended command: {self.describe_ledgers()}"
         for caller in self.waiting:
             if not caller.task.done():
                 assert self.clock.now < caller.until + 1, "a caller waits longer than its timeout"
@@ -297,6 +298,15 @@ class Machine(RuleBasedStateMachine):
             else:
                 self.check_result(caller.call, caller.task.result())
         self.waiting = still_waiting
+
+    def describe_ledgers(self) -> str:
+        """Return how far each ledger knows the commands, and what its tasks wait for."""
+        parts: list[str] = []
+        for commands in self.queues:
+            known: dict[str, Any] = {**vars(vars(commands)["_monitor"]), **vars(commands.log.feed)}
+            names = ("_cursor", "_is_loading", "_must_load", "_watcher", "_poller", "changes", "external_changes")
+            parts.append(f"{ {name: known[name] for name in names} }, pending {list(commands.tracker.pending)}")
+        return "\n".join([*parts, describe_tasks(self.loop)])
 
     def check_waiting_workers(self, rows: dict[str, CallRecord]) -> None:
         """Check that no worker waits while its queue has a command."""
