@@ -21,7 +21,7 @@ from callslip.model.views import (
 
 
 class Sessions(CamelStruct):
-    """Sessions, the last written first, and the cursor to the next page ("" on the last one)."""
+    """Sessions, the last active first unless sorted otherwise, and the cursor to the next page ("" on the last one)."""
 
     sessions: list[SessionView]
     cursor: str

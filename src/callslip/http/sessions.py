@@ -14,7 +14,8 @@ from starlette.responses import Response
 
 from callslip.api.entry_filter import filter_entries
 from callslip.api.export import check_position
-from callslip.api.find import find_session, list_sessions
+from callslip.api.find import find_session
+from callslip.api.session_list import STATES, SessionFilters, list_sessions, with_summary
 from callslip.api.sessions import read_document, read_entries, read_events, read_messages
 from callslip.errors import CursorExpiredError, InvalidInputError
 from callslip.formats import registry
@@ -24,6 +25,7 @@ from callslip.ledger.aio import race
 from callslip.ledger.checkpoint import ALL
 from callslip.model import codec
 from callslip.model.records import SessionRecord
+from callslip.store.summaries import Sort
 
 if TYPE_CHECKING:
     from callslip.http.server import Server
@@ -41,22 +43,44 @@ class ListQuery(msgspec.Struct, kw_only=True):
 
     limit: Limit | None = None
     cursor: Cursor = ""
+    state: Annotated[str, Meta(description=f"Only sessions in these states: {', '.join(STATES)}.")] = ""
+    agent: Annotated[str, Meta(description="Only sessions of this agent.")] = ""
+    project: Annotated[str, Meta(description="Only sessions in this folder.")] = ""
+    branch: Annotated[str, Meta(description="Only sessions on this branch.")] = ""
+    model: Annotated[str, Meta(description="Only sessions that used this model last.")] = ""
+    label: Annotated[str, Meta(description="Only sessions with this label: name=value, or a name.")] = ""
+    q: Annotated[str, Meta(description="A part of the title, in any case.")] = ""
     prefix: Annotated[str, Meta(description="The beginning of the names.")] = ""
+    sort: Annotated[Sort, Meta(description="The order.")] = "active"
+    descending: Annotated[bool, Meta(description="Whether the largest value comes first.")] = True
     id: Annotated[str, Meta(description="Only this session: its name, a prefix that matches only one, or @last.")] = ""
 
 
 async def sessions(context: RequestContext) -> Response:
-    """List the sessions that the caller may read, the last written first."""
+    """List the sessions that the caller may read, by default the last active first."""
     await context.admit()
     query = context.query(ListQuery)
     if query.id:
-        record = await find_session(context.ledger.log, query.id, access=context.access)
+        found = await find_session(context.ledger.log, query.id, access=context.access)
+        record = await with_summary(context.ledger.log, found)
         return json_response(schemas.Sessions(sessions=[schemas.session_view(record)], cursor=""))
+    filters = SessionFilters(
+        states=tuple(query.state.split(",")) if query.state else (),
+        agent=query.agent,
+        project=query.project,
+        branch=query.branch,
+        model=query.model,
+        label=query.label,
+        query=query.q,
+        prefix=query.prefix,
+        sort=query.sort,
+        descending=query.descending,
+    )
     page = await list_sessions(
         context.ledger.log,
+        filters,
         limit=check_limit(context, query.limit),
         cursor=query.cursor,
-        prefix=query.prefix,
         access=context.access,
     )
     views = [schemas.session_view(record) for record in page.items]

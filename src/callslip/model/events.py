@@ -91,7 +91,7 @@ class SessionInfo(Event, frozen=True, tag="session.info"):
 
     The first `owner` is final; later ones are ignored. `agent` is the program, `project` the folder that it works in,
     `branch` the branch of that folder. `foreignId` is the agent's own id of the session, and `continues` that of the
-    session from which it was forked.
+    session from which it was forked. `ended`: the agent's program has ended; the next turn continues the session.
     """
 
     title: Maybe = UNSET
@@ -102,6 +102,7 @@ class SessionInfo(Event, frozen=True, tag="session.info"):
     branch: Maybe = UNSET
     foreign_id: str | UnsetType = UNSET
     continues: str | UnsetType = UNSET
+    ended: bool | UnsetType = UNSET
     usage: MaybeJson = UNSET
     options: MaybeJson = UNSET
     notice: MaybeJson = UNSET

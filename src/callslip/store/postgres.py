@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from callslip.errors import InvalidInputError, ReadOnlyStoreError, StoreError
 from callslip.model import codec
+from callslip.model.codec import read_cursor
 from callslip.model.records import (
     AliasRecord,
     ApprovalRecord,
@@ -21,12 +22,14 @@ from callslip.model.records import (
     ConversationName,
     ConversationRecord,
     KeyRecord,
+    ListedSession,
     OwnerRecord,
     Page,
     PostRecord,
     SessionRecord,
     TokenRecord,
 )
+from callslip.model.summaries import UsageRecord
 from callslip.rules.lifecycle import OPEN_STATES
 from callslip.settings import Settings
 from callslip.store.postgres_blobs import (
@@ -48,9 +51,17 @@ from callslip.store.postgres_maintenance import (
     find_problems,
     prune_session,
     save_progress,
+    save_summaries,
 )
 from callslip.store.postgres_notify import ChangeListener, ChangeNotifier
-from callslip.store.postgres_rows import approval_record, call_record, is_storable, regex_containing, session_record
+from callslip.store.postgres_rows import (
+    SESSION_COLUMNS,
+    approval_record,
+    call_record,
+    is_storable,
+    regex_containing,
+    session_record,
+)
 from callslip.store.postgres_writer import PostgresWriter
 from callslip.store.protocol import (
     NOTHING_KNOWN,
@@ -60,7 +71,6 @@ from callslip.store.protocol import (
     RowCounts,
     StoredEvent,
     Touched,
-    read_cursor,
 )
 from callslip.store.shared_rows import (
     DAY_MS,
@@ -73,10 +83,31 @@ from callslip.store.shared_rows import (
     token_values,
 )
 from callslip.store.sql import statements
+from callslip.store.summaries import (
+    SessionQuery,
+    StaleSession,
+    StoredSummary,
+    SummaryProgress,
+    UsageQuery,
+    UsageRow,
+    encode_cursor,
+    listed_session,
+    sessions_sql,
+    usage_record,
+    usage_row,
+    usage_sql,
+)
 from callslip.store.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
 SQL = statements("postgres.sql")
+
+
+def _contains(column: str, text: str) -> tuple[str, str]:
+    """Return a condition that a column contains a text in any case, and the value of its parameter."""
+    return f"{column} ~ ?", regex_containing(text)
+
+
 MAX = 2**62
 ORDERED_PAGES = "SET LOCAL enable_bitmapscan = off"
 """Let the server read pages of a session in the order of an index.
@@ -174,7 +205,10 @@ class PostgresStore:
 
     async def _all(self, name: str, *values: Any) -> list[Sequence[Any]]:
         """Return the rows of a statement. A text that no column can have is in no row."""
-        return await self._database.fetch(SQL[name], *values) if all(map(is_storable, values)) else []
+        return await self._fetch(SQL[name], values)
+
+    async def _fetch(self, sql: str, values: Sequence[Any]) -> list[Sequence[Any]]:
+        return await self._database.fetch(sql, *values) if all(map(is_storable, values)) else []
 
     async def _page(
         self, name: str, max_bytes: int | None, session: str, start: int, limit: int
@@ -428,6 +462,37 @@ class PostgresStore:
 
     async def save_progress(self, progress: Progress) -> bool:
         return await self._alone(lambda connection: save_progress(connection, progress), durable=False)
+
+    # Summaries and usage
+
+    async def summary(self, session: str) -> StoredSummary | None:
+        return first(await self._all("summary", session), lambda row: StoredSummary(*row))
+
+    async def stale_sessions(self, since: int, version: int, limit: int) -> list[StaleSession]:
+        return [StaleSession(*row) for row in await self._all("stale_sessions", since, version, limit)]
+
+    async def add_summaries(self, since: int) -> None:
+        await self._run("add_summaries", since, durable=False)
+
+    async def save_summaries(self, summaries: Sequence[SummaryProgress]) -> None:
+        await self._alone(lambda connection: save_summaries(connection, summaries), durable=False)
+
+    async def list_sessions(self, query: SessionQuery) -> Page[ListedSession]:
+        sql, values = sessions_sql(query, SESSION_COLUMNS, lambda number: f"${number}", _contains)
+        rows = [tuple(row) for row in await self._fetch(sql, values)]
+        items = [listed_session(session_record(row[:-3]), row[-3]) for row in rows]
+        return Page(items, encode_cursor(query, *rows[-1][-2:]) if len(items) == query.limit else "")
+
+    async def usage_by_ids(self, session: str, ids: Collection[str]) -> list[UsageRecord]:
+        return [usage_record(row) for row in await self._all("usage_by_ids", session, list(ids))]
+
+    async def usage_of_session(self, session: str, after: str, limit: int) -> list[UsageRecord]:
+        return [usage_record(row) for row in await self._all("usage_of_session", session, after, limit)]
+
+    async def add_up_usage(self, query: UsageQuery) -> list[UsageRow]:
+        sql, values = usage_sql(query, lambda number: f"${number}", "floor({0} / {1}.0)::bigint")
+        # A sum of bigint is numeric.
+        return [usage_row(row) for row in await self._fetch(sql, values)]
 
     # Blobs
 

@@ -20,6 +20,7 @@ from callslip.store.postgres_rows import approval_record, call_record
 from callslip.store.protocol import Progress, RowCounts
 from callslip.store.shared_rows import first_value
 from callslip.store.sql import statements
+from callslip.store.summaries import SummaryProgress, usage_values
 
 Fetch = Callable[..., Awaitable[list[Sequence[Any]]]]
 SQL = statements("postgres.sql")
@@ -86,6 +87,26 @@ async def _put_entries(connection: Connection, session: int, progress: Progress)
             entries[identity] = msgspec.json.encode(msgspec.json.decode(entries[identity]) | fields)
     if entries:
         await connection.execute(SQL["put_entries"], session, list(entries), list(entries.values()))
+
+
+async def save_summaries(connection: Connection, summaries: Sequence[SummaryProgress]) -> None:
+    """Store new summaries, except those whose session another process has summarized further."""
+    for progress in sorted(summaries, key=lambda progress: progress.number):
+        found = first_value(await connection.fetch(SQL["session_for_progress"], progress.session))
+        if found != progress.number:
+            continue
+        before = progress.before
+        if before is None:
+            await connection.execute(SQL["add_summary"], progress.number)
+        rows = [tuple(row) for row in await connection.fetch(SQL["lock_summary"], progress.number)]
+        if rows != [(before.seq, before.version) if before is not None else (-1, 0)]:
+            continue
+        await connection.execute(SQL["put_summary"], *progress.values())
+        if progress.replaces_usage:
+            await connection.execute(SQL["drop_usage"], progress.number)
+        if progress.usage:
+            columns = zip(*map(usage_values, progress.usage), strict=True)
+            await connection.execute(SQL["put_usage"], progress.number, *map(list, columns))
 
 
 async def _run(connection: Connection, name: str, *values: Any) -> list[Sequence[Any]]:
