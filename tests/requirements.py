@@ -2702,6 +2702,15 @@ SESSION_LISTS = (
         "Only the main token, or a user who may delete sessions, deletes one over HTTP.",
         ("tests/http/test_session_lists.py::test_a_session_is_deleted_by_callers_with_that_right",),
     ),
+    R(
+        "LIST7",
+        "The page lists sessions with state, agent, project, failures and tokens, filters them, and deletes one.",
+        (
+            "tests/web/test_sessions_page.py::test_sessions_show_what_people_recognize",
+            "tests/web/test_sessions_page.py::test_sessions_are_filtered_by_words_and_state",
+            "tests/web/test_sessions_page.py::test_a_session_is_deleted_after_a_confirmation",
+        ),
+    ),
 )
 
 REQUIREMENTS = (

@@ -62,7 +62,7 @@ def test_usage_is_a_table_or_json(db: Path) -> None:
     """USE2: numbers that are not final are marked, and costs have their currency."""
     head, row = run(db, "usage", "--by", "model").splitlines()
     assert head.split() == ["MODEL", "RESPONSES", "INPUT", "CACHED", "OUTPUT", "COST"]
-    assert row.split() == ["large", "2", "1,234,567", "0", "7*", "0.50", "USD"]
+    assert row.split() == ["large", "2", "1,234,567", "0", "7*", "0.5000", "USD"]
     (group,) = [json.loads(line) for line in run(db, "usage", "--session", "one", "--json").splitlines()]
     assert (group["inputTokens"], group["costs"], group["incomplete"]) == (1_234_567, {"USD": 0.5}, 1)
     assert run(db, "usage", "--agent", "nobody") == ""

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from callslip.api.entry_filter import filter_entries
 from callslip.api.export import check_position
 from callslip.api.find import find_session
-from callslip.api.session_list import STATES, SessionFilters, list_sessions
+from callslip.api.session_list import STATES, SessionFilters, Sort, list_sessions
 from callslip.api.sessions import read_document, read_entries, read_events, read_messages
 from callslip.errors import CursorExpiredError, InvalidInputError, NotFoundError, PermissionDeniedError
 from callslip.formats import registry
@@ -25,7 +25,6 @@ from callslip.ledger.aio import race
 from callslip.ledger.checkpoint import ALL
 from callslip.model import codec
 from callslip.model.records import SessionRecord
-from callslip.store.summaries import Sort
 
 if TYPE_CHECKING:
     from callslip.http.server import Server
