@@ -12,10 +12,10 @@ from callslip.errors import InvalidInputError
 from callslip.ledger.checkpoint import ALL, load_session
 from callslip.ledger.entry_matches import EntryMatcher
 from callslip.ledger.event_log import EventLog
+from callslip.model.codec import read_cursor
 from callslip.model.entries import Entry
 from callslip.model.events import decode_event
 from callslip.rules.entry_filter import FACETS, MatchCounts
-from callslip.store.protocol import read_cursor
 
 MAX_FACET_VALUES = 200
 _matchers: WeakKeyDictionary[EventLog, EntryMatcher] = WeakKeyDictionary()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar, Unpack
 
 from msgspec import UNSET
 
@@ -16,7 +16,10 @@ from callslip.api.cancel import cancel_call
 from callslip.api.commands import CommandQueue, Commands
 from callslip.api.export import export_session, export_turn
 from callslip.api.follow import Frame, follow_frames
+from callslip.api.keywords import check_keywords
 from callslip.api.session import Session
+from callslip.api.session_list import SessionFilters, list_sessions
+from callslip.api.usage import UsageFilters, UsageReport, add_up_usage
 from callslip.errors import NotFoundError, WaitTimeoutError
 from callslip.ledger.call_entry import load_call_entry
 from callslip.ledger.checkpoint import ALL
@@ -26,7 +29,7 @@ from callslip.model.database_url import mask_password
 from callslip.model.entries import Snapshot, ToolCall
 from callslip.model.events import Event, TurnEnded
 from callslip.model.names import check_session_name
-from callslip.model.records import ApprovalRecord, CallRecord, Page, SessionRecord
+from callslip.model.records import ApprovalRecord, CallRecord, ListedSession, Page, SessionRecord
 from callslip.rules.lifecycle import TERMINAL_STATES
 from callslip.settings import Settings
 
@@ -56,8 +59,14 @@ class Ledger(Protocol):
         """Return a session by name. It is created with its first event."""
         ...
 
-    async def sessions(self, *, limit: int = 100, cursor: str = "", prefix: str = "") -> Page[SessionRecord]:
-        """Return sessions, the last written first."""
+    async def sessions(
+        self, *, limit: int = 100, cursor: str = "", **filters: Unpack[SessionFilters]
+    ) -> Page[ListedSession]:
+        """Return sessions, the last active first unless sorted otherwise."""
+        ...
+
+    async def usage(self, by: str = "", **filters: Unpack[UsageFilters]) -> UsageReport:
+        """Return the tokens and costs of each group: by day, model, project, agent, session, turn or call."""
         ...
 
     async def calls(
@@ -176,8 +185,15 @@ class LocalLedger(Ledger):
 
     # Finding
 
-    async def sessions(self, *, limit: int = 100, cursor: str = "", prefix: str = "") -> Page[SessionRecord]:
-        return await find.list_sessions(self.log, limit=limit, cursor=cursor, prefix=prefix)
+    async def sessions(
+        self, *, limit: int = 100, cursor: str = "", **filters: Unpack[SessionFilters]
+    ) -> Page[ListedSession]:
+        check_keywords("sessions", filters, SessionFilters)
+        return await list_sessions(self.log, filters, limit=limit, cursor=cursor)
+
+    async def usage(self, by: str = "", **filters: Unpack[UsageFilters]) -> UsageReport:
+        check_keywords("usage", filters, UsageFilters)
+        return await add_up_usage(self.log, by, filters)
 
     async def calls(
         self, *, session: str = "", states: Sequence[str] = (), limit: int = 100, cursor: str = ""

@@ -20,12 +20,12 @@ from callslip.ledger import queries
 from callslip.ledger.aio import LARGE_HISTORY, run_off_loop
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.snapshot_pages import SnapshotSource
+from callslip.model.codec import read_cursor
 from callslip.model.entries import Entry, Info, Snapshot
 from callslip.model.events import Draft, Event, SessionInfo, decode_event
 from callslip.model.names import check_session_name
 from callslip.model.records import KeyRecord, SessionRecord
 from callslip.rules.fold import SessionFold
-from callslip.store.protocol import read_cursor
 
 T = TypeVar("T")
 OWNER_KEY = "session:owner"

@@ -34,15 +34,17 @@ from callslip.api.commands import ClaimOptions, Commands, SubmitOptions
 from callslip.api.follow import Frame
 from callslip.api.ledger import Ledger, OpenLedger
 from callslip.api.session import Session, set_in_block
+from callslip.api.session_list import SessionFilters
 from callslip.api.tools import ToolFunction, to_input
 from callslip.api.turn import Turn
+from callslip.api.usage import UsageFilters, UsageReport
 from callslip.commands import Claim, Command
 from callslip.errors import NoSessionError
 from callslip.formats.base import RequiresValidation
 from callslip.ledger.checkpoint import ALL
 from callslip.model.entries import Snapshot, ToolCall
 from callslip.model.events import Chunks, Event
-from callslip.model.records import ApprovalRecord, CallRecord, Page, SessionRecord
+from callslip.model.records import ApprovalRecord, CallRecord, ListedSession, Page, SessionRecord
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -187,9 +189,13 @@ class SyncLedger(Generic[L]):
         """Return a session by name. It is created with its first event."""
         return SyncSession(self.ledger.session(name), self.loop)
 
-    def sessions(self, *, limit: int = 100, cursor: str = "", prefix: str = "") -> Page[SessionRecord]:
-        """Return sessions, the last written first."""
-        return self._run(self.ledger.sessions(limit=limit, cursor=cursor, prefix=prefix))
+    def sessions(self, *, limit: int = 100, cursor: str = "", **filters: Unpack[SessionFilters]) -> Page[ListedSession]:
+        """Return sessions, the last active first unless sorted otherwise."""
+        return self._run(self.ledger.sessions(limit=limit, cursor=cursor, **filters))
+
+    def usage(self, by: str = "", **filters: Unpack[UsageFilters]) -> UsageReport:
+        """Return the tokens and costs of each group: by day, model, project, agent, session, turn or call."""
+        return self._run(self.ledger.usage(by, **filters))
 
     def calls(
         self, *, session: str = "", states: Sequence[str] = (), limit: int = 100, cursor: str = ""

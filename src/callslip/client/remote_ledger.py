@@ -6,7 +6,7 @@ import contextlib
 import re
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, Unpack, cast
 
 import msgspec
 from msgspec import UNSET
@@ -14,8 +14,11 @@ from msgspec import UNSET
 from callslip.api.export import DOCUMENT_END, document_field, document_items, document_start
 from callslip.api.find import CALL_STATES, check_states
 from callslip.api.follow import Frame
+from callslip.api.keywords import check_keywords
 from callslip.api.ledger import Ledger
 from callslip.api.session import Session
+from callslip.api.session_list import SessionFilters
+from callslip.api.usage import UsageFilters, UsageReport
 from callslip.client.http import HttpPool
 from callslip.client.problems import decode_answer
 from callslip.client.remote_commands import RemoteCommands
@@ -33,7 +36,7 @@ from callslip.formats import registry
 from callslip.model.entries import Snapshot, ToolCall
 from callslip.model.events import Event, decode_event
 from callslip.model.names import check_session_name
-from callslip.model.records import ApprovalRecord, CallRecord, Page, SessionRecord
+from callslip.model.records import ApprovalRecord, CallRecord, ListedSession, Page, SessionRecord
 from callslip.model.views import (
     ApprovalView,
     CallView,
@@ -52,6 +55,7 @@ _ID_LINE = re.compile(rb"^id: [0-9]+\n", re.MULTILINE)
 class _Sessions(msgspec.Struct):
     sessions: list[SessionView]
     cursor: str
+    complete: bool = True
 
 
 class _Calls(msgspec.Struct):
@@ -121,10 +125,26 @@ class RemoteLedger(Ledger):
 
     # Finding
 
-    async def sessions(self, *, limit: int = 100, cursor: str = "", prefix: str = "") -> Page[SessionRecord]:
-        query = {"limit": min(limit, PAGE_ROWS), "cursor": cursor, "prefix": prefix}
+    async def sessions(
+        self, *, limit: int = 100, cursor: str = "", **filters: Unpack[SessionFilters]
+    ) -> Page[ListedSession]:
+        check_keywords("sessions", filters, SessionFilters)
+        fields: dict[str, Any] = {name: value for name, value in filters.items() if name != "states"}
+        fields["q"] = fields.pop("query", "")
+        query = {
+            "limit": min(limit, PAGE_ROWS),
+            "cursor": cursor,
+            "state": ",".join(filters.get("states", ())),
+            **fields,
+        }
         page = await self._get("/v1/sessions", _Sessions, query)
-        return Page([session_record(view) for view in page.sessions], page.cursor)
+        return Page([session_record(view) for view in page.sessions], page.cursor, page.complete)
+
+    async def usage(self, by: str = "", **filters: Unpack[UsageFilters]) -> UsageReport:
+        check_keywords("usage", filters, UsageFilters)
+        fields: dict[str, Any] = dict(filters)
+        fields["utcOffsetMinutes"] = fields.pop("utc_offset_minutes", 0)
+        return await self._get("/v1/usage", UsageReport, {"by": by, **fields})
 
     async def calls(
         self, *, session: str = "", states: Sequence[str] = (), limit: int = 100, cursor: str = ""

@@ -18,6 +18,7 @@ from callslip.http import (
     page_stream,
     prompts,
     sessions,
+    usage,
 )
 from callslip.http.access import Principal as Principal
 from callslip.http.access import TokenAuthorizer
@@ -43,6 +44,7 @@ ROUTES: tuple[Route, ...] = (
     *calls.ROUTES,
     *approvals.ROUTES,
     *find.ROUTES,
+    *usage.ROUTES,
     *blobs.ROUTES,
     *openapi.ROUTES,
     *health.ROUTES,

@@ -14,12 +14,13 @@ from starlette.responses import Response
 
 from callslip.api.entry_filter import filter_entries
 from callslip.api.export import check_position
-from callslip.api.find import find_session, list_sessions
+from callslip.api.find import find_session
+from callslip.api.session_list import STATES, SessionFilters, Sort, list_sessions
 from callslip.api.sessions import read_document, read_entries, read_events, read_messages
-from callslip.errors import CursorExpiredError, InvalidInputError
+from callslip.errors import CursorExpiredError, InvalidInputError, NotFoundError, PermissionDeniedError
 from callslip.formats import registry
 from callslip.http import schemas, sse, streams
-from callslip.http.request import Endpoint, RequestContext, Route, json_response
+from callslip.http.request import Endpoint, NoQuery, RequestContext, Route, json_response
 from callslip.ledger.aio import race
 from callslip.ledger.checkpoint import ALL
 from callslip.model import codec
@@ -41,26 +42,50 @@ class ListQuery(msgspec.Struct, kw_only=True):
 
     limit: Limit | None = None
     cursor: Cursor = ""
+    state: Annotated[str, Meta(description=f"Only sessions in these states: {', '.join(STATES)}.")] = ""
+    agent: Annotated[str, Meta(description="Only sessions of this agent.")] = ""
+    project: Annotated[str, Meta(description="Only sessions in this folder.")] = ""
+    branch: Annotated[str, Meta(description="Only sessions on this branch.")] = ""
+    model: Annotated[str, Meta(description="Only sessions that used this model last.")] = ""
+    label: Annotated[str, Meta(description="Only sessions with this label: name=value, or a name.")] = ""
+    q: Annotated[str, Meta(description="A part of the title, in any case.")] = ""
+    name: Annotated[str, Meta(description="Only the session of this name.")] = ""
     prefix: Annotated[str, Meta(description="The beginning of the names.")] = ""
+    sort: Annotated[Sort, Meta(description="The order.")] = "active"
+    descending: Annotated[bool, Meta(description="Whether the largest value comes first.")] = True
     id: Annotated[str, Meta(description="Only this session: its name, a prefix that matches only one, or @last.")] = ""
 
 
 async def sessions(context: RequestContext) -> Response:
-    """List the sessions that the caller may read, the last written first."""
+    """List the sessions that the caller may read, by default the last active first."""
     await context.admit()
     query = context.query(ListQuery)
     if query.id:
-        record = await find_session(context.ledger.log, query.id, access=context.access)
+        found = await find_session(context.ledger.log, query.id, access=context.access)
+        record = await context.ledger.log.summaries.with_summary(found)
         return json_response(schemas.Sessions(sessions=[schemas.session_view(record)], cursor=""))
+    filters = SessionFilters(
+        states=tuple(query.state.split(",")) if query.state else (),
+        agent=query.agent,
+        project=query.project,
+        branch=query.branch,
+        model=query.model,
+        label=query.label,
+        query=query.q,
+        name=query.name,
+        prefix=query.prefix,
+        sort=query.sort,
+        descending=query.descending,
+    )
     page = await list_sessions(
         context.ledger.log,
+        filters,
         limit=check_limit(context, query.limit),
         cursor=query.cursor,
-        prefix=query.prefix,
         access=context.access,
     )
     views = [schemas.session_view(record) for record in page.items]
-    return json_response(schemas.Sessions(sessions=views, cursor=page.cursor))
+    return json_response(schemas.Sessions(sessions=views, cursor=page.cursor, complete=page.is_complete))
 
 
 def check_limit(context: RequestContext, limit: int | None) -> int:
@@ -288,6 +313,19 @@ def stream_route(path: str, endpoint: Endpoint, query: type[msgspec.Struct], *pr
     return Route("GET", path, endpoint, query=query, answers=answers, problems=(410, *problems), headers=headers)
 
 
+async def delete_session(context: RequestContext) -> Response:
+    """Delete a session with all its events, calls and blobs. Its agent's own files stay."""
+    context.query(NoQuery)
+    name = context.path_params["session"]
+    record, principal = await context.admit_to(name)
+    if record is None:
+        raise NotFoundError(f"no session {name!r}")
+    if not principal.can_delete:
+        raise PermissionDeniedError("this token may not delete sessions; use the main token")
+    await context.ledger.delete(name)
+    return Response(status_code=204)
+
+
 ROUTES = (
     Route("GET", "/v1/sessions", sessions, query=ListQuery, answers={200: schemas.Sessions}, problems=(404, 409)),
     Route(
@@ -299,6 +337,7 @@ ROUTES = (
         answers={200: (schemas.Document, schemas.Spans), 304: None},
         problems=(410,),
     ),
+    Route("DELETE", "/v1/sessions/{session}", delete_session, "write", NoQuery, answers={204: None}),
     Route(
         "GET",
         "/v1/sessions/{session}/entries",

@@ -20,6 +20,7 @@ from callslip.ledger import checkpoint, liveness, queries
 from callslip.ledger.aio import cancel_all, run_off_loop
 from callslip.ledger.feed import Feed
 from callslip.ledger.release_timer import ReleaseTimer
+from callslip.ledger.summaries import Summaries
 from callslip.ledger.validation import DraftValidator, has_many_values
 from callslip.ledger.write import AnswerCheck, WriteContext, write_chunk, write_events
 from callslip.model.entries import Patch, Snapshot
@@ -49,6 +50,7 @@ class EventLog:
         self.required_tools = settings.requires_validation
         self.redactor = make_redactor(settings.redact, settings.secret_patterns)
         self.feed = Feed(store, settings)
+        self.summaries = Summaries(store)
         self._validator = DraftValidator(settings, self.redactor)
         self._contexts: dict[tuple[str, str, bool], WriteContext] = {}
         self._reaper = liveness.Reaper(store, self.write_context(source="callslip", strict=True), settings)

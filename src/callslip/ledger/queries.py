@@ -15,11 +15,12 @@ from callslip.errors import InvalidInputError
 from callslip.ledger.aio import LARGE_COUNT, LARGE_HISTORY, run_off_loop
 from callslip.ledger.checkpoint import ALL, fold_upto, load_checkpoint, load_session, load_state, read_entry, state_at
 from callslip.model import codec
+from callslip.model.codec import read_cursor
 from callslip.model.entries import Entry, Info, Snapshot
 from callslip.model.records import SessionRecord
 from callslip.rules.entry_blocks import begins_block, is_talk, named_entry
 from callslip.rules.fold import SessionFold
-from callslip.store.protocol import Checkpoint, Store, read_cursor
+from callslip.store.protocol import Checkpoint, Store
 
 T = TypeVar("T")
 PAGE_ROWS = 200

@@ -406,3 +406,12 @@ _LAYERS: tuple[tuple[tuple[type, ...], Callable[[Any], object]], ...] = (
 
 # Finds the function for nearly all values in one step.
 _EXACT: dict[type, Callable[[Any], object]] = {kind: unwrap for kinds, unwrap in _LAYERS for kind in kinds}
+
+
+def read_cursor(cursor: str, *kinds: type) -> list[Any]:
+    """Return the parts of a cursor, or raise InvalidInputError: a list must not silently restart."""
+    value: Any = parse_json(cursor, field="cursor")
+    parts = cast("list[Any]", value) if isinstance(value, list) else []
+    if [type(part) for part in parts] != list(kinds) or any(type(part) is int and abs(part) >= 2**63 for part in parts):
+        raise InvalidInputError("cursor", "not valid for this list")
+    return parts

@@ -181,6 +181,7 @@ class Info(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     branch: str | None = None
     foreign_id: str = ""
     continues: str = ""
+    ended: bool = False
     turn: str = ""
     last_turn: str = ""
     last_reason: str = ""

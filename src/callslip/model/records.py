@@ -10,6 +10,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from callslip.model.summaries import SessionState, UsageTotals
+
 T = TypeVar("T")
 
 
@@ -69,6 +71,25 @@ class SessionRecord(msgspec.Struct, gc=False):
     def release_at(self) -> int:
         """When the first of the held texts must be released, in ms; 0 if none must."""
         return min((held.due for held in self.carry.values() if held.due), default=0) if self.carry else 0
+
+
+class ListedSession(SessionRecord, kw_only=True, gc=False):
+    """A session in a list, with what its summary says. `pending` counts the open calls that wait for an approval."""
+
+    state: SessionState = "idle"
+    agent: str = ""
+    agent_version: str = ""
+    model: str = ""
+    project: str = ""
+    branch: str = ""
+    prompt: str = ""
+    continues: str = ""
+    open_calls: int = 0
+    pending: int = 0
+    failed: int = 0
+    started_at: int = 0
+    active_at: int = 0
+    usage: UsageTotals = msgspec.field(default_factory=UsageTotals)
 
 
 class CallRecord(msgspec.Struct, gc=False):
@@ -228,7 +249,11 @@ OPERATIONAL = ("owner", "lease", "change")
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """Some records of a list, and the cursor to the next ones ("" at the end)."""
+    """Some records of a list, and the cursor to the next ones ("" at the end).
+
+    A list of sessions that is not complete lacks some of what was written last; it is soon.
+    """
 
     items: list[T]
     cursor: str = ""
+    is_complete: bool = True

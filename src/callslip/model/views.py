@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
+from callslip.model.records import ApprovalRecord, CallRecord, ListedSession, SessionRecord
+from callslip.model.summaries import SessionState, UsageTotals
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -16,7 +17,14 @@ class CamelStruct(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class SessionView(CamelStruct):
-    """A session. `low` is the last event that retention removed."""
+    """A session. `low` is the last event that retention removed.
+
+    `state` is what it does: running, waiting (for an approval), idle, or ended. `project` is the folder that its agent
+    works in, `prompt` the beginning of its first prompt, `continues` the agent's id of the session from which it was
+    forked. `openCalls` counts calls that have not ended, `pending` those of them that wait for an approval (both up to
+    10,000), `failed` those that did not succeed. `usage` is the sum over all responses of models. `startedAt` and
+    `activeAt` are the times of its first and last event.
+    """
 
     session: str
     title: str
@@ -29,6 +37,20 @@ class SessionView(CamelStruct):
     updated_at: int
     owner: str = ""
     labels: Any = None
+    state: SessionState = "idle"
+    agent: str = ""
+    agent_version: str = ""
+    model: str = ""
+    project: str = ""
+    branch: str = ""
+    prompt: str = ""
+    continues: str = ""
+    open_calls: int = 0
+    pending: int = 0
+    failed: int = 0
+    started_at: int = 0
+    active_at: int = 0
+    usage: UsageTotals = msgspec.field(default_factory=UsageTotals)
 
 
 class CallView(CamelStruct, omit_defaults=True):
@@ -97,9 +119,9 @@ def approval_view(row: ApprovalRecord) -> ApprovalView:
     return _to_view(ApprovalView, row, _APPROVAL_FIELDS)
 
 
-def session_record(view: SessionView) -> SessionRecord:
+def session_record(view: SessionView) -> ListedSession:
     """Return a session's record, as far as its public part tells."""
-    return _to_record(SessionRecord, view, _SESSION_FIELDS)
+    return _to_record(ListedSession, view, _SESSION_FIELDS)
 
 
 def call_record(view: CallView) -> CallRecord:
@@ -113,7 +135,8 @@ def approval_record(view: ApprovalView) -> ApprovalRecord:
 
 
 def _to_view(kind: type[T], row: msgspec.Struct, names: dict[str, str]) -> T:
-    return kind(**{field: getattr(row, names.get(field, field)) for field in kind.__struct_fields__})
+    known = {field: names.get(field, field) for field in kind.__struct_fields__}
+    return kind(**{field: getattr(row, name) for field, name in known.items() if hasattr(row, name)})
 
 
 def _to_record(kind: type[T], view: msgspec.Struct, names: dict[str, str]) -> T:

@@ -195,7 +195,7 @@ def _mode(state: SessionFold, event: ev.SessionMode, out: Out) -> None:
 
 _INFO_FIELDS = (
     *("title", "usage", "options", "notice", "labels"),
-    *("agent", "agent_version", "model", "project", "branch", "foreign_id", "continues"),
+    *("agent", "agent_version", "model", "project", "branch", "foreign_id", "continues", "ended"),
 )
 
 
@@ -234,8 +234,9 @@ def _plan(state: SessionFold, event: ev.PlanUpdated, out: Out) -> None:
 
 def _turn_started(state: SessionFold, event: ev.TurnStarted, out: Out) -> None:
     end_text(state, out)
+    had_ended, state.info.ended = state.info.ended, False
     state.info.turn = event.turn
-    set_info(state, out, "turn")
+    set_info(state, out, "turn", *(["ended"] if had_ended else []))
 
 
 def _turn_ended(state: SessionFold, event: ev.TurnEnded, out: Out) -> None:

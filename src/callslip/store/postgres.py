@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from callslip.errors import InvalidInputError, ReadOnlyStoreError, StoreError
 from callslip.model import codec
+from callslip.model.codec import read_cursor
 from callslip.model.records import (
     AliasRecord,
     ApprovalRecord,
@@ -21,12 +22,14 @@ from callslip.model.records import (
     ConversationName,
     ConversationRecord,
     KeyRecord,
+    ListedSession,
     OwnerRecord,
     Page,
     PostRecord,
     SessionRecord,
     TokenRecord,
 )
+from callslip.model.summaries import UsageRecord
 from callslip.rules.lifecycle import OPEN_STATES
 from callslip.settings import Settings
 from callslip.store.postgres_blobs import (
@@ -42,15 +45,25 @@ from callslip.store.postgres_cursor import STATE_COLUMNS, ChangeCursor, ChangePa
 from callslip.store.postgres_database import Connection, Database
 from callslip.store.postgres_maintenance import (
     DELETION_S,
+    SUMMARY_TABLES,
+    TABLES,
     count_rows,
     delete_session,
     find_copy_faults,
     find_problems,
     prune_session,
     save_progress,
+    save_summaries,
 )
 from callslip.store.postgres_notify import ChangeListener, ChangeNotifier
-from callslip.store.postgres_rows import approval_record, call_record, is_storable, regex_containing, session_record
+from callslip.store.postgres_rows import (
+    SESSION_COLUMNS,
+    approval_record,
+    call_record,
+    is_storable,
+    regex_containing,
+    session_record,
+)
 from callslip.store.postgres_writer import PostgresWriter
 from callslip.store.protocol import (
     NOTHING_KNOWN,
@@ -60,7 +73,6 @@ from callslip.store.protocol import (
     RowCounts,
     StoredEvent,
     Touched,
-    read_cursor,
 )
 from callslip.store.shared_rows import (
     DAY_MS,
@@ -73,10 +85,32 @@ from callslip.store.shared_rows import (
     token_values,
 )
 from callslip.store.sql import statements
+from callslip.store.summaries import (
+    NEVER_SUMMARIZED,
+    SessionQuery,
+    StoredSummary,
+    SummaryProgress,
+    UsageQuery,
+    UsageRow,
+    session_page,
+    sessions_sql,
+    usage_record,
+    usage_row,
+    usage_sql,
+)
 from callslip.store.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
 SQL = statements("postgres.sql")
+
+
+def _contains(column: str, text: str) -> tuple[str, str]:
+    """Return a condition that a column contains a text in any case, and the value of its parameter."""
+    return f"{column} ~ ?", regex_containing(text)
+
+
+FIRST_WITH_SUMMARIES = 2
+"""The first schema with summaries and usage."""
 MAX = 2**62
 ORDERED_PAGES = "SET LOCAL enable_bitmapscan = off"
 """Let the server read pages of a session in the order of an index.
@@ -95,6 +129,7 @@ class PostgresStore:
         self.display_name = database.name
         self.read_only = database.read_only
         self.was_unused = False
+        self._has_summaries = database.schema >= FIRST_WITH_SUMMARIES
         self._database = database
         self._listeners: list[Callable[[list[StoredEvent]], None]] = []
         self._command_listeners: list[Callable[[list[CallRecord]], None]] = []
@@ -174,7 +209,10 @@ class PostgresStore:
 
     async def _all(self, name: str, *values: Any) -> list[Sequence[Any]]:
         """Return the rows of a statement. A text that no column can have is in no row."""
-        return await self._database.fetch(SQL[name], *values) if all(map(is_storable, values)) else []
+        return await self._fetch(SQL[name], values)
+
+    async def _fetch(self, sql: str, values: Sequence[Any]) -> list[Sequence[Any]]:
+        return await self._database.fetch(sql, *values) if all(map(is_storable, values)) else []
 
     async def _page(
         self, name: str, max_bytes: int | None, session: str, start: int, limit: int
@@ -429,6 +467,53 @@ class PostgresStore:
     async def save_progress(self, progress: Progress) -> bool:
         return await self._alone(lambda connection: save_progress(connection, progress), durable=False)
 
+    # Summaries and usage
+
+    async def summary(self, session: str) -> StoredSummary | None:
+        if not self._has_summaries:
+            return None
+        return first(await self._all("summary", session), lambda row: StoredSummary(*row))
+
+    async def stale_sessions(self, since: int, version: int, limit: int) -> list[str]:
+        if not self._has_summaries:
+            return [row[0] for row in await self._fetch("SELECT name FROM sessions LIMIT $1", [limit])]
+        rows = await self._all("stale_sessions", since, version, limit)
+        return [row[0] for row in rows or await self._all("outdated_sessions", version, limit)]
+
+    async def open_call_states(self, session: int, limit: int) -> dict[str, int]:
+        return {row[0]: row[1] for row in await self._all("open_call_states", session, limit)}
+
+    async def meta(self, name: str) -> str:
+        return first_value(await self._all("meta", name), "")
+
+    async def put_meta(self, name: str, value: str) -> None:
+        await self._run("put_meta", name, value, durable=False)
+
+    async def add_summaries(self, since: int) -> None:
+        await self._run("add_summaries", since, durable=False)
+
+    async def save_summaries(self, summaries: Sequence[SummaryProgress]) -> None:
+        await self._alone(lambda connection: save_summaries(connection, summaries), durable=False)
+
+    async def list_sessions(self, query: SessionQuery) -> Page[ListedSession]:
+        table = "summaries" if self._has_summaries else NEVER_SUMMARIZED
+        sql, values = sessions_sql(query, SESSION_COLUMNS, lambda number: f"${number}", _contains, table)
+        return session_page(query, [tuple(row) for row in await self._fetch(sql, values)], session_record)
+
+    async def usage_by_ids(self, session: str, ids: Collection[str]) -> list[UsageRecord]:
+        if not self._has_summaries:
+            return []
+        return [usage_record(row) for row in await self._all("usage_by_ids", session, list(ids))]
+
+    async def usage_of_session(self, session: str, after: str, limit: int) -> list[UsageRecord]:
+        if not self._has_summaries:
+            return []
+        return [usage_record(row) for row in await self._all("usage_of_session", session, after, limit)]
+
+    async def add_up_usage(self, query: UsageQuery) -> list[UsageRow]:
+        sql, values = usage_sql(query, lambda number: f"${number}", "floor({0} / {1}.0)::bigint")
+        return [usage_row(row) for row in await self._fetch(sql, values)] if self._has_summaries else []
+
     # Blobs
 
     async def put_blob(self, data: bytes, media: str) -> str:
@@ -542,7 +627,8 @@ class PostgresStore:
 
     async def check(self) -> list[str]:
         """Return what contradicts itself in the tables."""
-        return await find_problems(self._database.fetch)
+        tables = TABLES if self._has_summaries else [table for table in TABLES if table not in SUMMARY_TABLES]
+        return await find_problems(self._database.fetch, tables)
 
     async def close(self) -> None:
         if self._writer is not None:

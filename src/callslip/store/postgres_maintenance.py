@@ -20,14 +20,16 @@ from callslip.store.postgres_rows import approval_record, call_record
 from callslip.store.protocol import Progress, RowCounts
 from callslip.store.shared_rows import first_value
 from callslip.store.sql import statements
+from callslip.store.summaries import SummaryProgress, usage_values
 
 Fetch = Callable[..., Awaitable[list[Sequence[Any]]]]
 SQL = statements("postgres.sql")
 TABLES = (
     *("events", "keys", "calls", "aliases", "approvals", "sealed"),
     *("entries", "pieces", "checkpoints", "bases", "blob_uses"),
+    *(SUMMARY_TABLES := ("summaries", "usage")),
 )
-"""The tables with rows of sessions."""
+"""The tables with rows of sessions. A database that can only be read may have no tables of summaries yet."""
 PAGE_ROWS = 1000
 CHECK_ROWS = 200
 """How many sessions, queues or blobs one statement checks. Each may take some reads of the disk."""
@@ -86,6 +88,26 @@ async def _put_entries(connection: Connection, session: int, progress: Progress)
             entries[identity] = msgspec.json.encode(msgspec.json.decode(entries[identity]) | fields)
     if entries:
         await connection.execute(SQL["put_entries"], session, list(entries), list(entries.values()))
+
+
+async def save_summaries(connection: Connection, summaries: Sequence[SummaryProgress]) -> None:
+    """Store new summaries, except those whose session another process has summarized further."""
+    for progress in sorted(summaries, key=lambda progress: progress.number):
+        found = first_value(await connection.fetch(SQL["session_for_progress"], progress.session))
+        if found != progress.number:
+            continue
+        before = progress.before
+        if before is None:
+            await connection.execute(SQL["add_summary"], progress.number)
+        rows = [tuple(row) for row in await connection.fetch(SQL["lock_summary"], progress.number)]
+        if rows != [(before.seq, before.version) if before is not None else (-1, 0)]:
+            continue
+        await connection.execute(SQL["put_summary"], *progress.values())
+        if progress.replaces_usage:
+            await connection.execute(SQL["drop_usage"], progress.number)
+        if progress.usage:
+            columns = zip(*map(usage_values, progress.usage), strict=True)
+            await connection.execute(SQL["put_usage"], progress.number, *map(list, columns))
 
 
 async def _run(connection: Connection, name: str, *values: Any) -> list[Sequence[Any]]:
@@ -161,12 +183,12 @@ async def count_rows(fetch: Fetch, session: str) -> RowCounts:
     return RowCounts(*counts)
 
 
-async def find_problems(fetch: Fetch) -> list[str]:
+async def find_problems(fetch: Fetch, tables: Sequence[str] = TABLES) -> list[str]:
     """Return what contradicts itself in the tables. Only indexes are read, so this says nothing about single rows."""
     problems = await _check_rows(fetch, SQL["heads_to_check"], FIRST_NUMBER, _describe_head)
     problems += await _check_rows(fetch, SQL["queues_to_check"], "", _describe_queue)
     problems += await _check_rows(fetch, SQL["used_blobs_to_check"], "", _describe_blob)
-    for table in TABLES:
+    for table in tables:
         problems += await _check_rows(
             fetch, _numbers_of_sessions(table), FIRST_NUMBER, partial(_describe_number, table)
         )

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from callslip.errors import InvalidInputError
-from callslip.model import codec
 from callslip.model.events import Draft, Event
 from callslip.model.records import (
     AliasRecord,
@@ -23,11 +21,20 @@ from callslip.model.records import (
     ConversationName,
     ConversationRecord,
     KeyRecord,
+    ListedSession,
     OwnerRecord,
     Page,
     PostRecord,
     SessionRecord,
     TokenRecord,
+)
+from callslip.model.summaries import UsageRecord
+from callslip.store.summaries import (
+    SessionQuery,
+    StoredSummary,
+    SummaryProgress,
+    UsageQuery,
+    UsageRow,
 )
 
 T = TypeVar("T")
@@ -86,15 +93,6 @@ class Reads(Protocol):
     def oldest_pending(self, client: str, limit: int) -> list[CallRecord]: ...
     def sealed(self, call: str) -> bytes | None: ...
     def owned_turns(self, owner: str) -> list[SessionRecord]: ...
-
-
-def read_cursor(cursor: str, *kinds: type) -> list[Any]:
-    """Return the parts of a cursor, or raise InvalidInputError: a list must not silently restart."""
-    value: Any = codec.parse_json(cursor, field="cursor")
-    parts = cast("list[Any]", value) if isinstance(value, list) else []
-    if [type(part) for part in parts] != list(kinds) or any(type(part) is int and abs(part) >= 2**63 for part in parts):
-        raise InvalidInputError("cursor", "not valid for this list")
-    return parts
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -249,6 +247,34 @@ class Store(Protocol):
     async def entry_ids(self, session: str, limit: int) -> list[int]: ...
     async def pieces(self, session: str, entry: int, field: str) -> str: ...
     async def save_progress(self, progress: Progress) -> bool: ...
+
+    async def summary(self, session: str) -> StoredSummary | None: ...
+    async def stale_sessions(self, since: int, version: int, limit: int) -> list[str]:
+        """Return sessions written since a time (ms) whose summary lacks events, newest first.
+
+        Also any whose summary has an older version, whenever it was written.
+        """
+        ...
+
+    async def open_call_states(self, session: int, limit: int) -> dict[str, int]:
+        """Count the open calls of a session (its number) in each state, up to a limit."""
+        ...
+
+    async def meta(self, name: str) -> str:
+        """Return a value that belongs to the database, "" if it is not stored."""
+        ...
+
+    async def put_meta(self, name: str, value: str) -> None: ...
+
+    async def add_summaries(self, since: int) -> None:
+        """Add what is known of them for the sessions written since a time (ms) that have no summary."""
+        ...
+
+    async def save_summaries(self, summaries: Sequence[SummaryProgress]) -> None: ...
+    async def list_sessions(self, query: SessionQuery) -> Page[ListedSession]: ...
+    async def usage_by_ids(self, session: str, ids: Collection[str]) -> list[UsageRecord]: ...
+    async def usage_of_session(self, session: str, after: str, limit: int) -> list[UsageRecord]: ...
+    async def add_up_usage(self, query: UsageQuery) -> list[UsageRow]: ...
 
     async def put_blob(self, data: bytes, media: str) -> str: ...
     async def blob(self, identity: str) -> tuple[bytes, str] | None: ...

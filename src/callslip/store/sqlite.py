@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from callslip.errors import CorruptDataError, InvalidInputError, ReadOnlyStoreError
 from callslip.model import codec
+from callslip.model.codec import read_cursor
 from callslip.model.records import (
     AliasRecord,
     ApprovalRecord,
@@ -24,12 +25,14 @@ from callslip.model.records import (
     ConversationName,
     ConversationRecord,
     KeyRecord,
+    ListedSession,
     OwnerRecord,
     Page,
     PostRecord,
     SessionRecord,
     TokenRecord,
 )
+from callslip.model.summaries import UsageRecord
 from callslip.settings import Settings
 from callslip.store import sqlite_open
 from callslip.store.ledger_files import LedgerFiles, create_database
@@ -41,7 +44,6 @@ from callslip.store.protocol import (
     RowCounts,
     StoredEvent,
     Touched,
-    read_cursor,
 )
 from callslip.store.shared_rows import (
     CHUNK_BYTES,
@@ -54,15 +56,42 @@ from callslip.store.shared_rows import (
     token_values,
 )
 from callslip.store.sql import Connection
-from callslip.store.sqlite_maintenance import delete_session, drop_unused_blobs, prune_session, save_progress
+from callslip.store.sqlite_maintenance import (
+    delete_session,
+    drop_unused_blobs,
+    prune_session,
+    save_progress,
+    save_summaries,
+)
 from callslip.store.sqlite_open import translate_errors
 from callslip.store.sqlite_rows import SQL, approval_row, call_row, glob_containing, session_row
+from callslip.store.summaries import (
+    SessionQuery,
+    StoredSummary,
+    SummaryProgress,
+    UsageQuery,
+    UsageRow,
+    session_page,
+    sessions_sql,
+    usage_record,
+    usage_row,
+    usage_sql,
+)
 from callslip.store.unit_of_work import UnitOfWork
 from callslip.store.write_lock import WriteLock
 from callslip.store.writer import Writer
 
 T = TypeVar("T")
 YIELD_ROWS = 100
+SESSION_COLUMNS = (
+    "s.name, s.id, s.head, s.low, s.turn, s.turns, s.title, s.calls, s.message, s.carry, s.created_at, s.updated_at, "
+    "s.owned_by, s.labels, s.turn_owner"
+)
+
+
+def _contains(column: str, text: str) -> tuple[str, str]:
+    """Return a condition that a column contains a text in any case, and the value of its parameter."""
+    return f"{column} GLOB ?", glob_containing(text)
 
 
 class SqliteStore:
@@ -187,10 +216,13 @@ class SqliteStore:
     # Reading
 
     def _all(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._fetch(SQL[name], values)
+
+    def _fetch(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         self._files.check_sometimes()
         with translate_errors(self.path):
             try:
-                return self._read.execute(SQL[name], values).fetchall()
+                return self._read.execute(sql, values).fetchall()
             except UnicodeEncodeError:  # A text with lone surrogates cannot be in any row.
                 return []
 
@@ -437,6 +469,45 @@ class SqliteStore:
 
     async def save_progress(self, progress: Progress) -> bool:
         return await self._alone(lambda connection: save_progress(connection, progress), durable=False)
+
+    # Summaries and usage
+
+    async def summary(self, session: str) -> StoredSummary | None:
+        return first(self._all("summary", session), lambda row: StoredSummary(*row))
+
+    async def stale_sessions(self, since: int, version: int, limit: int) -> list[str]:
+        rows = self._all("stale_sessions", since, version, limit) or self._all("outdated_sessions", version, limit)
+        return [row[0] for row in rows]
+
+    async def open_call_states(self, session: int, limit: int) -> dict[str, int]:
+        return dict(self._all("open_call_states", session, limit))
+
+    async def meta(self, name: str) -> str:
+        return first_value(self._all("meta", name), "")
+
+    async def put_meta(self, name: str, value: str) -> None:
+        await self._alone(lambda c: c.execute(SQL["put_meta"], (name, value)).fetchall(), durable=False)
+
+    async def add_summaries(self, since: int) -> None:
+        await self._alone(lambda c: c.execute(SQL["add_summaries"], (since,)).fetchall(), durable=False)
+
+    async def save_summaries(self, summaries: Sequence[SummaryProgress]) -> None:
+        await self._alone(lambda connection: save_summaries(connection, summaries), durable=False)
+
+    async def list_sessions(self, query: SessionQuery) -> Page[ListedSession]:
+        sql, values = sessions_sql(query, SESSION_COLUMNS, lambda _: "?", _contains)
+        return session_page(query, self._fetch(sql, values), session_row)
+
+    async def usage_by_ids(self, session: str, ids: Collection[str]) -> list[UsageRecord]:
+        rows = self._all("usage_by_ids", session, codec.encode(list(ids)).decode())
+        return [usage_record(row) for row in rows]
+
+    async def usage_of_session(self, session: str, after: str, limit: int) -> list[UsageRecord]:
+        return [usage_record(row) for row in self._all("usage_of_session", session, after, limit)]
+
+    async def add_up_usage(self, query: UsageQuery) -> list[UsageRow]:
+        sql, values = usage_sql(query, lambda _: "?", "CAST(floor({0} / {1}.0) AS INTEGER)")
+        return [usage_row(row) for row in self._fetch(sql, values)]
 
     # Blobs
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,10 +13,11 @@ from callslip.store.protocol import Progress
 from callslip.store.shared_rows import DAY_MS, first_value
 from callslip.store.sql import Connection
 from callslip.store.sqlite_rows import SQL
+from callslip.store.summaries import SummaryProgress, usage_values
 
 TABLES = (
     *("events", "keys", "calls", "aliases", "approvals"),
-    *("entries", "pieces", "checkpoints", "bases", "blob_uses"),
+    *("entries", "pieces", "checkpoints", "bases", "blob_uses", "summaries", "usage"),
 )
 
 
@@ -49,6 +51,22 @@ def save_progress(connection: Connection, progress: Progress) -> bool:
     new = progress.checkpoint
     connection.execute(SQL["put_checkpoint"], (session, new.seq, new.version, new.state)).fetchall()
     return True
+
+
+def save_summaries(connection: Connection, summaries: Sequence[SummaryProgress]) -> None:
+    """Store new summaries, except those whose session another process has summarized further."""
+    for progress in summaries:
+        if _session_id(connection, progress.session) != progress.number:
+            continue
+        rows = connection.execute(SQL["summary_place"], (progress.number,)).fetchall()
+        before = progress.before
+        if rows != ([(before.seq, before.version)] if before is not None else []):
+            continue
+        connection.execute(SQL["put_summary"], progress.values()).fetchall()
+        if progress.replaces_usage:
+            connection.execute("DELETE FROM usage WHERE session = ?", (progress.number,)).fetchall()
+        rows = [(progress.number, *usage_values(record)) for record in progress.usage]
+        connection.executemany(SQL["put_usage"], rows)
 
 
 def prune_session(connection: Connection, record: SessionRecord, seq: int, base: bytes, kept: dict[int, str]) -> int:

@@ -62,6 +62,14 @@ def format_age(ms: int, now: float | None = None) -> str:
     return "just now" if passed < 1 else f"{format_span(passed)} ago"
 
 
+def format_number(number: int) -> str:
+    """Return a number with at most four characters: 950, 12k, 3.4M."""
+    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= size:
+            return f"{number / size:.1f}{unit}" if number < 10 * size else f"{number // size}{unit}"
+    return str(number)
+
+
 def format_span(seconds: float) -> str:
     """Return a duration, rounded down to one unit."""
     for unit, size in _UNITS:
