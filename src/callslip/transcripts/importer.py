@@ -10,6 +10,7 @@ transcript did not change for hours.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import time
@@ -76,6 +77,16 @@ class Report(msgspec.Struct, rename="camel"):
                 return
         self.problems.append(Skipped(path, count, problem.line, problem.reason))
 
+    def add(self, other: Report) -> None:
+        """Add the result of another import."""
+        self.transcripts += other.transcripts
+        self.messages += other.messages
+        self.events += other.events
+        self.skipped += other.skipped
+        self.deleted += other.deleted
+        self.problems += other.problems
+        self.sessions += other.sessions
+
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
     """What is stored of a transcript. `is_closed`: what was open in it was ended, because it did not change for long.
@@ -127,8 +138,8 @@ class TranscriptImporter:
         progress: Callable[[Transcript, int], None] | None = None,
     ) -> None:
         self._log = log
+        self.progress = progress
         self._restores = restores
-        self._progress = progress
         self._open: dict[tuple[str, str], _Open] = {}
         self._ignored: dict[tuple[str, str], str] = {}
         self._deleted: dict[str, str] = {}
@@ -213,8 +224,9 @@ class TranscriptImporter:
             report.messages += len(piece.messages)
             mark = transcript.mark if following is None else ""
             await self._write(source, transcript, known, piece, mark, report, closes=is_abandoned and bool(mark))
-            if self._progress is not None:
-                self._progress(transcript, piece.size)
+            if self.progress is not None:
+                self.progress(transcript, piece.size)
+            await asyncio.sleep(0)  # Let others of this process run.
             piece = following
         if known is None:
             self._ignored[key] = transcript.mark
