@@ -436,6 +436,7 @@ class _UnitWrite:
                 continue
             if operation is None:
                 operation = WriteOperation(unit, session, structs.replace(context, ingest_lease=LEASE_S))
+            operation.new_key = part[0].key
             events += len(operation.run(part))
         version = self._version
         if self._place is not None:
