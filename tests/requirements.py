@@ -2639,7 +2639,11 @@ TRANSCRIPTS = (
     R(
         "TRN10",
         "After kill -9 the next import continues without a gap or a repetition.",
-        ("tests/cli/test_transcripts.py::test_a_killed_import_continues",),
+        (
+            "tests/cli/test_transcripts.py::test_a_killed_import_continues",
+            "tests/transcripts/test_importer.py::test_two_processes_import_the_same_history",
+            "tests/transcripts/test_importer.py::test_an_error_while_writing_loses_nothing",
+        ),
     ),
     R(
         "TRN11",

@@ -14,6 +14,7 @@ import pytest
 
 import callslip
 from callslip.api.ledger import LocalLedger
+from callslip.errors import StoreError
 from callslip.formats.json_fields import as_dict, as_str
 from callslip.ingest.conversations import Conversations
 from callslip.ingest.importer import import_lines
@@ -385,6 +386,42 @@ async def test_retention_is_respected(db: str, tmp_path: Path) -> None:
         write_lines(path, script.turn(2).lines[4:], "a")
         await import_history(ledger, tmp_path)
         assert (await texts_and_calls(ledger, FIRST))[-3:] == TURN_2
+
+
+async def test_two_processes_import_the_same_history(db: str, tmp_path: Path) -> None:
+    """TRN10: each continues where the other one ended, and neither adds anything twice."""
+    script = Script().turn(1)
+    path = script.write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        one, other = TranscriptImporter(ledger.log), TranscriptImporter(ledger.log)
+        await one.load()
+        await other.load()
+        await one.run(SOURCE, SOURCE.find(str(tmp_path)))
+        assert (await other.run(SOURCE, SOURCE.find(str(tmp_path)))).events == 0
+        write_lines(path, script.turn(2).lines[4:], "a")
+        assert (await other.run(SOURCE, SOURCE.find(str(tmp_path)))).events > 0
+        assert (await one.run(SOURCE, SOURCE.find(str(tmp_path)))).events == 0
+        assert await texts_and_calls(ledger, FIRST) == TURN_1 + TURN_2
+        assert await verify(ledger.log) == []
+
+
+async def test_an_error_while_writing_loses_nothing(db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRN10: the same importer reads the lines again that were not written."""
+    Script().turn(1).write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        importer = TranscriptImporter(ledger.log)
+        await importer.load()
+        with monkeypatch.context() as patch:
+            patch.setattr(ledger.log, "transact_drafts", fail)
+            with pytest.raises(StoreError):
+                await importer.run(SOURCE, SOURCE.find(str(tmp_path)))
+        await importer.run(SOURCE, SOURCE.find(str(tmp_path)))
+        assert await texts_and_calls(ledger, FIRST) == TURN_1
+        assert (await ledger.snapshot(FIRST)).info.agent == "claude-code"
+
+
+def fail(*_: Any, **__: Any) -> None:
+    raise StoreError("disk full")
 
 
 async def test_a_moved_folder_adds_nothing(db: str, tmp_path: Path) -> None:

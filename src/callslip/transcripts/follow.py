@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
+from callslip.errors import StoreError
 from callslip.ledger.aio import run_off_loop
 from callslip.transcripts.importer import Report, TranscriptImporter
 from callslip.transcripts.source import Source, Transcript
@@ -24,26 +25,50 @@ Target = tuple[Source, str]
 
 
 class Follower:
-    """Follows some folders. `on_report` is called with what was imported, if it was anything."""
+    """Follows some folders.
+
+    `on_report` is called with what was imported, if it was anything, and `on_problem` when the ledger begins to fail,
+    and with "" when it works again.
+    """
 
     def __init__(
-        self, importer: TranscriptImporter, targets: Sequence[Target], on_report: Callable[[Source, Report], None]
+        self,
+        importer: TranscriptImporter,
+        targets: Sequence[Target],
+        on_report: Callable[[Source, Report], None],
+        on_problem: Callable[[str], None],
     ) -> None:
         self._importer = importer
         self._targets = targets
         self._on_report = on_report
+        self._on_problem = on_problem
+        self._problem = ""
         self._active: list[tuple[Source, Transcript]] = []
         self._reported: set[tuple[str, str]] = set()
 
     async def run(self) -> None:
         """Follow the folders until this task is cancelled."""
-        await self._importer.load()
+        is_loaded = False
         while True:
-            await self.scan()
-            until = time.monotonic() + SCAN_S
-            while time.monotonic() < until:
-                await asyncio.sleep(POLL_S)
-                await self.poll()
+            try:
+                if not is_loaded:
+                    await self._importer.load()
+                    is_loaded = True
+                await self.scan()
+                until = time.monotonic() + SCAN_S
+                while time.monotonic() < until:
+                    await asyncio.sleep(POLL_S)
+                    await self.poll()
+                self._set_problem("")
+            except StoreError as error:  # For example, the disk is full. Nothing is lost: the files are read again.
+                is_loaded = False
+                self._set_problem(str(error))
+                await asyncio.sleep(SCAN_S)
+
+    def _set_problem(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            self._on_problem(problem)
 
     async def scan(self) -> None:
         """List all folders, and import what changed."""

@@ -233,7 +233,11 @@ class TranscriptImporter:
                 report.add_problem(transcript.path, piece.skipped, piece.problem)
             report.messages += len(piece.messages)
             mark = transcript.mark if following is None else ""
-            await self._write(source, transcript, known, piece, mark, report, closes=is_abandoned and bool(mark))
+            try:
+                await self._write(source, transcript, known, piece, mark, report, closes=is_abandoned and bool(mark))
+            except BaseException:
+                known.decoder = None  # It has read what was not written.
+                raise
             if self.progress is not None:
                 self.progress(transcript, piece.size)
             await asyncio.sleep(0)  # Let others of this process run.
@@ -264,7 +268,11 @@ class TranscriptImporter:
         session = await self._find_session(source, transcript, foreign_id)
         name = ConversationName(session, source.name, CALLER_PREFIX + transcript.name)
         record = await self._log.store.conversation(name) or ConversationRecord()
-        return _Open(name, record, Place(b"", "", foreign_id, b""))
+        known = _Open(name, record, Place(b"", "", foreign_id, b""))
+        if record.state:  # Another process has read it since this one looked.
+            self._open[source.name, transcript.name] = known
+            raise _StaleError
+        return known
 
     async def _find_session(self, source: Source, transcript: Transcript, foreign_id: str) -> str:
         """Return the session of an agent's id: the one that another source recorded, or a new one."""

@@ -112,6 +112,10 @@ def _print_news(source: Source, report: Report) -> None:
     print_problems(report)
 
 
+def _print_trouble(problem: str) -> None:
+    tables.print_status(f"importing fails, and is tried again: {problem}" if problem else "importing works again")
+
+
 def _fields(report: Report) -> dict[str, Any]:
     import msgspec
 
@@ -121,7 +125,8 @@ def _fields(report: Report) -> dict[str, Any]:
 
 async def follow(ledger: LocalLedger, targets: Sequence[Target]) -> None:
     """Follow the histories of agents until this task is cancelled."""
-    await Follower(TranscriptImporter(ledger.log, is_live=True), targets, _print_news).run()
+    importer = TranscriptImporter(ledger.log, is_live=True)
+    await Follower(importer, targets, _print_news, _print_trouble).run()
 
 
 def _print_targets(targets: Sequence[Target]) -> None:
