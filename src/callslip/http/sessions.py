@@ -15,17 +15,16 @@ from starlette.responses import Response
 from callslip.api.entry_filter import filter_entries
 from callslip.api.export import check_position
 from callslip.api.find import find_session
-from callslip.api.session_list import STATES, SessionFilters, list_sessions
+from callslip.api.session_list import STATES, SessionFilters, Sort, list_sessions
 from callslip.api.sessions import read_document, read_entries, read_events, read_messages
-from callslip.errors import CursorExpiredError, InvalidInputError
+from callslip.errors import CursorExpiredError, InvalidInputError, NotFoundError, PermissionDeniedError
 from callslip.formats import registry
 from callslip.http import schemas, sse, streams
-from callslip.http.request import Endpoint, RequestContext, Route, json_response
+from callslip.http.request import Endpoint, NoQuery, RequestContext, Route, json_response
 from callslip.ledger.aio import race
 from callslip.ledger.checkpoint import ALL
 from callslip.model import codec
 from callslip.model.records import SessionRecord
-from callslip.store.summaries import Sort
 
 if TYPE_CHECKING:
     from callslip.http.server import Server
@@ -314,6 +313,19 @@ def stream_route(path: str, endpoint: Endpoint, query: type[msgspec.Struct], *pr
     return Route("GET", path, endpoint, query=query, answers=answers, problems=(410, *problems), headers=headers)
 
 
+async def delete_session(context: RequestContext) -> Response:
+    """Delete a session with all its events, calls and blobs. Its agent's own files stay."""
+    context.query(NoQuery)
+    name = context.path_params["session"]
+    record, principal = await context.admit_to(name)
+    if record is None:
+        raise NotFoundError(f"no session {name!r}")
+    if not principal.can_delete:
+        raise PermissionDeniedError("this token may not delete sessions; use the main token")
+    await context.ledger.delete(name)
+    return Response(status_code=204)
+
+
 ROUTES = (
     Route("GET", "/v1/sessions", sessions, query=ListQuery, answers={200: schemas.Sessions}, problems=(404, 409)),
     Route(
@@ -325,6 +337,7 @@ ROUTES = (
         answers={200: (schemas.Document, schemas.Spans), 304: None},
         problems=(410,),
     ),
+    Route("DELETE", "/v1/sessions/{session}", delete_session, "write", NoQuery, answers={204: None}),
     Route(
         "GET",
         "/v1/sessions/{session}/entries",

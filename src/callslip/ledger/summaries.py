@@ -8,6 +8,7 @@ was up to date is found by an index, so a list costs the same for any number of 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Collection
 
@@ -17,7 +18,7 @@ from callslip.model import codec
 from callslip.model.events import Event, decode_event, parse_event
 from callslip.model.records import ListedSession, SessionRecord, record_text
 from callslip.model.summaries import SessionSummary, UsageRecord
-from callslip.rules.session_summary import VERSION, add_event, add_usage, encode_summary, parse_summary
+from callslip.rules.session_summary import VERSION, add_event, add_usage, encode_summary, parse_summary, shorten
 from callslip.store.protocol import Store
 from callslip.store.summaries import StoredSummary, SummaryProgress, labels_text, listed_session, times_of
 
@@ -46,10 +47,7 @@ class Summaries:
         """Add the events that summaries lack, the newest sessions first. Return whether none lacks any now."""
         until = time.monotonic() + seconds
         async with self._lock:
-            try:
-                return await self._refresh(until)
-            except StoreError:  # For example of a full disk. The list then shows what is stored.
-                return False
+            return await self._refresh(until)
 
     async def _refresh(self, until: float) -> bool:
         store, began = self._store, await self._store.clock()
@@ -60,18 +58,29 @@ class Summaries:
         while names := await store.stale_sessions(since, VERSION, BATCH_SESSIONS):
             if store.read_only:
                 return False
-            new: list[SummaryProgress] = []
-            for name in names:
-                if (progress := await summarize(store, name, until)) is not None:
-                    new.append(progress)
-                if time.monotonic() > until:
-                    await store.save_summaries(new)
+            new, is_late = await self._summarize(names, until)
+            try:
+                await store.save_summaries(new)
+                if is_late:
                     await store.add_summaries(since)
-                    return False
-            await store.save_summaries(new)
+            except StoreError:  # For example of a full disk. The list then shows what is stored.
+                return False
+            if is_late:
+                return False
         if not store.read_only and began - MARGIN_MS > since + MARGIN_MS:
-            await store.put_meta(COMPLETE_UNTIL, str(began - MARGIN_MS))
+            with contextlib.suppress(StoreError):
+                await store.put_meta(COMPLETE_UNTIL, str(began - MARGIN_MS))
         return True
+
+    async def _summarize(self, names: list[str], until: float) -> tuple[list[SummaryProgress], bool]:
+        """Return the new summaries of some sessions, and whether the time is over."""
+        new: list[SummaryProgress] = []
+        for name in names:
+            if (progress := await summarize(self._store, name, until)) is not None:
+                new.append(progress)
+            if time.monotonic() > until:
+                return new, True
+        return new, False
 
     async def with_summary(self, record: SessionRecord, until: float = 0.0) -> ListedSession:
         """Return a session with its summary. What is not stored is added for this answer, until a time if given."""
@@ -184,7 +193,7 @@ def _progress(
         before=before,
         after=StoredSummary(summary.seq, VERSION, encode_summary(summary)),
         state=summary.state(open_calls, pending),
-        title=record.title or summary.prompt,
+        title=shorten(record.title or summary.prompt),
         agent=summary.agent,
         model=summary.model,
         project=summary.project,

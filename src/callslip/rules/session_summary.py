@@ -19,6 +19,7 @@ from callslip.model.summaries import SessionSummary, UsageRecord, UsageTotals
 VERSION = 1
 """Increased whenever the same events give another summary. Summaries of another version are derived again."""
 MAX_PROMPT_CHARS = 200
+MAX_TEXT_CHARS = 500
 COST_DIGITS = 9
 """To how many digits sums of costs are rounded, so that they are the same in any order."""
 _INFO_FIELDS = ("agent", "agent_version", "model", "project", "branch", "foreign_id", "continues")
@@ -38,7 +39,7 @@ def add_event(summary: SessionSummary, event: Event) -> UsageRecord | None:
         return None
     if isinstance(event, ev.UsageReported):
         if event.model and not event.parent:
-            summary.model = record_text(event.model)
+            summary.model = shorten(event.model)
         return _usage_record(event, summary.turn or summary.last_turn)
     if isinstance(event, ev.CallEvent):
         summary.failed += _is_failure(event)
@@ -52,9 +53,11 @@ def add_event(summary: SessionSummary, event: Event) -> UsageRecord | None:
     elif isinstance(event, ev.SessionInfo):
         for field in _INFO_FIELDS:
             if (value := getattr(event, field)) is not UNSET:
-                setattr(summary, field, record_text(value or ""))
+                setattr(summary, field, shorten(value))
         if event.ended is not UNSET:
             summary.ended = event.ended
+    elif isinstance(event, ev.SessionCapabilities):
+        summary.model = shorten(event.current_model) or summary.model
     return None
 
 
@@ -86,6 +89,11 @@ def add_to_totals(totals: UsageTotals, usage: UsageRecord, sign: int = 1) -> Non
         totals.costs = {**totals.costs, usage.currency: round(cost, COST_DIGITS)}
 
 
+def shorten(text: str | None) -> str:
+    """Return a text as the columns of summaries have it: an index of PostgreSQL holds no long texts."""
+    return record_text((text or "")[:MAX_TEXT_CHARS])
+
+
 def first_line(text: str) -> str:
     """Return the first line of a text that is not empty, shortened."""
     line = next((line for line in text[: 10 * MAX_PROMPT_CHARS].splitlines() if line.strip()), "")
@@ -99,14 +107,14 @@ def _usage_record(event: ev.UsageReported, turn: str) -> UsageRecord:
         at=event.at,
         turn=turn,
         parent=event.parent,
-        model=record_text(event.model),
+        model=shorten(event.model),
         input_tokens=event.input_tokens,
         output_tokens=event.output_tokens,
         cached_tokens=event.cached_tokens,
         cache_write_tokens=event.cache_write_tokens,
         reasoning_tokens=event.reasoning_tokens,
         cost=event.cost,
-        currency=record_text(event.currency),
+        currency=shorten(event.currency),
         incomplete=event.incomplete,
         of_turn=event.of_turn,
     )

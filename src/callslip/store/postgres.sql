@@ -633,7 +633,7 @@ GROUP BY o.state;
 -- name: stale_sessions
 -- `listed_at` is at most a second older than `updated_at`.
 SELECT s.name FROM sessions s LEFT JOIN summaries m ON m.session = s.id
-WHERE s.listed_at >= $1 - 1000 AND (m.seq IS NULL OR m.seq < s.head OR m.version < $2)
+WHERE s.listed_at >= $1::bigint - 1000 AND (m.seq IS NULL OR m.seq < s.head OR m.version < $2)
 ORDER BY s.listed_at DESC LIMIT $3;
 
 -- name: outdated_sessions
@@ -643,7 +643,7 @@ SELECT s.name FROM summaries m JOIN sessions s ON s.id = m.session WHERE m.versi
 INSERT INTO summaries (session, seq, version, state, title, agent, model, project, branch, labels, calls, open_calls,
   pending, failed, tokens, has_responses, started_at, active_at, body)
 SELECT s.id, 0, 0, 'idle', '', '', '', '', '', '', 0, 0, 0, 0, 0, 0, s.updated_at, s.updated_at, '{}'
-FROM sessions s WHERE s.listed_at >= $1 - 1000 ON CONFLICT DO NOTHING;
+FROM sessions s WHERE s.listed_at >= $1::bigint - 1000 ON CONFLICT DO NOTHING;
 
 -- name: add_summary
 INSERT INTO summaries (session, seq, version, state, title, agent, model, project, branch, labels, calls, open_calls,

@@ -1,10 +1,10 @@
-// The list of sessions, latest first, with running calls and pending approvals, and a search over sessions and calls.
+// The list of sessions, the last active first: what each does, and a filter over them and over calls.
 
 import { inert } from "./ansi.js";
 import { Empty } from "./empty_state.js";
 import { query } from "./header.js";
-import { html, signal, useEffect, useMemo, useSignalEffect, useState } from "./ui.js";
-import { answerableRequests, get, inbox, link, loadedTopics, sessions } from "./state.js";
+import { html, useEffect, useMemo, useState } from "./ui.js";
+import { answerableRequests, get, inbox, link, loadedTopics, post, remove, sessions } from "./state.js";
 import { describeState } from "./states.js";
 import { formatAge, isoTime } from "./time.js";
 
@@ -22,33 +22,9 @@ const textOf = (value) => (typeof value === "string" ? value : JSON.stringify(va
 
 /** @param {Row} row @param {string[]} terms */
 function matches(row, terms) {
-  const text = [row.title, row.session, row.owner, ...labelsOf(row).flat()].join("\n").toLowerCase();
+  const facts = [row.title, row.prompt, row.session, row.owner, row.agent, row.project, row.branch, row.model];
+  const text = [...facts, ...labelsOf(row).flat()].join("\n").toLowerCase();
   return terms.every((term) => text.includes(term));
-}
-
-/** The number of open calls by session. Reloaded when sessions change, once a second at most. */
-const openCalls = signal(/** @type {Map<string, number>} */ (new Map()));
-let isLoading = false;
-let isStale = false;
-
-async function loadOpenCalls() {
-  isStale = true;
-  if (isLoading) return;
-  isLoading = true;
-  try {
-    while (isStale) {
-      isStale = false;
-      const { calls } = await get("/v1/calls?status=queued,awaiting_approval,running&limit=1000");
-      const counts = new Map();
-      for (const { session } of calls) counts.set(session, (counts.get(session) ?? 0) + 1);
-      openCalls.value = counts;
-      await new Promise((resolve) => setTimeout(resolve, 1000));
-    }
-  } catch {
-    // The list works without the counts; the connection status shows the problem.
-  } finally {
-    isLoading = false;
-  }
 }
 
 /** Count requests by session. @param {Iterable<{session: string}>} requests */
@@ -61,13 +37,69 @@ function countBySession(requests) {
 /** @param {number} count @param {string} noun */
 const countOf = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
+/** What a session can be doing, with its words. @type {Record<string, string>} */
+const STATES = { running: "Running", waiting: "Waiting for approval", idle: "Idle", ended: "Ended" };
+
+/** The last part of a path. @param {string} path */
+const baseName = (path) => path.replace(/[/\\]+$/, "").split(/[/\\]/).at(-1) ?? "";
+
+/** A number with few digits: 950, 12k, 3.4M. @param {number} number */
+const shortNumber = (number) =>
+  Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(number).replace("K", "k");
+
+/** Read labels as `name=value`, separated by commas. @param {string} text */
+const parseLabels = (text) => Object.fromEntries(
+  text.split(",").map((label) => label.trim()).filter(Boolean).map((label) => {
+    const [name, ...value] = label.split("=");
+    return [name.trim(), value.join("=").trim()];
+  }));
+
+/** The buttons of a session, which first ask: for its labels, or whether to delete it. @param {{row: Row}} props */
+function Actions({ row }) {
+  const [asked, setAsked] = useState(/** @type {"" | "label" | "delete"} */ (""));
+  const [problem, setProblem] = useState("");
+  const name = inert(row.session);
+  const path = `/v1/sessions/${encodeURIComponent(row.session)}`;
+  const run = (/** @type {Promise<unknown>} */ action) => {
+    setAsked("");
+    setProblem("");
+    action.catch((error) => setProblem(String(error.message)));
+  };
+  const saveLabels = (/** @type {any} */ event) => {
+    event.preventDefault();
+    const labels = parseLabels(event.target.elements.labels.value);
+    run(post(`${path}/events`, [{ type: "session.info", labels }]));
+  };
+  const cancelButton = html`<button type="button" class="button small" onClick=${() => setAsked("")}>Cancel</button>`;
+  if (asked === "label") {
+    return html`<form class="actions" onSubmit=${saveLabels}>
+      <input class="field" name="labels" aria-label=${`Labels of ${name}`} placeholder="team=shop, urgent=yes"
+        value=${labelsOf(row).map(([key, value]) => `${key}=${value}`).join(", ")} />
+      <button class="button small">Save</button> ${cancelButton}
+    </form>`;
+  }
+  if (asked === "delete") {
+    return html`<span class="actions" role="group">
+      Delete it for ever, with ${countOf(row.calls, "call")}?
+      <button class="button small" onClick=${() => run(remove(path))}>Delete session</button> ${cancelButton}
+    </span>`;
+  }
+  return html`<span class="actions">
+    <button class="button small" aria-label=${`Label ${name}`} onClick=${() => setAsked("label")}>Label</button>
+    <button class="button small" aria-label=${`Delete ${name}`} onClick=${() => setAsked("delete")}>Delete</button>
+    ${problem && html`<span class="problem" role="alert">${problem}</span>`}
+  </span>`;
+}
+
 /** @param {{row: Row, pending: number, running: number, isWaiting: boolean}} props */
 function SessionRow({ row, pending, running, isWaiting }) {
-  return html`<li>
+  const tokens = (row.usage?.inputTokens ?? 0) + (row.usage?.outputTokens ?? 0);
+  const title = row.title || row.prompt;
+  return html`<li class="session-row">
     <a class="session" data-card ...${link(`/s/${encodeURIComponent(row.session)}`)}>
       <span class="what">
-        <span class="name untrusted" dir="auto">${inert(row.title || row.session)}</span>
-        ${row.title && html`<code class="id untrusted" dir="auto">${inert(row.session)}</code>`}
+        <span class="name untrusted" dir="auto">${inert(title || row.session)}</span>
+        ${title && html`<code class="id untrusted" dir="auto">${inert(row.session)}</code>`}
         ${labelsOf(row).map(([key, value]) => html`
           <span class="label untrusted" dir="auto">${inert(`${key}: ${value}`)}</span>`)}
       </span>
@@ -75,11 +107,18 @@ function SessionRow({ row, pending, running, isWaiting }) {
         ${pending > 0 && html`<span class="state is-awaiting_approval">? ${pending} to approve</span>`}
         ${running > 0 && html`<span class="state is-running">● ${running} running</span>`}
         ${row.turn && running <= 0 && !isWaiting && html`<span class="state is-running">● Running</span>`}
+        ${row.state === "ended" && html`<span>Ended</span>`}
+        ${row.agent && html`<span class="untrusted" dir="auto">${inert(row.agent)}</span>`}
+        ${row.project && html`<span class="untrusted" dir="auto" title=${inert(row.project)}>
+          ${inert(baseName(row.project))}</span>`}
         <span class="calls">${row.calls ? countOf(row.calls, "call") : "No calls"}</span>
-        <time class="when" datetime=${isoTime(row.updatedAt)}
-          title=${isoTime(row.updatedAt)}>${formatAge(row.updatedAt)}</time>
+        ${row.failed > 0 && html`<span class="state is-failed">${row.failed} failed</span>`}
+        ${tokens > 0 && html`<span>${shortNumber(tokens)} tokens</span>`}
+        <time class="when" datetime=${isoTime(row.activeAt)}
+          title=${isoTime(row.activeAt)}>${formatAge(row.activeAt)}</time>
       </span>
     </a>
+    <${Actions} row=${row} />
   </li>`;
 }
 
@@ -154,15 +193,16 @@ function NoResults() {
 }
 
 export default function SessionList() {
-  useSignalEffect(() => void (sessions.value.size && loadOpenCalls()));
+  const [state, setState] = useState("");
   const older = useOlderSessions();
   const searchText = query.value.trim().toLowerCase();
   const rows = useMemo(() => {
     const all = new Map(older.rows.map((row) => [row.session, row]));
     for (const [session, row] of sessions.value) all.set(session, row);
-    return [...all.values()].sort((a, b) => b.updatedAt - a.updatedAt);
+    return [...all.values()].sort((a, b) => b.activeAt - a.activeAt);
   }, [sessions.value, older.rows]);
-  const matching = searchText ? rows.filter((row) => matches(row, searchText.split(/\s+/))) : rows;
+  const terms = searchText.split(/\s+/);
+  const matching = rows.filter((row) => (!state || row.state === state) && matches(row, terms));
   const calls = useCallSearch(query.value.trim());
   const pendingBySession = countBySession(inbox.value.values());
   const answerableBySession = countBySession(answerableRequests.value);
@@ -171,7 +211,7 @@ export default function SessionList() {
   const item = (/** @type {Row} */ row) => {
     const pending = answerableBySession.get(row.session) ?? 0;
     const waiting = pendingBySession.get(row.session) ?? 0;
-    const running = (openCalls.value.get(row.session) ?? 0) - waiting;
+    const running = row.openCalls - waiting;
     return html`<${SessionRow} key=${row.session} row=${row} pending=${pending} running=${running}
       isWaiting=${waiting > 0} />`;
   };
@@ -179,7 +219,11 @@ export default function SessionList() {
     <div class="head">
       <h1>Sessions</h1>
       <p class="dim" role="status">
-        ${searchText ? `${matching.length} of ${countOf(rows.length, "session")}` : rows.length}</p>
+        ${searchText || state ? `${matching.length} of ${countOf(rows.length, "session")}` : rows.length}</p>
+      <label>State <select value=${state} onChange=${(/** @type {any} */ event) => setState(event.target.value)}>
+        <option value="">All</option>
+        ${Object.entries(STATES).map(([name, words]) => html`<option value=${name}>${words}</option>`)}
+      </select></label>
     </div>
     ${matching.length > 0 && html`<ul class="panel sessions">${matching.map(item)}</ul>`}
     ${searchText && calls.length > 0 && html`<${CallResults} calls=${calls} />`}

@@ -251,6 +251,9 @@ export const get = (path, signal) => request(path, { signal });
 export const post = (path, body) =>
   request(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
 
+/** @param {string} path */
+export const remove = (path) => request(path, { method: "DELETE" });
+
 /**
  * @param {string} approval
  * @param {{decision: "approve" | "deny" | "edit", option?: string, input?: unknown, reason?: string}} answer

@@ -65,7 +65,7 @@ def usage(
             f"{group.input_tokens:,}",
             f"{group.cached_tokens:,}",
             f"{group.output_tokens:,}{'*' if group.incomplete else ''}",
-            " + ".join(f"{cost:,.2f} {currency}".strip() for currency, cost in sorted(group.costs.items())),
+            " + ".join(f"{cost:,.4f} {currency}".strip() for currency, cost in sorted(group.costs.items())),
         ]
         for group in report.groups
     ]
