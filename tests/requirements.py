@@ -2701,6 +2701,10 @@ TRANSCRIPTS = (
         (
             "tests/transcripts/test_importer.py::test_a_deleted_session_stays_deleted",
             "tests/cli/test_transcripts.py::test_a_deleted_session_is_restored_on_request",
+        ),
+    ),
+)
+
 SESSION_LISTS = (
     R(
         "USE1",
@@ -2837,9 +2841,8 @@ SESSION_LISTS = (
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
-    *(*OUTAGES, *HOSTS),
-    *TRANSCRIPTS,
     *(*OUTAGES, *HOSTS, *SESSION_LISTS),
+    *TRANSCRIPTS,
     *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS, *ACP_ENTRIES, *PRODUCER_IDS, *TURNLESS_STREAMS),
     *(*DATABASES, *KILLS, *DATABASE_FAULTS, *POSTGRES_EDGES, *SERVERS, *MOVES, *OPERATIONS),
 )
