@@ -1573,7 +1573,7 @@ IMPORTS = (
         (
             "tests/cli/test_import.py::test_a_wrong_format_fails_and_says_how_many_lines_it_did_not_understand",
             "tests/cli/test_import.py::test_the_exit_status_says_whether_most_lines_were_not_understood",
-            "tests/cli/test_import.py::test_a_transcript_of_a_terminal_agent_is_not_mistaken_for_a_format",
+            "tests/cli/test_import.py::test_a_transcript_of_a_terminal_agent_is_not_mistaken_for_another_format",
             "tests/ingest/test_detection.py::test_messages_of_a_protocol_without_events_are_understood",
             "tests/cli/test_import.py::test_a_copied_log_without_its_large_values_says_so",
         ),

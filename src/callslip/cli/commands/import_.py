@@ -95,6 +95,8 @@ def import_(
             head = read_head(lines)
             if format_ is None:
                 format_ = _detect(file, head, is_plain=is_plain)
+                if format_ in SOURCES and not session:
+                    return import_transcripts(format_, paths, restores=False)
             source = _Source(file if os.path.isfile(file) and file != "-" else "", is_plain, head.lines)
             report = with_ledger(lambda ledger: _import(ledger, source, name, format_, options), create=True)
     except InvalidInputError as error:
