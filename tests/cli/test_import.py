@@ -157,8 +157,8 @@ def test_the_exit_status_says_whether_most_lines_were_not_understood(
     assert json.loads(result.stdout)["notUnderstood"] == bad
 
 
-def test_a_transcript_of_a_terminal_agent_is_not_mistaken_for_a_format(db: str, tmp_path: Path) -> None:
-    """IMP2: such files resemble the messages inside of them, and no format reads them."""
+def test_a_transcript_of_a_terminal_agent_is_not_mistaken_for_another_format(db: str, tmp_path: Path) -> None:
+    """IMP2: such files resemble the messages inside of them. The session gets the agent's own id."""
     message = {"role": "user", "content": [{"type": "text", "text": "Use the tool"}]}
     lines: list[Any] = [
         {"type": "queue-operation", "operation": "enqueue", "sessionId": "s"},
@@ -166,7 +166,9 @@ def test_a_transcript_of_a_terminal_agent_is_not_mistaken_for_a_format(db: str, 
         {"parentUuid": "u1", "type": "assistant", "message": {"role": "assistant", "content": []}, "uuid": "u2"},
     ]
     file = write_lines(tmp_path / "transcript.jsonl", lines)
-    assert "no format understands most" in run_import(db, file).stderr
+    detected, summary = run_import(db, file).stderr.splitlines()
+    assert detected == "detected format: claude-code" and summary.endswith("in 1 session")
+    assert "claude-s" in CliRunner().invoke(main, ["ls", "--db", db]).stdout
     result = run_import(db, file, "--format", "anthropic")
     assert result.exit_code == exit_status.FAILED and "not understood: 3 of 3 lines" in result.stderr
 

@@ -266,7 +266,7 @@ def test_show_lists_recorded_and_replayed_values(ledger: str) -> None:
     page = run_cli("show", "codex-cancel", "--replay-diff", "--db", ledger).stdout
     lines = [" ".join(line.split()) for line in page.splitlines()]
     at = lines.index("title recorded │ echo hi; sleep 20; echo late")
-    assert lines[at - 1].endswith("entry 12 echo hi; sleep 20; echo late")
+    assert lines[at - 1].endswith("entry 13 echo hi; sleep 20; echo late")
     assert lines[at + 1] == "replayed │ exec_command"
     assert lines[-4:] == [
         "status recorded │ cancelled",

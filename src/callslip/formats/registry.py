@@ -162,6 +162,12 @@ FORMATS: dict[str, Format] = {
             client="the AG-UI client",
         ),
         Format(
+            name="claude-code",
+            about="session files of Claude Code",
+            decoder=".claude_code.decode:ClaudeCodeDecoder",
+            stored_messages=True,
+        ),
+        Format(
             name="html",
             about="a page in one file, for sharing",
             document=".html.encode:document",

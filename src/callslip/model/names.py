@@ -28,6 +28,9 @@ RETURNED_NAMESPACES = frozenset({SHELL_NAMESPACE, EXECUTION_NAMESPACE, MODEL_CAL
 Producers start them again in every turn, so they name a call only within its session.
 """
 
+TRANSCRIPT_SOURCES = frozenset({"claude-code", "codex", "gemini", "opencode"})
+"""The sources of events from the session files of agents. Another source may have recorded the same session live."""
+
 _CONTROL_CHARS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -41,6 +44,8 @@ def check_session_name(name: object) -> str:
 
 def check_id(value: object, field: str, limit: int = MAX_ID_BYTES) -> str:
     """Return `value` if it is an acceptable id or name, else raise InvalidInputError."""
+    if type(value) is str and 0 < len(value) <= limit and value.isascii() and value.isprintable():
+        return value
     if not isinstance(value, str):
         raise InvalidInputError(field, f"must be text, got {type(value).__name__}")
     if not value:

@@ -133,10 +133,11 @@ TABLES = (
     ),
     _table("inputs", 2, "conversation bigint, version bigint, body bytea"),
     _table("posts", 2, "session text, key text, mark text, answer bytea, created_at bigint"),
+    _table("deleted_sessions", 2, "foreign_id text, name text, deleted_at bigint"),
 )
 """In an order in which the triggers and references of a target delete nothing that was copied before."""
 
-DATA_TABLES = ("sessions", "tokens", "conversations", "posts", "blobs")
+DATA_TABLES = ("sessions", "tokens", "conversations", "posts", "blobs", "deleted_sessions")
 """A database with a row in one of these tables is not empty."""
 
 

@@ -264,7 +264,25 @@ WHERE c.session = $1 AND c.format = $2 AND c.caller = $3 AND i.version > $4 ORDE
 SELECT mark, answer FROM posts WHERE session = $1 AND key = $2;
 
 -- name: drop_conversations
-DELETE FROM conversations WHERE updated_at < $1;
+DELETE FROM conversations WHERE updated_at < $1 AND NOT starts_with(caller, 'transcript:');
+
+-- name: transcripts
+SELECT session, format, caller, chunks, version, claimed_by, claimed_until, state_version, state FROM conversations
+WHERE starts_with(caller, 'transcript:') ORDER BY id;
+
+-- name: sessions_with_alias
+SELECT s.name FROM aliases a JOIN sessions s ON s.id = a.session WHERE a.id = $1 AND a.ns = $2 ORDER BY s.id;
+
+-- name: remember_deletion
+INSERT INTO deleted_sessions AS d (foreign_id, name, deleted_at)
+SELECT a.id, $1, $2 FROM aliases a WHERE a.session = $3 AND a.ns = 'session'
+ON CONFLICT (foreign_id, name) DO UPDATE SET deleted_at = excluded.deleted_at;
+
+-- name: deleted_sessions
+SELECT foreign_id, name FROM deleted_sessions;
+
+-- name: forget_deletion
+DELETE FROM deleted_sessions WHERE foreign_id = $1;
 
 -- name: drop_posts
 DELETE FROM posts WHERE created_at < $1;

@@ -6,6 +6,7 @@ and queues last.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -153,6 +154,7 @@ async def delete_session(connection: Connection, name: str) -> bool:
     if session is not None:
         pending = await run("pending_by_client", session)
         hashes = [row[0] for row in await run("blobs_of_session", session)]
+        await run("remember_deletion", name, int(time.time() * 1000), session)
         for table in TABLES:
             await connection.execute(f"DELETE FROM {table} WHERE session = $1", session, timeout=DELETION_S)
         await drop_unused_blobs(connection, hashes)

@@ -430,6 +430,29 @@ class SqliteStore:
 
         await self._alone(drop)
 
+    # Transcripts
+
+    async def transcripts(self) -> list[tuple[ConversationName, ConversationRecord]]:
+        """Return how far the transcripts of agents were read."""
+        rows = self._all("transcripts")
+        return [(ConversationName(*row[:3]), conversation_row(row[3:])) for row in rows]
+
+    async def sessions_with_alias(self, ns: str, identity: str) -> list[str]:
+        """Return the sessions that have an alias, in the order of their creation."""
+        return [row[0] for row in self._all("sessions_with_alias", identity, ns)]
+
+    async def deleted_sessions(self) -> dict[str, str]:
+        """Return the names of deleted sessions by the agent's own id of each."""
+        return {row[0]: row[1] for row in self._all("deleted_sessions")}
+
+    async def forget_deletion(self, foreign_id: str) -> None:
+        """Forget that the session with this id was deleted."""
+
+        def forget(connection: Connection) -> None:
+            connection.execute(SQL["forget_deletion"], (foreign_id,)).fetchall()
+
+        await self._alone(forget)
+
     # Tokens
 
     async def token(self, digest: str) -> TokenRecord | None:

@@ -100,7 +100,24 @@ DELETE FROM conversations WHERE session = ? RETURNING id;
 DELETE FROM posts WHERE session = ? RETURNING key;
 
 -- name: drop_conversations
-DELETE FROM conversations WHERE updated_at < ?;
+DELETE FROM conversations WHERE updated_at < ? AND caller NOT GLOB 'transcript:*';
+
+-- name: transcripts
+SELECT session, format, caller, chunks, version, claimed_by, claimed_until, state_version, state FROM conversations
+WHERE caller GLOB 'transcript:*' ORDER BY id;
+
+-- name: sessions_with_alias
+SELECT s.name FROM aliases a JOIN sessions s ON s.id = a.session WHERE a.id = ? AND a.ns = ? ORDER BY s.id;
+
+-- name: remember_deletion
+INSERT OR REPLACE INTO deleted_sessions (foreign_id, name, deleted_at)
+SELECT id, ?, ? FROM aliases WHERE session = ? AND ns = 'session';
+
+-- name: deleted_sessions
+SELECT foreign_id, name FROM deleted_sessions;
+
+-- name: forget_deletion
+DELETE FROM deleted_sessions WHERE foreign_id = ?;
 
 -- name: drop_posts
 DELETE FROM posts WHERE created_at < ?;

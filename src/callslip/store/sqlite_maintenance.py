@@ -120,6 +120,7 @@ def delete_session(connection: Connection, name: str) -> bool:
     if session is None:
         return bool(conversations or posts)
     rows = connection.execute("SELECT DISTINCT hash FROM blob_uses WHERE session = ?", (session,)).fetchall()
+    connection.execute(SQL["remember_deletion"], (name, int(time.time() * 1000), session)).fetchall()
     for table in TABLES:
         connection.execute(f"DELETE FROM {table} WHERE session = ?", (session,)).fetchall()
     _drop_blobs(connection, [row[0] for row in rows])
