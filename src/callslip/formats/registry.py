@@ -162,6 +162,21 @@ FORMATS: dict[str, Format] = {
             client="the AG-UI client",
         ),
         Format(
+            name="codex",
+            about="rollouts of Codex, the files of its sessions",
+            decoder=".codex.decode:CodexDecoder",
+        ),
+        Format(
+            name="gemini",
+            about="chat files of Gemini CLI",
+            decoder=".gemini.decode:GeminiDecoder",
+        ),
+        Format(
+            name="opencode",
+            about="sessions of opencode, from its database or `opencode export`",
+            decoder=".opencode.decode:OpencodeDecoder",
+        ),
+        Format(
             name="html",
             about="a page in one file, for sharing",
             document=".html.encode:document",
