@@ -33,6 +33,7 @@ LAYERS: dict[str, int] = {
     "commands": 7,
     "ingest": 7,
     "api": 8,
+    "transcripts": 8,
     "client": 9,
     "worker": 9,
     "agent": 9,
