@@ -76,6 +76,7 @@ SHARED_BY_FORMATS = {
     "providers",
     "registry",
     "repeated_text",
+    "transcripts",
     "turn_scope",
     "turn_stream",
 }
