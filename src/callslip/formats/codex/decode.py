@@ -16,15 +16,6 @@ from typing import Any, ClassVar
 
 from msgspec import UNSET
 
-from callslip.formats.agent_transcript import (
-    as_count,
-    call_alias,
-    epoch_ms,
-    iso_to_ms,
-    key_of,
-    keyed_draft,
-    subagent_alias,
-)
 from callslip.formats.codex import results
 from callslip.formats.json_fields import (
     as_dict,
@@ -36,6 +27,16 @@ from callslip.formats.json_fields import (
     text_digest,
     value_digest,
 )
+from callslip.formats.transcripts import (
+    call_aliases,
+    epoch_ms,
+    key_of,
+    keyed_draft,
+    start_call,
+    subagent_alias,
+    time_ms,
+    token_count,
+)
 from callslip.model import events as ev
 from callslip.model.events import Alias, CallEnd, Draft, Event
 
@@ -44,6 +45,12 @@ Json = dict[str, Any]
 ReadEnd = Callable[[Json], tuple[type[CallEnd], Json]]
 Handlers = dict[str, Callable[["CodexDecoder", Json, int], "list[Draft] | None"]]
 
+KINDS = {
+    **dict.fromkeys(("exec_command", "shell", "local_shell", "write_stdin"), "execute"),
+    "apply_patch": "edit",
+    "web_search": "fetch",
+    "view_image": "read",
+}
 MAX_REMEMBERED = 512
 """So many calls that ended, and commands that still run, are remembered."""
 PLAN_TOOL, SPAWN_TOOL, WRITE_TOOL = "update_plan", "spawn_agent", "write_stdin"
@@ -60,7 +67,9 @@ class CodexDecoder:
         self._parent: Alias | None = None
         self._first_ordinal = 0
         self._turn = ""
-        self._turn_is_open = False
+        self._turn_name = ""
+        self._turn_begun_at = 0
+        self._has_turns = False
         self._model = ""
         self._has_usage_records = False
         self._last_usage = ""
@@ -76,18 +85,18 @@ class CodexDecoder:
         line = as_dict(message)
         kind, payload = line.get("type"), line.get("payload")
         if not isinstance(kind, str) or not isinstance(payload, dict):
-            return _raw(message, iso_to_ms(line.get("timestamp")))
+            return _raw(message, time_ms(line.get("timestamp")))
         if self._first_ordinal and type(ordinal := line.get("ordinal")) is int and ordinal < self._first_ordinal:
             return []  # Of the session that started this sub-agent.
-        at = iso_to_ms(line.get("timestamp"))
+        at = time_ms(line.get("timestamp"))
         drafts = self._dispatch(self.LINES, kind, as_dict(payload), at)
-        return _raw(message, at) if drafts is None else drafts
+        if drafts is None:
+            return _raw(message, at)
+        return self._begin_turn(drafts) if self._turn_begun_at and drafts else drafts
 
     def close(self, reason: str) -> list[Draft]:
-        if not self._turn_is_open:
-            return []
-        self._turn_is_open = False
-        return [Draft(ev.TurnEnded(turn=self._turn, reason=reason))]
+        name, self._turn_name = self._turn_name, ""
+        return [Draft(ev.TurnEnded(turn=name, reason=reason))] if name else []
 
     def holds_input(self) -> bool:
         return False
@@ -147,7 +156,7 @@ class CodexDecoder:
     def _compacted(self, item: Json, at: int) -> list[Draft]:
         """Show that the history was replaced. What replaces it is a copy of what is recorded, and a summary."""
         message = as_str(item.get("message"))
-        notice = {"title": "The history was compacted", **({"message": message} if message else {})}
+        notice = {"severity": "info", "title": "The conversation was compacted", "description": message}
         name = as_str(item.get("window_id")) or text_digest(self._turn, message)
         return [self._draft(ev.SessionInfo(notice=notice, at=at), "compacted", name)]
 
@@ -159,33 +168,48 @@ class CodexDecoder:
         return identifier(metadata.get("turn_id")) or identifier(fields.get("turn_id")) or self._turn
 
     def _turn_started(self, event: Json, at: int) -> list[Draft]:
-        previous, self._turn = self._turn, identifier(event.get("turn_id"))
+        """Note a turn. It starts with its prompt, or with what comes first if it has none."""
+        ended = self._end_turn("error", at, "Codex ended before the turn did")
+        self._turn = identifier(event.get("turn_id"))
         self._text_counts = {}
-        if self._parent is not None or not self._turn:
-            return []
-        unfinished = self._unfinished_turn(previous, at) if self._turn_is_open and previous != self._turn else []
-        self._turn_is_open = True
-        return [*unfinished, self._draft(ev.TurnStarted(turn=self._turn, at=at), "turn", self._turn)]
+        if self._parent is None and self._turn:
+            self._has_turns, self._turn_begun_at = True, at or 1
+        return ended
 
-    def _unfinished_turn(self, turn: str, at: int) -> list[Draft]:
-        """End a turn that the file does not end: Codex was killed."""
-        event = ev.TurnEnded(turn=turn, reason="error", detail="Codex ended before the turn did", at=at)
-        return [self._draft(event, "turn-end", turn)]
+    def _begin_turn(self, drafts: list[Draft]) -> list[Draft]:
+        """Start the turn before the first message or call in it. It has the name of its prompt."""
+        first = drafts[0].event
+        if isinstance(first, ev.SessionInfo | ev.TurnEnded | ev.UsageReported):
+            return drafts
+        name = first.message_id if isinstance(first, ev.MessageUser) else self._turn
+        at, self._turn_begun_at = self._turn_begun_at, 0
+        return [self._start_turn(name, at), *drafts]
+
+    def _start_turn(self, name: str, at: int) -> Draft:
+        self._turn_name = name
+        return self._draft(ev.TurnStarted(turn=name, at=at), "turn", self._turn or name)
 
     def _turn_ended(self, event: Json, at: int) -> list[Draft]:
         turn = identifier(event.get("turn_id")) or self._turn
         if self._parent is not None:  # Nothing after it would show that its last text is complete.
             return [self._draft(ev.MessageEnded(at=at), "agent-end", turn or str(at))]
-        if turn != self._turn or not self._turn_is_open:
+        if turn != self._turn:
             return []
-        self._turn_is_open = False
-        is_aborted = event.get("type") == "turn_aborted"
-        reason, detail = ("cancelled", as_str(event.get("reason"))[:200]) if is_aborted else ("end_turn", "")
-        detail = f"the turn was {detail}" if detail else ""
-        return [self._draft(ev.TurnEnded(turn=turn, reason=reason, detail=detail, at=at), "turn-end", turn)]
+        self._turn_begun_at = 0
+        if event.get("type") != "turn_aborted":
+            return self._end_turn("end_turn", at)
+        why = as_str(event.get("reason"))[:200]
+        return self._end_turn("cancelled", at, f"the turn was {why}" if why else "")
+
+    def _end_turn(self, reason: str, at: int, detail: str = "") -> list[Draft]:
+        name, self._turn_name = self._turn_name, ""
+        if not name:
+            return []
+        event = ev.TurnEnded(turn=name, reason=reason, detail=detail, at=at)
+        return [self._draft(event, "turn-end", self._turn or name)]
 
     def _rolled_back(self, event: Json, at: int) -> list[Draft]:
-        notice = {"title": "Turns were taken out of the history", "turns": event.get("num_turns")}
+        notice = {"severity": "info", "title": f"Turns taken back: {event.get('num_turns')}"[:100]}
         return [self._draft(ev.SessionInfo(notice=notice, at=at), "rolled-back", self._turn, str(at))]
 
     # Texts
@@ -199,16 +223,14 @@ class CodexDecoder:
         return key_of(FORMAT, kind, digest, str(count))
 
     def _text(self, kind: type[ev.MessageDelta | ev.ThoughtDelta], item: Json, text: str, at: int) -> list[Draft]:
-        """Return a text of the agent. A sub-agent's has an id in any case."""
+        """Return a text of the agent. Its key is its id if it has none."""
         if not text:
             return []
         identity = identifier(item.get("id"))
         name = "text" if kind is ev.MessageDelta else "thought"
         key = self._text_key(name, identity, self._turn_of(item), text)
-        message_id = identity or (key if self._parent is not None else "")
-        event = kind(text=text, message_id=message_id, chunks="delta", at=at)
-        drafts = [keyed_draft(event, key, self._parent)]
-        return drafts if message_id else [*drafts, keyed_draft(ev.MessageEnded(at=at), key + ":end")]
+        event = kind(text=text, message_id=identity or key, chunks="delta", at=at)
+        return [keyed_draft(event, key, self._parent)]
 
     def _message(self, item: Json, at: int) -> list[Draft]:
         if item.get("role") != "assistant":
@@ -220,7 +242,7 @@ class CodexDecoder:
         text, identity = _join_texts(item.get("content")), identifier(item.get("id"))
         call_id = self._agents.get(as_str(item.get("author")))
         if call_id and text:
-            event = ev.CallReported(aliases=(call_alias(call_id),), text=text, at=at)
+            event = ev.CallReported(aliases=call_aliases(call_id), text=text, at=at)
             return [self._draft(event, "answer", call_id, identity or text_digest(text))]
         return self._prompt(identity, text, UNSET, at) if self._parent is not None and text else None
 
@@ -247,8 +269,12 @@ class CodexDecoder:
         if not text and content is UNSET:
             return []
         key = self._text_key("prompt", identity, self._turn, text)
-        event = ev.MessageUser(text=text, message_id=identity, content=content, at=at)
-        return [keyed_draft(event, key, self._parent)]
+        prompt = ev.MessageUser(text=text, message_id=identity or key, content=content, at=at)
+        drafts = [keyed_draft(prompt, key, self._parent)]
+        if self._has_turns or self._parent is not None:
+            return drafts
+        # Earlier versions do not store where turns begin and end.
+        return [*self._end_turn("end_turn", at), self._start_turn(prompt.message_id, at), *drafts]
 
     # Calls
 
@@ -266,9 +292,13 @@ class CodexDecoder:
             self._written[call_id] = str(process) if isinstance(process, int | str) else ""
         self._ended_calls.pop(call_id, None)
         self._open_calls[call_id] = tool
-        event = ev.CallStarted(aliases=(call_alias(call_id),), tool_name=tool, input=input, at=at)
-        identity = turn or value_digest(input)
-        return [self._draft(event, "call", call_id, identity)]
+        return self._start_call(call_id, tool, input, at, turn)
+
+    def _start_call(self, call_id: str, tool: str, input: Any, at: int, turn: str) -> list[Draft]:
+        call: Json = {"aliases": call_aliases(call_id), "tool_name": tool, "input": input, "at": at}
+        if tool in KINDS:
+            call["kind"] = KINDS[tool]
+        return start_call(call, key_of(FORMAT, "call", call_id, turn or value_digest(input)), self._parent)
 
     def _plan(self, call_id: str, turn: str, input: Any, at: int) -> list[Draft]:
         steps = [as_dict(step) for step in as_list(as_dict(input).get("plan"))]
@@ -290,18 +320,18 @@ class CodexDecoder:
         result = results.read_result(output)
         end, fields = results.end_of(result, as_dict(output).get("success"))
         tool = self._open_calls.get(call_id, "")
-        aliases = [call_alias(call_id)]
+        aliases = call_aliases(call_id)
         reports: list[Draft] = []
         if tool == WRITE_TOOL:
             reports = self._report_process(self._written.pop(call_id, ""), result, at)
             end = ev.CallCompleted if end is ev.CallFailed else end
         elif tool.endswith(SPAWN_TOOL) and isinstance(result.output, str):
             agent = identifier(as_dict(parse_json_or(result.output, None)).get("agent_id"))
-            aliases += [subagent_alias(agent)] if agent else []
+            aliases += (subagent_alias(agent),) if agent else ()
         if result.process:
             _remember(self._processes, result.process, call_id)
         self._note_end(call_id, IN_BACKGROUND if result.process else ENDED)
-        event = end(aliases=tuple(aliases), at=at, **fields)
+        event = end(aliases=aliases, at=at, **fields)
         return [*reports, self._end_draft(event, call_id, self._turn_of(item))]
 
     def _end_draft(self, event: CallEnd, call_id: str, turn: str) -> Draft:
@@ -325,7 +355,7 @@ class CodexDecoder:
         if exit_status in (UNSET, 0):
             return []
         text = output if isinstance(output, str) else ""
-        event = ev.CallReported(aliases=(call_alias(call_id),), text=text, exit_status=exit_status, at=at)
+        event = ev.CallReported(aliases=call_aliases(call_id), text=text, exit_status=exit_status, at=at)
         return [self._draft(event, "report", call_id, self._turn)]
 
     def _served_call(self, item: Json, at: int) -> list[Draft] | None:
@@ -342,7 +372,7 @@ class CodexDecoder:
         end = ev.CallFailed if item.get("status") == "failed" else ev.CallCompleted
         output = {"output": item["result"]} if item.get("result") is not None else {}
         tool = kind.removesuffix("_call")
-        event = end(aliases=(call_alias(call_id),), tool_name=tool, input=input, at=at, **output)
+        event = end(aliases=call_aliases(call_id), tool_name=tool, input=input, at=at, **output)
         return [self._end_draft(event, call_id, self._turn_of(item))]
 
     def _search_ended(self, item: Json, at: int) -> list[Draft]:
@@ -353,7 +383,7 @@ class CodexDecoder:
         input = as_dict(item.get("action")) or {"query": item.get("query")}
         results_field = {"output": item["results"]} if item.get("results") is not None else {}
         event = ev.CallCompleted(
-            aliases=(call_alias(call_id),), tool_name="web_search", input=input, at=at, **results_field
+            aliases=call_aliases(call_id), tool_name="web_search", input=input, at=at, **results_field
         )
         return [self._end_draft(event, call_id, self._turn)]
 
@@ -393,13 +423,12 @@ class CodexDecoder:
         if call_id in self._ended_calls:
             return []
         end, fields = read(item)
-        aliases = (call_alias(call_id),)
+        aliases = call_aliases(call_id)
         drafts: list[Draft] = []
         turn = self._turn
         if call_id not in self._open_calls:
             input = {name: item[name] for name in ("command", "cwd", "arguments", "changes") if item.get(name)}
-            begun = ev.CallStarted(aliases=aliases, tool_name=tool, input=input, at=self._item_started or at)
-            drafts = [self._draft(begun, "call", call_id, turn or value_digest(input))]
+            drafts = self._start_call(call_id, tool, input, self._item_started or at, turn)
         self._note_end(call_id, ENDED)
         return [*drafts, self._end_draft(end(aliases=aliases, at=at, **fields), call_id, turn)]
 
@@ -429,7 +458,7 @@ class CodexDecoder:
             return []
         if path:
             _remember(self._agents, path, call_id)
-        event = ev.CallProgress(aliases=(call_alias(call_id), subagent_alias(thread)), at=at)
+        event = ev.CallProgress(aliases=(*call_aliases(call_id), subagent_alias(thread)), at=at)
         return [self._draft(event, "agent", call_id, thread)]
 
     # Usage
@@ -439,7 +468,7 @@ class CodexDecoder:
         identity = identifier(record.get("response_id"))
         if not identity:
             total = as_dict(record.get("thread_token_usage"))
-            identity = key_of(FORMAT, self._turn_of(record), str(as_count(total.get("total_tokens"))))
+            identity = key_of(FORMAT, self._turn_of(record), str(token_count(total.get("total_tokens"))))
         return self._usage(identity, as_dict(record.get("usage")), at)
 
     def _token_count(self, event: Json, at: int) -> list[Draft]:
@@ -452,7 +481,7 @@ class CodexDecoder:
         if self._has_usage_records or not last:
             return []
         thread = self._thread if self._parent is not None else ""
-        counts = [str(as_count(total.get(name))) for name in ("input_tokens", "output_tokens", "total_tokens")]
+        counts = [str(token_count(total.get(name))) for name in ("input_tokens", "output_tokens", "total_tokens")]
         identity = key_of(FORMAT, thread or self._turn, *counts)
         if identity == self._last_usage:
             return []
@@ -460,7 +489,7 @@ class CodexDecoder:
         return self._usage(identity, last, at)
 
     def _usage(self, identity: str, usage: Json, at: int) -> list[Draft]:
-        input_tokens, output_tokens = as_count(usage.get("input_tokens")), as_count(usage.get("output_tokens"))
+        input_tokens, output_tokens = token_count(usage.get("input_tokens")), token_count(usage.get("output_tokens"))
         if not (input_tokens or output_tokens):
             return []  # The estimate after a compaction.
         event = ev.UsageReported(
@@ -468,9 +497,9 @@ class CodexDecoder:
             model=self._model,
             input_tokens=input_tokens,
             output_tokens=output_tokens,
-            cached_tokens=as_count(usage.get("cached_input_tokens")),
-            cache_write_tokens=as_count(usage.get("cache_write_input_tokens")),
-            reasoning_tokens=as_count(usage.get("reasoning_output_tokens")),
+            cached_tokens=token_count(usage.get("cached_input_tokens")),
+            cache_write_tokens=token_count(usage.get("cache_write_input_tokens")),
+            reasoning_tokens=token_count(usage.get("reasoning_output_tokens")),
             at=at,
         )
         return [self._draft(event, "usage", identity)]
@@ -535,6 +564,16 @@ def parent_thread(meta: Json) -> str:
     source = meta.get("source")
     spawned = as_dict(as_dict(as_dict(source).get("subagent")).get("thread_spawn"))
     return identifier(spawned.get("parent_thread_id")) or identifier(meta.get("parent_thread_id"))
+
+
+def session_of_line(line: Any) -> str:
+    """Return the session that the first line of a rollout names, that of a sub-agent the session it works for."""
+    fields = as_dict(line)
+    meta = as_dict(fields.get("payload")) if fields.get("type") == "session_meta" else {}
+    thread, session, parent = identifier(meta.get("id")), identifier(meta.get("session_id")), parent_thread(meta)
+    if not parent:
+        return thread
+    return session if session and session != thread else parent
 
 
 def _tool_of(item: Json) -> str:

@@ -15,15 +15,16 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callslip.formats.agent_transcript import (
-    as_count,
-    call_alias,
-    iso_to_ms,
+from callslip.formats.json_fields import as_dict, as_list, as_str, identifier, text_digest, value_digest
+from callslip.formats.transcripts import (
+    call_aliases,
     key_of,
     keyed_draft,
+    start_call,
     subagent_alias,
+    time_ms,
+    token_count,
 )
-from callslip.formats.json_fields import as_dict, as_list, as_str, identifier, text_digest, value_digest
 from callslip.model import events as ev
 from callslip.model.events import Alias, CallEnd, Draft, Event
 
@@ -32,9 +33,16 @@ Json = dict[str, Any]
 
 SHELL_TOOL = "run_shell_command"
 MAX_TITLE_CHARS = 500
+KINDS = {
+    SHELL_TOOL: "execute",
+    **dict.fromkeys(("write_file", "replace"), "edit"),
+    **dict.fromkeys(("read_file", "read_many_files", "list_directory"), "read"),
+    **dict.fromkeys(("glob", "grep_search", "search_file_content"), "search"),
+    **dict.fromkeys(("web_fetch", "google_web_search"), "fetch"),
+}
 IGNORED_STARTS = ("<session_context>", "<hook_context>")
 """How texts of the user start that the program adds itself."""
-NOTICES = {"error": "Error", "warning": "Warning"}
+NOTICES = ("error", "warning")
 METADATA = frozenset({"sessionId", "projectHash", "startTime", "lastUpdated", "kind", "directories", "summary"})
 NOISE_METADATA = METADATA | {"messages", "memoryScratchpad", "messageCount", "userMessageCount", "firstUserMessage"}
 PROJECT = "project"
@@ -76,7 +84,7 @@ class GeminiDecoder:
         if isinstance(record.get("sessionId"), str) and ("projectHash" in record or "messages" in record):
             return self._session_record(record)
         if set(record) == {PROJECT} and isinstance(record[PROJECT], str):
-            return self._info(iso_to_ms(None), project=record[PROJECT])
+            return self._info(time_ms(None), project=record[PROJECT])
         return _raw(message)
 
     def close(self, reason: str) -> list[Draft]:
@@ -96,12 +104,12 @@ class GeminiDecoder:
 
     def _session_record(self, record: Json) -> list[Draft]:
         """Read the first line of a file, which is repeated on resume, or a whole chat."""
-        session, at = identifier(record["sessionId"]), iso_to_ms(record.get("startTime"))
+        session, at = identifier(record["sessionId"]), time_ms(record.get("startTime"))
         self._session = self._session or session
         if record.get("kind") == "subagent":
             self._parent = self._parent or subagent_alias(session)
         drafts = self._info(at, agent=FORMAT, foreign_id=session)
-        drafts += self._metadata(record, iso_to_ms(record.get("lastUpdated")) or at)
+        drafts += self._metadata(record, time_ms(record.get("lastUpdated")) or at)
         return drafts + self._messages(record.get("messages"), is_replaced=False)
 
     def _metadata(self, fields: Json, at: int) -> list[Draft]:
@@ -123,7 +131,7 @@ class GeminiDecoder:
     def _set(self, fields: Json, message: Any) -> list[Draft]:
         if not set(fields) <= NOISE_METADATA:
             return _raw(message)
-        at = iso_to_ms(fields.get("lastUpdated"))
+        at = time_ms(fields.get("lastUpdated"))
         return self._metadata(fields, at) + self._messages(fields.get("messages"), is_replaced=bool(self._parts))
 
     def _messages(self, messages: Any, *, is_replaced: bool) -> list[Draft]:
@@ -150,18 +158,18 @@ class GeminiDecoder:
         if record["type"] != "user" or not text.strip() or is_known:
             return calls
         self._texts.add(self._parts[identity])
-        notice = {"title": "The history was compressed", "message": text}
-        at = iso_to_ms(record.get("timestamp"))
+        notice = {"severity": "info", "title": "The conversation was compacted", "description": text}
+        at = time_ms(record.get("timestamp"))
         return [self._draft(ev.SessionInfo(notice=notice, at=at), "compressed", identity), *calls]
 
     def _rewind(self, message_id: str) -> list[Draft]:
-        notice = {"title": "The chat was rewound", "message_id": message_id[:500]}
+        notice = {"severity": "info", "title": "The conversation was rewound: what follows does not continue the end"}
         return [self._draft(ev.SessionInfo(notice=notice), "rewound", self._session, message_id)]
 
     # Messages
 
     def _message(self, record: Json) -> list[Draft] | None:
-        identity, at = identifier(record["id"]), iso_to_ms(record.get("timestamp"))
+        identity, at = identifier(record["id"]), time_ms(record.get("timestamp"))
         kind = record["type"]
         if kind == "user":
             return self._prompt(record, identity, at)
@@ -169,7 +177,7 @@ class GeminiDecoder:
             return self._answer(record, identity, at)
         if kind in NOTICES:
             is_new = self._parts.setdefault(identity, kind) is kind
-            notice = {"title": NOTICES[kind], "message": _join_texts(record.get("content"))}
+            notice = {"severity": kind, "title": _join_texts(record.get("content"))}
             return [self._draft(ev.SessionInfo(notice=notice, at=at), "notice", identity)] if is_new else []
         return [] if kind == "info" else None
 
@@ -220,7 +228,7 @@ class GeminiDecoder:
             text = f"**{subject}** {description}".rstrip() if subject else description
             if text:
                 name = f"{identity}.{number}"
-                thought_at = iso_to_ms(thought.get("timestamp")) or at
+                thought_at = time_ms(thought.get("timestamp")) or at
                 event = ev.ThoughtDelta(text=text, message_id=identifier(name), chunks="delta", at=thought_at)
                 drafts.append(self._draft(event, "thought", name))
         return drafts
@@ -230,7 +238,7 @@ class GeminiDecoder:
         tokens = as_dict(record.get("tokens"))
         if not tokens:
             return []
-        counts = {name: as_count(tokens.get(name)) for name in ("input", "output", "cached", "thoughts", "tool")}
+        counts = {name: token_count(tokens.get(name)) for name in ("input", "output", "cached", "thoughts", "tool")}
         digest = ".".join(map(str, counts.values()))
         if self._parts.get(f"usage {identity}") == digest:
             return []
@@ -252,7 +260,7 @@ class GeminiDecoder:
         return [
             draft
             for call in map(as_dict, as_list(record.get("toolCalls")))
-            for draft in self._tool_call(call, identity, iso_to_ms(record.get("timestamp")))
+            for draft in self._tool_call(call, identity, time_ms(record.get("timestamp")))
         ]
 
     def _tool_call(self, call: Json, identity: str, at: int) -> list[Draft]:
@@ -261,21 +269,22 @@ class GeminiDecoder:
         end = _ENDING.get(as_str(call.get("status")))
         if not call_id or self._calls.get(call_id) or (end is None and call_id in self._calls):
             return []
-        aliases = (call_alias(call_id),)
+        aliases = call_aliases(call_id)
         drafts: list[Draft] = []
         if call_id not in self._calls:
-            fields: Json = {"tool_name": as_str(call.get("name")) or UNSET, "input": call.get("args", UNSET)}
+            tool = as_str(call.get("name"))
+            started: Json = {"aliases": aliases, "tool_name": tool or UNSET, "input": call.get("args", UNSET)}
+            started |= {"kind": KINDS.get(tool, UNSET), "at": _call_time(call_id) or at}
             title = as_str(call.get("description"))  # Of a call that could not be made, it describes the tool.
             if 0 < len(title) <= MAX_TITLE_CHARS and end is not ev.CallFailed:
-                fields["title"] = title
-            started = ev.CallStarted(aliases=aliases, at=_call_time(call_id) or at, **fields)
-            drafts.append(self._draft(started, "call", call_id))
+                started["title"] = title
+            drafts += start_call(started, key_of(FORMAT, "call", call_id), self._parent)
         self._calls[call_id] = end is not None
         if end is not None:
             agent = identifier(call.get("agentId"))
             aliases = (*aliases, subagent_alias(agent)) if agent else aliases
             end, fields = _read_end(end, call)
-            event = end(aliases=aliases, at=iso_to_ms(call.get("timestamp")) or at, **fields)
+            event = end(aliases=aliases, at=time_ms(call.get("timestamp")) or at, **fields)
             drafts.append(self._draft(event, "call-end", call_id))
         return drafts
 
@@ -339,5 +348,5 @@ def _text_of(part: Json) -> str:
 
 
 def _raw(message: Any) -> list[Draft]:
-    at = iso_to_ms(as_dict(message).get("timestamp"))
+    at = time_ms(as_dict(message).get("timestamp"))
     return [keyed_draft(ev.Raw(format=FORMAT, body=message, at=at), key_of(FORMAT, "raw", value_digest(message)))]

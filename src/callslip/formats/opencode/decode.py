@@ -7,8 +7,8 @@
 - `{"info": session, "messages": [{"info": ..., "parts": [...]}]}`, the output of `opencode export`: all of it at once.
 
 A row is read again whenever it has changed. A fork is a copy with other ids of messages and parts, which keep their
-times: so drafts are identified by these, and calls by their ids and the time of their message. A session with a parent is
-that of a sub-agent, and belongs to the call of the tool `task` that names it.
+times: so drafts are identified by these, and calls by their ids and the time of their message. A session with a parent
+is that of a sub-agent, and belongs to the call of the tool `task` that names it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callslip.formats.agent_transcript import (
-    as_count,
-    call_alias,
+from callslip.formats.json_fields import as_dict, as_list, as_str, first_text, identifier, text_digest, value_digest
+from callslip.formats.transcripts import (
+    call_aliases,
     epoch_ms,
     key_of,
     keyed_draft,
+    start_call,
     subagent_alias,
+    token_count,
 )
-from callslip.formats.json_fields import as_dict, as_list, as_str, first_text, identifier, text_digest, value_digest
 from callslip.model import events as ev
 from callslip.model.events import Alias, Draft, Event
 
@@ -35,6 +36,14 @@ Json = dict[str, Any]
 
 TASK_TOOL = "task"
 CURRENCY = "USD"
+KINDS = {
+    **dict.fromkeys(("bash", "shell"), "execute"),
+    **dict.fromkeys(("edit", "write", "patch", "apply_patch"), "edit"),
+    **dict.fromkeys(("grep", "glob"), "search"),
+    **dict.fromkeys(("webfetch", "websearch"), "fetch"),
+    **dict.fromkeys(("read", "list"), "read"),
+    TASK_TOOL: "think",
+}
 NOISE_PARTS = frozenset({"step-start", "step-finish", "snapshot", "patch", "agent", "retry", "subtask"})
 """Parts that repeat the message or the call, or are state of the program itself."""
 REASONS = {"length": "max_tokens", "content-filter": "refusal"}
@@ -54,6 +63,7 @@ class OpencodeDecoder:
         self._turn = self._newest_turn = ""
         self._calls: dict[str, str] = {}
         self._texts: dict[str, Json] = {}
+        self._was_refused = False
 
     def feed(self, message: Any) -> list[Draft]:
         row = as_dict(message)
@@ -143,10 +153,11 @@ class OpencodeDecoder:
         return [self._draft(ev.TurnStarted(turn=turn, at=at), "turn", str(at or turn))]
 
     def _end_turn(self, info: Json, error: Json, at: int) -> list[Draft]:
-        """End the turn with its last message: one that is not followed by the results of calls."""
+        """End the turn with its last message. opencode does not go on after calls of which one was refused."""
         turn = identifier(info.get("parentID"))
         finish = as_str(info.get("finish"))
-        is_last = bool(error) or (finish not in ("", CONTINUED) and info.get("summary") is not True)
+        was_refused, self._was_refused = self._was_refused, False
+        is_last = bool(error) or was_refused or (finish not in ("", CONTINUED) and info.get("summary") is not True)
         if not is_last or self._parent is not None or turn != self._turn or not turn:
             return []
         self._turn = ""
@@ -162,10 +173,10 @@ class OpencodeDecoder:
         """Read the tokens. Each is apart: the input without the cache, the output without the thoughts."""
         tokens, cost = as_dict(info.get("tokens")), _cost_of(info)
         cache = as_dict(tokens.get("cache"))
-        read, written = as_count(cache.get("read")), as_count(cache.get("write"))
-        reasoning = as_count(tokens.get("reasoning"))
-        input_tokens = as_count(tokens.get("input")) + read + written
-        output_tokens = as_count(tokens.get("output")) + reasoning
+        read, written = token_count(cache.get("read")), token_count(cache.get("write"))
+        reasoning = token_count(tokens.get("reasoning"))
+        input_tokens = token_count(tokens.get("input")) + read + written
+        output_tokens = token_count(tokens.get("output")) + reasoning
         if not (input_tokens or output_tokens):
             return []
         model = "/".join(name for name in (as_str(info.get("providerID")), as_str(info.get("modelID"))) if name)
@@ -200,7 +211,7 @@ class OpencodeDecoder:
         if kind == "file" and role == "user":
             return self._file(part, created)
         if kind == "compaction":
-            notice = {"title": "The history was compacted"}
+            notice = {"severity": "info", "title": "The conversation was compacted"}
             return [self._draft(ev.SessionInfo(notice=notice, at=created), "compacted", str(created))]
         return [] if kind in NOISE_PARTS else None
 
@@ -254,17 +265,19 @@ class OpencodeDecoder:
             return []
         metadata = as_dict(state.get("metadata"))
         agent = identifier(metadata.get("sessionId")) if part.get("tool") == TASK_TOOL else ""
-        aliases = (call_alias(call_id), subagent_alias(agent)) if agent else (call_alias(call_id),)
+        aliases = (*call_aliases(call_id), subagent_alias(agent)) if agent else call_aliases(call_id)
         drafts: list[Draft] = []
         if not known:
-            started = ev.CallStarted(
-                aliases=aliases,
-                tool_name=as_str(part.get("tool")) or UNSET,
-                input=state.get("input", UNSET),
-                title=as_str(state.get("title")) or UNSET,
-                at=begun or created,
-            )
-            drafts.append(self._draft(started, "call", identity))
+            tool = as_str(part.get("tool"))
+            started: Json = {
+                "aliases": aliases,
+                "tool_name": tool or UNSET,
+                "kind": KINDS.get(tool, UNSET),
+                "input": state.get("input", UNSET),
+                "title": as_str(state.get("title")) or UNSET,
+                "at": begun or created,
+            }
+            drafts += start_call(started, key_of(FORMAT, "call", identity), self._parent)
         elif agent and known == "running":
             linked = ev.CallProgress(aliases=aliases, title=as_str(state.get("title")) or UNSET, at=begun)
             drafts.append(self._draft(linked, "agent", identity, agent))
@@ -285,6 +298,7 @@ class OpencodeDecoder:
         if state["status"] == "error":
             error: Any = state.get("error")
             if isinstance(error, str) and error.startswith(REFUSAL):
+                self._was_refused = True
                 return self._draft(ev.CallDenied(aliases=aliases, reason=error[:2000], **fields), "call-end", identity)
             end = ev.CallCancelled if metadata.get("interrupted") is True else ev.CallFailed
             return self._draft(end(aliases=aliases, error=error, **fields), "call-end", identity)
