@@ -62,6 +62,7 @@ class OpencodeDecoder:
         self._facts: Json = {}
         self._turn = self._newest_turn = ""
         self._calls: dict[str, str] = {}
+        self._next_turn: tuple[str, int] | None = None
         self._texts: dict[str, Json] = {}
         self._was_refused = False
 
@@ -76,7 +77,7 @@ class OpencodeDecoder:
             drafts = self._message(as_dict(row["message"]))
         elif isinstance(row.get("part"), dict):
             drafts = self._part(as_dict(row["part"]), as_str(row.get("role")), epoch_ms(row.get("created")))
-        return _raw(message) if drafts is None else drafts
+        return _raw(message) if drafts is None else self._begin_turn(drafts)
 
     def close(self, reason: str) -> list[Draft]:
         """Write the texts that were not complete, and end the turn."""
@@ -101,7 +102,9 @@ class OpencodeDecoder:
             rows += [(part, self._part(as_dict(part), role, created)) for part in as_list(message.get("parts"))]
             if role != "user":
                 rows.append((info, self._message(info)))
-            drafts += [draft for part, found in rows for draft in (_raw(part) if found is None else found)]
+            drafts += [
+                draft for row, found in rows for draft in (_raw(row) if found is None else self._begin_turn(found))
+            ]
         return drafts
 
     # Session
@@ -135,7 +138,7 @@ class OpencodeDecoder:
         if not identity or role not in ("user", "assistant"):
             return None
         if role == "user":
-            return self._begin_turn(identity, created)
+            return self._note_turn(identity, created)
         released = [draft for part in list(self._texts.values()) for draft in self._release(part)]
         completed = epoch_ms(as_dict(info.get("time")).get("completed"))
         error = as_dict(info.get("error"))
@@ -146,11 +149,18 @@ class OpencodeDecoder:
             released.append(self._draft(ev.MessageEnded(at=at), "text-end", str(created), str(at)))
         return [*released, *self._usage(info, created, at), *self._end_turn(info, error, at)]
 
-    def _begin_turn(self, turn: str, at: int) -> list[Draft]:
-        if self._parent is not None or turn <= self._newest_turn:
-            return []  # The row of the message has changed.
-        self._turn = self._newest_turn = turn
-        return [self._draft(ev.TurnStarted(turn=turn, at=at), "turn", str(at or turn))]
+    def _note_turn(self, turn: str, at: int) -> list[Draft]:
+        """Note a message of the user, whose parts follow. Its row changes later, and then tells nothing new."""
+        if self._parent is None and turn > self._newest_turn:
+            self._newest_turn, self._next_turn = turn, (turn, at)
+        return []
+
+    def _begin_turn(self, drafts: list[Draft]) -> list[Draft]:
+        """Start a turn directly before its prompt, or before what comes first if it has none."""
+        if self._next_turn is None or not drafts or isinstance(drafts[0].event, ev.SessionInfo | ev.Raw):
+            return drafts
+        (self._turn, at), self._next_turn = self._next_turn, None
+        return [self._draft(ev.TurnStarted(turn=self._turn, at=at), "turn", str(at or self._turn)), *drafts]
 
     def _end_turn(self, info: Json, error: Json, at: int) -> list[Draft]:
         """End the turn with its last message. opencode does not go on after calls of which one was refused."""
