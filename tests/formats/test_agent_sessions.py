@@ -67,7 +67,7 @@ def usage_of(ledger: MemoryLedger) -> list[ev.UsageReported]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_draft_of_a_message_has_a_key(case: str) -> None:
-    """CDX2 GEM2 OPC2: of ids, not of a place, so a decoder that starts anew gives the same; the end has none."""
+    """CDX2 GEM2 OPC2: of ids, not of a place, so another decoder gives the same; the end has none."""
     drafts = decode(format_cases.format_of(case), messages_of(case))
     assert all(draft.key and draft.mark for draft in drafts if not isinstance(draft.event, ev.TurnEnded))
     again = decode(format_cases.format_of(case), messages_of(case))
@@ -291,7 +291,7 @@ def test_a_failed_command_of_gemini_has_its_exit_status() -> None:
 
 
 def test_a_call_that_was_not_permitted_is_denied() -> None:
-    """OPC1: opencode stores it as an error, and does not go on after it."""
+    """OPC1: opencode stores it as an error, and does not continue after it."""
     ledger = write("opencode/refused")
     assert [call.status for call in calls_of(ledger)] == ["failed", "denied"]
     assert [event.reason for event in ledger.log if isinstance(event, ev.TurnEnded)] == ["end_turn"]

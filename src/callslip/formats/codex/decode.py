@@ -179,7 +179,8 @@ class CodexDecoder:
     def _begin_turn(self, drafts: list[Draft]) -> list[Draft]:
         """Start the turn before the first message or call in it. It has the name of its prompt."""
         first = drafts[0].event
-        if isinstance(first, ev.SessionInfo | ev.TurnEnded | ev.UsageReported):
+        is_fact = isinstance(first, ev.SessionInfo) and first.notice is UNSET
+        if is_fact or isinstance(first, ev.TurnEnded | ev.UsageReported):
             return drafts
         name = first.message_id if isinstance(first, ev.MessageUser) else self._turn
         at, self._turn_begun_at = self._turn_begun_at, 0

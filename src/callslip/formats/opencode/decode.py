@@ -157,13 +157,16 @@ class OpencodeDecoder:
 
     def _begin_turn(self, drafts: list[Draft]) -> list[Draft]:
         """Start a turn directly before its prompt, or before what comes first if it has none."""
-        if self._next_turn is None or not drafts or isinstance(drafts[0].event, ev.SessionInfo | ev.Raw):
+        if self._next_turn is None or not drafts:
+            return drafts
+        first = drafts[0].event
+        if isinstance(first, ev.Raw) or (isinstance(first, ev.SessionInfo) and first.notice is UNSET):
             return drafts
         (self._turn, at), self._next_turn = self._next_turn, None
         return [self._draft(ev.TurnStarted(turn=self._turn, at=at), "turn", str(at or self._turn)), *drafts]
 
     def _end_turn(self, info: Json, error: Json, at: int) -> list[Draft]:
-        """End the turn with its last message. opencode does not go on after calls of which one was refused."""
+        """End the turn with its last message. opencode does not continue after a refused call."""
         turn = identifier(info.get("parentID"))
         finish = as_str(info.get("finish"))
         was_refused, self._was_refused = self._was_refused, False
