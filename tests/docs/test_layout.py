@@ -79,6 +79,7 @@ SHARED_BY_FORMATS = {
     "transcripts",
     "turn_scope",
     "turn_stream",
+    "usage",
 }
 
 HEAVY_MODULES = {"apsw", "asyncio", "click", "mcp", "openai", "anthropic", "rich", "starlette", "uvicorn"}

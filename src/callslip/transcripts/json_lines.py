@@ -55,7 +55,7 @@ def find_files(path: str, suffix: str, *, depth: int = MAX_FOLDER_DEPTH) -> Iter
             yield entry.path
 
 
-def stat_file(path: str, session: str = "") -> Transcript | None:
+def stat_file(path: str, session: str = "", *, is_secondary: bool = False) -> Transcript | None:
     """Return a file as a transcript; None if it is gone or is no file."""
     try:
         status = os.stat(path)
@@ -65,7 +65,14 @@ def stat_file(path: str, session: str = "") -> Transcript | None:
         return None
     mark = f"{status.st_size}.{status.st_mtime_ns}.{status.st_ino}"
     changed_at = status.st_mtime_ns // 10**6
-    return Transcript(path=path, mark=mark, session=session, size=status.st_size, changed_at=changed_at)
+    return Transcript(
+        path=path,
+        mark=mark,
+        session=session,
+        size=status.st_size,
+        changed_at=changed_at,
+        is_secondary=is_secondary,
+    )
 
 
 def parse_line(line: bytes) -> Any:

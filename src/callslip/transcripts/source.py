@@ -21,7 +21,8 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
 
     `path` is the file, `part` the session in it if it is a database. `mark` differs whenever there may be new messages.
     `session` is the agent's own id of the session, "" if only the messages tell it. `size` is about how many bytes it
-    has in all, for a progress bar, and `changed_at` the time of the last change, in ms since the epoch.
+    has in all, for a progress bar, and `changed_at` the time of the last change, in ms since the epoch. `is_secondary`:
+    it is that of a sub-agent, and is read after the one that has its call.
     """
 
     path: str
@@ -30,6 +31,7 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     session: str = ""
     size: int = 0
     changed_at: int = 0
+    is_secondary: bool = False
 
     @property
     def name(self) -> str:

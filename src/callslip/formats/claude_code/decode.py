@@ -105,6 +105,8 @@ class ClaudeCodeDecoder:
     def _read_message(self, fields: Fields) -> list[Draft]:
         uuid, at = identifier(fields.get("uuid")), time_ms(fields.get("timestamp"))
         message = as_dict(fields.get("message"))
+        if not message:
+            return [Draft(ev.Raw(format=FORMAT, body=fields))]
         read = self._read_assistant if fields["type"] == "assistant" else self._read_user
         if fields.get("isSidechain") is True or self._parent is not None:
             parent = self._find_parent(fields, uuid, message)
