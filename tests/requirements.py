@@ -2609,6 +2609,7 @@ AGENT_SESSIONS = (
             "tests/formats/test_agent_sessions.py::test_the_rollout_of_a_wrapped_codex_has_the_ids_of_its_traffic",
             "tests/formats/test_agent_sessions.py::test_calls_have_the_ids_of_the_agents_own_protocol",
             "tests/formats/test_agent_sessions.py::test_a_turn_starts_directly_before_its_prompt",
+            "tests/transcripts/test_agent_histories.py::test_a_wrapped_codex_and_its_rollout_are_one_session",
         ),
     ),
     R(
@@ -2618,6 +2619,7 @@ AGENT_SESSIONS = (
             "tests/formats/test_agent_sessions.py::test_a_sub_agent_belongs_to_the_call_that_started_it",
             "tests/formats/test_agent_sessions.py::test_a_sub_agent_without_its_session_keeps_its_own_id",
             "tests/formats/test_agent_sessions.py::test_the_answer_of_a_codex_agent_is_on_its_call",
+            "tests/transcripts/test_agent_histories.py::test_a_session_and_its_sub_agent_are_imported_once",
             "tests/transcripts/test_agent_histories.py::test_a_rollout_of_a_sub_agent_belongs_to_the_session_that_started_it",
         ),
     ),
@@ -2666,6 +2668,7 @@ AGENT_SESSIONS = (
         (
             "tests/formats/test_agent_sessions.py::test_a_sub_agent_belongs_to_the_call_that_started_it",
             "tests/formats/test_agent_sessions.py::test_a_sub_agent_without_its_session_keeps_its_own_id",
+            "tests/transcripts/test_agent_histories.py::test_a_session_and_its_sub_agent_are_imported_once",
         ),
     ),
     R(
@@ -2715,6 +2718,7 @@ AGENT_SESSIONS = (
         (
             "tests/formats/test_agent_sessions.py::test_a_sub_agent_belongs_to_the_call_that_started_it",
             "tests/formats/test_agent_sessions.py::test_a_sub_agent_without_its_session_keeps_its_own_id",
+            "tests/transcripts/test_agent_histories.py::test_a_session_and_its_sub_agent_are_imported_once",
         ),
     ),
     R(
