@@ -2690,6 +2690,7 @@ AGENT_SESSIONS = (
         (
             "tests/formats/test_every_format.py::test_the_entries_of_a_case_match_its_golden_file",
             "tests/formats/test_agent_sessions.py::test_the_export_of_opencode_is_read_like_its_database",
+            "tests/transcripts/test_agent_histories.py::test_an_export_of_opencode_is_a_file_of_its_own",
             "tests/formats/test_agent_sessions.py::test_a_call_that_was_not_permitted_is_denied",
             "tests/formats/test_agent_sessions.py::test_a_session_that_was_killed_and_resumed_has_both_turns",
         ),

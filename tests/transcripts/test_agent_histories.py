@@ -273,6 +273,21 @@ def test_a_large_session_is_read_in_pieces(store: Store, monkeypatch: pytest.Mon
     assert "prt_0" in names[11:]
 
 
+def test_an_export_of_opencode_is_a_file_of_its_own(tmp_path: Path) -> None:
+    """OPC1 OPC6: the file is one object, on as many lines as opencode writes."""
+    (export,) = map(json.loads, format_cases.lines_of("opencode/export"))
+    path = tmp_path / "session.json"
+    path.write_text(json.dumps(export, indent=2))
+    source = find_source("opencode")
+    (transcript,) = found(source, path)
+    (piece,) = read_all(source, transcript)
+    assert piece.messages == [export] and source.refresh(transcript) == transcript
+    assert source.session_of(transcript, piece.messages) == export["info"]["id"]
+    assert read_all(source, transcript, piece.position) == []
+    child = {**export, "info": {"id": "ses_x", "parentID": "ses_y"}}
+    assert source.session_of(transcript, [child]) == "ses_y"
+
+
 def test_a_session_that_was_deleted_is_gone(store: Store) -> None:
     """OPC6: reading it gives nothing."""
     source = find_source("opencode")
