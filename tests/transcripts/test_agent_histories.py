@@ -284,6 +284,9 @@ def test_an_export_of_opencode_is_a_file_of_its_own(tmp_path: Path) -> None:
     assert piece.messages == [export] and source.refresh(transcript) == transcript
     assert source.session_of(transcript, piece.messages) == export["info"]["id"]
     assert read_all(source, transcript, piece.position) == []
+    rows = copy_case("opencode/agents", tmp_path / "rows.jsonl")
+    (transcript,) = found(source, rows)
+    assert source.session_of(transcript, messages_of(read_all(source, transcript))) == export["info"]["id"]
     child = {**export, "info": {"id": "ses_x", "parentID": "ses_y"}}
     assert source.session_of(transcript, [child]) == "ses_y"
 

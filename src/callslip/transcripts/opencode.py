@@ -1,6 +1,6 @@
 """Read the sessions of opencode from its database, `opencode.db`, which a running opencode writes at the same time.
 
-The output of `opencode export`, in a file that ends with `.json`, is read as well.
+The output of `opencode export`, in a file that ends with `.json`, and rows in a file of JSON lines are read as well.
 
 The database is opened for reading only. Each session is a transcript, also that of a sub-agent, which belongs to the
 session that started it. Rows change after they were written, so a position is a time: all rows that changed since are
@@ -24,10 +24,11 @@ from callslip.formats.json_fields import as_dict
 from callslip.formats.opencode.decode import session_of_row
 from callslip.model import codec
 from callslip.transcripts.json_file import read_whole
-from callslip.transcripts.json_lines import MAX_LINE_BYTES, PIECE_BYTES, stat_file
+from callslip.transcripts.json_lines import MAX_LINE_BYTES, PIECE_BYTES, read_lines, stat_file
 from callslip.transcripts.source import Messages, Piece, Problem, Transcript
 
-DATABASE, EXPORT = "opencode.db", ".json"
+DATABASE = "opencode.db"
+EXPORTS = (".json", ".jsonl")
 PIECE_ROWS = 500
 BUSY_TIMEOUT_S = 5.0
 ACTIVE_MS = 3_600_000
@@ -75,7 +76,7 @@ class Opencode:
         return [] if database == ":memory:" else [os.path.join(folder, database)]
 
     def find(self, path: str) -> Iterator[Transcript]:
-        if path.endswith(EXPORT):
+        if path.endswith(EXPORTS):
             if (transcript := stat_file(path)) is not None:
                 yield transcript
             return
@@ -112,8 +113,8 @@ class Opencode:
         return _transcript(transcript.path, transcript.part, transcript.session, updated, written, transcript.size)
 
     def session_of(self, transcript: Transcript, messages: Messages) -> str:
-        about = (as_dict(message).get("info") for message in messages)
-        return transcript.session or next((session for info in about if (session := session_of_row(info))), "")
+        rows = (as_dict(message).get(name) for message in messages for name in ("session", "info"))
+        return transcript.session or next((session for row in rows if (session := session_of_row(row))), "")
 
     def opening(self, transcript: Transcript) -> Messages:
         return ()
@@ -121,7 +122,8 @@ class Opencode:
     def read(self, transcript: Transcript, position: bytes) -> Iterator[Piece]:
         """Yield the rows that changed, each piece after the current row of the session itself."""
         if not transcript.part:
-            yield from read_whole(transcript, position)
+            is_rows = transcript.path.endswith(".jsonl")
+            yield from read_lines(transcript.path, position) if is_rows else read_whole(transcript, position)
             return
         try:
             start = _decode_position(position) if position else Position()
