@@ -2736,6 +2736,7 @@ AGENT_SESSIONS = (
         (
             "tests/transcripts/test_agent_histories.py::test_the_database_of_opencode_is_found",
             "tests/transcripts/test_agent_histories.py::test_a_running_opencode_is_read_while_it_writes",
+            "tests/transcripts/test_agent_histories.py::test_reading_leaves_no_files_behind",
             "tests/transcripts/test_agent_histories.py::test_a_message_of_the_agent_follows_its_parts",
             "tests/transcripts/test_agent_histories.py::test_a_large_session_is_read_in_pieces",
             "tests/transcripts/test_agent_histories.py::test_a_session_that_was_deleted_is_gone",

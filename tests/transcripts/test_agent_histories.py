@@ -238,6 +238,17 @@ def test_a_running_opencode_is_read_while_it_writes(store: Store) -> None:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
+def test_reading_leaves_no_files_behind(tmp_path: Path) -> None:
+    """OPC6: a database that no program has open is read without a log of its own."""
+    store = Store(tmp_path / "opencode.db")
+    store.add_session("ses_1")
+    store.connection.close()
+    source = find_source("opencode")
+    (transcript,) = found(source, tmp_path)
+    assert len(messages_of(read_all(source, transcript))) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["opencode.db"]
+
+
 def test_a_message_of_the_agent_follows_its_parts(store: Store) -> None:
     """OPC6: it tells their end. Rows that cannot be read are skipped and reported, and others are read."""
     store.put_message("ses_1", "msg_2", NOW_MS, role="assistant", time={"created": NOW_MS, "completed": NOW_MS + 1})

@@ -206,7 +206,9 @@ def _message_of(row: Row, data: str, session: str, role: Any, created: Any) -> A
 
 
 def _open(path: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
+    """Open the database for reading. Without its log no program has it open, and then reading leaves no files."""
+    options = "mode=ro" if os.path.exists(f"{path}-wal") else "mode=ro&immutable=1"
+    connection = sqlite3.connect(f"file:{quote(path)}?{options}", uri=True, timeout=BUSY_TIMEOUT_S)
     connection.row_factory = sqlite3.Row
     return connection
 
