@@ -189,6 +189,20 @@ async def test_calls_of_a_sub_agent_have_its_call_as_parent(db: str, tmp_path: P
         assert all(event.input_tokens == 23 for event in reports)
 
 
+async def test_a_sub_agent_that_is_followed_waits_for_its_call(db: str, tmp_path: Path) -> None:
+    """SUB2: its file may be written before the line with the call."""
+    sub_path = Script(agent="abc").prompt("look").text("found").write(tmp_path)
+    sub_path.with_suffix(".meta.json").write_text(json.dumps({"toolUseId": "task"}))
+    async with callslip.open(db, SETTINGS) as ledger:
+        importer = TranscriptImporter(ledger.log, is_live=True)
+        await importer.load()
+        assert (await importer.run(SOURCE, SOURCE.find(str(tmp_path)))).events == 0
+        Script().prompt("go").call("task", "Agent").write(tmp_path)
+        await importer.run(SOURCE, SOURCE.find(str(tmp_path)))
+        _, task, *own = await read_entries(ledger, FIRST)
+        assert [(entry.content, entry.parent) for entry in own] == [("look", task.call_id), ("found", task.call_id)]
+
+
 # Copies
 
 
@@ -225,7 +239,10 @@ async def test_a_compacted_and_rewound_session_keeps_what_happened(db: str, tmp_
         assert await texts_and_calls(ledger, FIRST) == TURN_1 + TURN_2
         infos = [event for event in await all_events(ledger, FIRST) if isinstance(event, ev.SessionInfo)]
         titles = [as_str(as_dict(info.notice).get("title")).partition(":")[0] for info in infos]
-        assert [title for title in titles if title] == ["The conversation was compacted", "The conversation was rewound"]
+        assert [title for title in titles if title] == [
+            "The conversation was compacted",
+            "The conversation was rewound",
+        ]
 
 
 # Sessions that were recorded live
