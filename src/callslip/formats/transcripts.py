@@ -18,9 +18,15 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+from callslip.formats.json_fields import text_digest
+from callslip.model import events as ev
 from callslip.model.events import Alias, Draft, Event
 
 CALL_NAMESPACE = "acp"
+SUBAGENT_NAMESPACE = "subagent"
+"""The alias namespace by which a call is also found: the agent's own id of the sub-agent that the call started."""
+MAX_KEY_CHARS = 120
+MAX_REMEMBERED = 300
 MARK = "message"
 """The mark of all keys: a message that was written again in another form is still the same."""
 MAX_EPOCH_MS = 10**14
@@ -48,3 +54,47 @@ def time_ms(text: Any) -> int:
         return max(0, int(datetime.fromisoformat(text).timestamp() * 1000))
     except (ValueError, OverflowError):
         return 0
+
+
+def epoch_ms(value: Any) -> int:
+    """Return a time in ms since the epoch; 0 for anything else."""
+    return int(value) if isinstance(value, int | float) and value is not True and 0 < value < MAX_EPOCH_MS else 0
+
+
+def token_count(value: Any) -> int:
+    """Return a number of tokens; 0 for anything else."""
+    return int(value) if isinstance(value, int | float) and value is not True and 0 < value < 10**15 else 0
+
+
+def key_of(*parts: str) -> str:
+    """Return a key from what identifies a message, if it has no id of its own."""
+    key = ":".join(parts)
+    return key if len(key) <= MAX_KEY_CHARS and key.isprintable() else f"{parts[0]}:{text_digest(*parts)}"
+
+
+def keyed_draft(event: Event, key: str, parent: Alias | None = None) -> Draft:
+    """Return a draft with a key of its own. With a parent it is of the sub-agent that this call started."""
+    return Draft(event, key, MARK, parent=parent if parent is not None and hasattr(event, "parent") else None)
+
+
+def start_call(call: dict[str, Any], key: str, parent: Alias | None = None) -> list[Draft]:
+    """Return the start of a call with these fields of `call.started`. That of a sub-agent may outlive the turn."""
+    started = ev.CallStarted(**call)
+    if parent is None:
+        return [keyed_draft(started, key)]
+    proposed = ev.CallProposed(scope="detached", **call)
+    begun = ev.CallStarted(aliases=started.aliases, at=started.at)
+    return [keyed_draft(proposed, key, parent), keyed_draft(begun, f"{key}:start", parent)]
+
+
+def remember(table: dict[str, str], key: str, value: str) -> None:
+    """Add an entry to a table of limited size: what a decoder remembers is stored after each piece that is read."""
+    table.pop(key, None)
+    table[key] = value
+    if len(table) > MAX_REMEMBERED:
+        del table[next(iter(table))]
+
+
+def subagent_alias(agent: str) -> Alias:
+    """Return the alias of the call that started a sub-agent."""
+    return Alias(SUBAGENT_NAMESPACE, agent)
