@@ -37,6 +37,7 @@ from callslip.api.session import Session, set_in_block
 from callslip.api.session_list import SessionFilters
 from callslip.api.tools import ToolFunction, to_input
 from callslip.api.turn import Turn
+from callslip.api.search import SearchFilters
 from callslip.api.usage import UsageFilters, UsageGroup
 from callslip.commands import Claim, Command
 from callslip.errors import NoSessionError
@@ -45,6 +46,7 @@ from callslip.ledger.checkpoint import ALL
 from callslip.model.entries import Snapshot, ToolCall
 from callslip.model.events import Chunks, Event
 from callslip.model.records import ApprovalRecord, CallRecord, ListedSession, Page, SessionRecord
+from callslip.model.search import SearchResults
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -196,6 +198,12 @@ class SyncLedger(Generic[L]):
     def usage(self, by: str = "", **filters: Unpack[UsageFilters]) -> list[UsageGroup]:
         """Return the tokens and costs of each group: by day, model, project, agent, session, turn or call."""
         return self._run(self.ledger.usage(by, **filters))
+
+    def search(
+        self, query: str, *, limit: int = 20, cursor: str = "", **filters: Unpack[SearchFilters]
+    ) -> SearchResults:
+        """Return the entries whose texts have all words of a query, the best first."""
+        return self._run(self.ledger.search(query, limit=limit, cursor=cursor, **filters))
 
     def calls(
         self, *, session: str = "", states: Sequence[str] = (), limit: int = 100, cursor: str = ""

@@ -76,6 +76,11 @@ class EventLog:
             await self._reaper.forget_owners()
             self._tasks.append(asyncio.create_task(self._maintain()))
 
+    def keep_searchable(self) -> None:
+        """Add new entries to the search index in the background, so that searches do not wait for it."""
+        if not self.store.read_only:
+            self._tasks.append(asyncio.create_task(self.search_index.keep_current()))
+
     # Writing
 
     def write_context(self, *, source: str = "", owner: str = "", strict: bool = False) -> WriteContext:

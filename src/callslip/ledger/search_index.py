@@ -14,7 +14,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from callslip.errors import CorruptDataError
+from callslip.errors import CorruptDataError, StoreError
 from callslip.ledger.aio import run_off_loop
 from callslip.ledger.checkpoint import VERSION as FOLD_VERSION
 from callslip.ledger.checkpoint import load_checkpoint, load_state, project, read_entry
@@ -48,6 +48,9 @@ MARGIN_MS = 10_000
 """How much later than its time a write may be seen: its transaction was open, or a clock differs."""
 READ_S = 1.0
 """How long a search waits until the index has the newest entries."""
+ROUND_S = 5.0
+PAUSE_S = 0.2
+"""How long a server waits before it adds new entries, and between the parts of a large addition."""
 FULL_ROUND_S = 60.0
 """How often all sessions are compared, instead of those that were written since the last time."""
 MAX_TRIES = 3
@@ -91,6 +94,16 @@ class SearchIndex:
             return await self._store.has_search_index() and not await self.stale_sessions(1)
         async with self._lock:
             return await self._refresh(seconds)
+
+    async def keep_current(self) -> None:
+        """Add new entries every few seconds, with pauses, until the task is cancelled."""
+        is_current = True
+        while True:
+            await asyncio.sleep(ROUND_S if is_current else PAUSE_S)
+            try:
+                is_current = await self.refresh()
+            except StoreError:
+                is_current = True
 
     async def stale_sessions(self, limit: int) -> list[str]:
         """Return sessions with events that are not in the index."""
