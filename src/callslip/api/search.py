@@ -173,9 +173,7 @@ class _Loader:
             return None
         fields: list[Field] = title_fields(record) if entry is None else await load_fields(self._store, entry)
         size = sum(len(field.text) for field in fields)
-        return await run_off_loop(
-            size >= 2**14, describe_result, record.name, title, entry, fields, self._phrases
-        )
+        return await run_off_loop(size >= 2**14, describe_result, record.name, title, entry, fields, self._phrases)
 
     async def _load_session(self, row: Candidate) -> tuple[SessionRecord, str] | None:
         record = await self._store.session(row.session)

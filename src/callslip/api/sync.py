@@ -33,11 +33,11 @@ from callslip.api.call import Call, CallOptions
 from callslip.api.commands import ClaimOptions, Commands, SubmitOptions
 from callslip.api.follow import Frame
 from callslip.api.ledger import Ledger, OpenLedger
+from callslip.api.search import SearchFilters
 from callslip.api.session import Session, set_in_block
 from callslip.api.session_list import SessionFilters
 from callslip.api.tools import ToolFunction, to_input
 from callslip.api.turn import Turn
-from callslip.api.search import SearchFilters
 from callslip.api.usage import UsageFilters, UsageGroup
 from callslip.commands import Claim, Command
 from callslip.errors import NoSessionError

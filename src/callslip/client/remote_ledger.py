@@ -16,10 +16,10 @@ from callslip.api.find import CALL_STATES, check_states
 from callslip.api.follow import Frame
 from callslip.api.keywords import check_keywords
 from callslip.api.ledger import Ledger
-from callslip.api.session import Session
-from callslip.api.session_list import SessionFilters
 from callslip.api.search import STATES as SEARCHED_STATES
 from callslip.api.search import SearchFilters
+from callslip.api.session import Session
+from callslip.api.session_list import SessionFilters
 from callslip.api.usage import UsageFilters, UsageGroup
 from callslip.client.http import HttpPool
 from callslip.client.problems import decode_answer

@@ -1,8 +1,8 @@
 """Keep the search index up to date with the log.
 
-The index is derived from finished entries, as checkpoints store them, and from those that are still open. A process that
-searches first adds what is missing, whichever process wrote it; servers also do so in the background. So writers need
-not know of the index, and those of an older version do not.
+The index is derived from finished entries, as checkpoints store them, and from those that are still open. A process
+that searches first adds what is missing, whichever process wrote it; servers also do so in the background. So writers
+need not know of the index, and those of an older version do not.
 """
 
 from __future__ import annotations
@@ -123,11 +123,11 @@ class SearchIndex:
                 self._full_at = started + FULL_ROUND_S if is_full else self._full_at
                 return True
             for session in todo:
-                if time.monotonic() > until:
-                    return False
                 # What cannot be read, such as a damaged log, must not be tried again and again.
                 if await self._add_session(session.name, until):
                     done.add((session.name, session.head))
+                if time.monotonic() > until:
+                    return False
 
     async def _add_session(self, name: str, until: float) -> bool:
         """Add what the index lacks of a session. Return False if the time was not enough."""
@@ -170,7 +170,7 @@ class _SessionIndex:
         changed = {entry async for entry in noted_entries(self._store, self._record, place.noted, at.seq)}
         changed = {entry for entry in changed if entry <= place.last} | place.open.keys()
         # An entry may end after its page was added, so all open ones are remembered.
-        place.open = {entry: "" for entry in state.entries} | place.open
+        place.open = dict.fromkeys(state.entries, "") | place.open
         if not await self._add_pages(place, at.seq, until):
             return False
         await self._finish(place, at, state, changed - state.entries.keys())
@@ -206,9 +206,7 @@ class _SessionIndex:
             rows.append(title)
         await self._save(PlaceState(at.seq, at.seq, digests, _digest(title)), at.seq, rows, dropped)
 
-    async def _save(
-        self, place: PlaceState, seq: int, rows: Sequence[SearchRow], dropped: Sequence[int] = ()
-    ) -> None:
+    async def _save(self, place: PlaceState, seq: int, rows: Sequence[SearchRow], dropped: Sequence[int] = ()) -> None:
         after = SearchPlace(seq, VERSION, FOLD_VERSION, msgspec.json.encode(place))
         progress = SearchProgress(
             session=self._record.name,

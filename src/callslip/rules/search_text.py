@@ -7,7 +7,7 @@ from typing import NamedTuple
 from callslip.model.entries import Entry, Message, Notice, PermissionRequest, Plan, Thought, ToolCall
 from callslip.model.search import SearchResult
 from callslip.rules.entry_filter import as_text
-from callslip.rules.search_words import IndexedText, Phrase, find_phrases, index_texts
+from callslip.rules.search_words import Found, IndexedText, Phrase, find_phrases, index_texts
 from callslip.rules.streamed_text import utf16_length
 
 MAX_TEXT_CHARS = 64 * 2**10
@@ -93,7 +93,9 @@ def state_of(entry: Entry) -> str:
     return entry.state if isinstance(entry, PermissionRequest) else ""
 
 
-def describe_result(session: str, title: str, entry: Entry | None, fields: list[Field], phrases: list[Phrase]) -> SearchResult:
+def describe_result(
+    session: str, title: str, entry: Entry | None, fields: list[Field], phrases: list[Phrase]
+) -> SearchResult:
     """Return a result with the excerpt that has most phrases. Without an entry the session itself was found."""
     result = SearchResult(session=session, title=title)
     if entry is not None:
@@ -108,18 +110,17 @@ def describe_result(session: str, title: str, entry: Entry | None, fields: list[
     for field in fields:
         places = find_phrases(field.text, phrases, MAX_PLACES)
         for number, place in enumerate(places):
-            near = {
-                other.phrase for other in places[number : number + MAX_PLACES] if other.end <= place.start + EXCERPT_CHARS - LEAD_CHARS
-            } | {place.phrase}
-            if len(near) > best:
-                best = len(near)
-                _set_excerpt(result, field, place.start, [(other.start, other.end) for other in places[number:]])
-    if not best and fields:  # Such as words that are in different texts, of which only the beginning is compared.
+            end = place.start + EXCERPT_CHARS - LEAD_CHARS
+            near = {other.phrase for other in places[number : number + MAX_PLACES] if other.end <= end}
+            if len(near | {place.phrase}) > best:
+                best = len(near | {place.phrase})
+                _set_excerpt(result, field, place.start, places[number:])
+    if not best and fields:  # Its words are further in the text than an excerpt is looked for.
         _set_excerpt(result, fields[0], 0, [])
     return result
 
 
-def _set_excerpt(result: SearchResult, field: Field, first: int, places: list[tuple[int, int]]) -> None:
+def _set_excerpt(result: SearchResult, field: Field, first: int, places: list[Found]) -> None:
     text = field.text
     start = max(0, first - LEAD_CHARS)
     line = text.rfind("\n", start, first)
@@ -128,10 +129,10 @@ def _set_excerpt(result: SearchResult, field: Field, first: int, places: list[tu
     end = min(len(text), start + EXCERPT_CHARS)
     result.field, result.offset, result.excerpt = field.name, utf16_length(text[:start]), text[start:end]
     ranges: list[tuple[int, int]] = []
-    for begin, last in places:
-        if begin >= end:
+    for place in places:
+        if place.start >= end:
             break
-        at, upto = utf16_length(text[start:begin]), utf16_length(text[start : min(last, end)])
+        at, upto = utf16_length(text[start : place.start]), utf16_length(text[start : min(place.end, end)])
         if ranges and at <= ranges[-1][1]:
             ranges[-1] = (ranges[-1][0], max(ranges[-1][1], upto))
         else:

@@ -59,7 +59,7 @@ function Result({ row }) {
 function useResults(terms) {
   const [page, setPage] = useState({ rows: /** @type {Row[]} */ ([]), last: /** @type {Row | null} */ (null) });
   const [problem, setProblem] = useState("");
-  const load = (/** @type {string} */ cursor, /** @type {Row[]} */ rows, /** @type {AbortSignal=} */ signal) =>
+  const load = (/** @type {string} */ cursor, /** @type {Row[]} */ rows, /** @type {AbortSignal | undefined} */ signal = undefined) =>
     get(`/v1/search?${terms}${cursor && `&cursor=${encodeURIComponent(cursor)}`}`, signal).then(
       (answer) => {
         setProblem("");

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 
 import click
 
 from callslip.api.search import MAX_RANKED, MAX_RESULTS, STATES
-from callslip.cli.options import ID, db_option, json_option, open_selected, selected_location, server_options, wants_json
+from callslip.cli.options import (
+    ID,
+    db_option,
+    json_option,
+    open_selected,
+    selected_location,
+    server_options,
+    wants_json,
+)
 from callslip.cli.terminal import tables
 from callslip.model.search import SearchResult, SearchResults, split_excerpt
 
@@ -30,7 +39,9 @@ _TIMES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
 )
 @click.option("--since", type=_TIMES, help="Only from this day or time on.")
 @click.option("--until", type=_TIMES, help="Only before this day or time.")
-@click.option("--limit", type=click.IntRange(1, MAX_RESULTS), default=20, show_default=True, help="The maximum number of results.")
+@click.option(
+    "--limit", type=click.IntRange(1, MAX_RESULTS), default=20, show_default=True, help="The maximum number of results."
+)
 @click.option("--cursor", default="", help="Continue after a page: its cursor, as --json prints it.")
 @server_options
 @db_option
@@ -86,7 +97,11 @@ def _print_result(result: SearchResult, *, is_first: bool) -> None:
     out = tables.console()
     place = f"{result.session}#{result.entry}" if result.entry else result.session
     kind = result.tool or result.role or result.type.replace("_", " ")
-    words = [f"{format_date(result.at)} {format_time(result.at)}" if result.at else "", kind, result.state.replace("_", " ")]
+    words = [
+        f"{format_date(result.at)} {format_time(result.at)}" if result.at else "",
+        kind,
+        result.state.replace("_", " "),
+    ]
     head = Text(escape_controls(place), style="bold")
     head.append("  " + "  ".join(escape_controls(word) for word in words if word), style="not bold")
     if result.parent:
@@ -109,7 +124,7 @@ def _print_notes(found: SearchResults, where: str, limit: int) -> None:
     elif not found.results:
         tables.print_status(f"nothing found{where}")
     if found.cursor:
-        tables.print_status(f"showing {limit}; use --limit to show more, or --cursor '{found.cursor}' for the next ones")
+        tables.print_status(f"showing {limit}; use --limit to show more, or --cursor {shlex.quote(found.cursor)}")
     if found.limited:
         tables.print_status(f"more than {MAX_RANKED:,} entries match; only the newest of them were compared")
     if found.behind:
