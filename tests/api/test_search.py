@@ -57,10 +57,10 @@ class Rights(FullAccess):
 
     def __init__(self, *names: str) -> None:
         self.names = names
-        self.asked: list[str] = []
+        self.checked: list[str] = []
 
     async def may(self, session: str, verb: str) -> bool:
-        self.asked.append(session)
+        self.checked.append(session)
         return session in self.names
 
 
@@ -322,7 +322,7 @@ async def test_each_session_is_asked_for_once(ledger: LocalLedger) -> None:
     await ledger.log.append("seen", [ev.MessageUser(text=f"walrus {number}") for number in range(50)])
     access = Rights("seen")
     await search(ledger.log, "walrus", access=access)
-    assert access.asked == ["seen"]
+    assert access.checked == ["seen"]
 
 
 # Deletion, retention, and other processes
