@@ -42,6 +42,7 @@ from callslip.store.search import SearchRow, WordQuery, fts5_query, tsquery, tsv
         ("全文検索とPython", "全文 文検 検索 索と python", "と 全 文 検 索"),
         ("中", "中", "中"),
         ("ｆｕｌｌ ①", "full 1", ""),
+        ("\x1b[1;31mError\x1b[0m \x1b]8;;http://x\x07link\x1b]8;;\x1b\\ \x1bc", "error link c", ""),
     ],
 )
 def test_a_text_is_split_into_words(text: str, words: str, names: str) -> None:

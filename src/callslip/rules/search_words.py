@@ -35,6 +35,8 @@ _ASCII_NAME = re.compile(r"[0-9A-Za-z_]+")
 _PLAIN_WORD = re.compile(r"[0-9a-z]+|[0-9A-Z]+")
 _ACCENTS = re.compile("[\u0300-\u036f]")
 _NO_WORD = re.compile(r"[\x00-\x2f\x3a-\x60\x7b-\x7f]")
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\|$))")
+"""The sequences of a terminal, such as colours. Their last letter is not a part of the word that follows."""
 _PIECE = re.compile(r'"([^"]*)"|(\S+)')
 
 
@@ -122,8 +124,14 @@ def _parts(name: str) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
+def _blank_escapes(text: str) -> str:
+    """Replace the sequences of a terminal by as many spaces."""
+    return _ESCAPES.sub(lambda match: " " * len(match[0]), text) if "\x1b" in text else text
+
+
 def tokens(text: str) -> Iterator[Token]:
     """Yield the words of a text with their places. A run of an unspaced script has the pairs of its characters."""
+    text = _blank_escapes(text)
     pattern = _ASCII_NAME if text.isascii() else _any_name()
     for match in pattern.finditer(text):
         begin, end = match.span()
@@ -152,7 +160,7 @@ def index_texts(texts: Sequence[str], max_words: int, reserved: int) -> IndexedT
     """
     words: list[str] = []
     names: set[str] = set()
-    for later, text in zip(range(len(texts) - 1, -1, -1), texts, strict=True):
+    for later, text in zip(range(len(texts) - 1, -1, -1), map(_blank_escapes, texts), strict=True):
         if words:
             words.append(GAP)
         limit = max(0, max_words - len(words) - later * (reserved + 1))
