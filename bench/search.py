@@ -1,6 +1,6 @@
 """Search: how fast entries are indexed, how large the index is, and how long searches for rare and common words take.
 
-`python bench/search.py [--quick] [sqlite] [postgres]` runs it by itself; --quick has 100,000 entries instead of a million.
+`python bench/search.py [--quick] [sqlite] [postgres]` runs it by itself; --quick has 100,000 entries, not a million.
 """
 
 from __future__ import annotations

@@ -317,7 +317,7 @@ async def test_hidden_sessions_change_nothing(ledger: LocalLedger, monkeypatch: 
         assert (await search(ledger.log, "walrus")).behind
 
 
-async def test_each_session_is_asked_for_once(ledger: LocalLedger) -> None:
+async def test_each_session_is_checked_once(ledger: LocalLedger) -> None:
     """However many of its entries match. SRCH9"""
     await ledger.log.append("seen", [ev.MessageUser(text=f"walrus {number}") for number in range(50)])
     access = Rights("seen")

@@ -8,14 +8,28 @@ import { formatAge, isoTime } from "./time.js";
 
 /** @typedef {import("./state.js").Row} Row */
 
-/** The filters of the address, as `GET /v1/search` takes them, with their labels. */
+/** The filters of the address, as `GET /v1/search` takes them, with their labels. Times are days here. */
 const FIELDS = [
   ["q", "Words"],
   ["session", "Session"],
   ["project", "Project folder"],
   ["tool", "Tool"],
   ["state", "State"],
+  ["since", "From"],
+  ["until", "Before"],
 ];
+const DAYS = ["since", "until"];
+
+/** Return the query of a request, with the days of the address as times. @param {URLSearchParams} terms */
+function requestQuery(terms) {
+  const query = new URLSearchParams(terms);
+  for (const name of DAYS) {
+    const time = new Date(`${terms.get(name)}T00:00`).getTime();
+    if (time > 0) query.set(name, String(time));
+    else query.delete(name);
+  }
+  return query.toString();
+}
 
 /** Return the parts of an excerpt, every second one highlighted. @param {string} text @param {[number, number][]} ranges */
 function splitAt(text, ranges) {
@@ -88,7 +102,8 @@ function SearchForm({ terms }) {
   return html`<form class="search-form" onSubmit=${submit}>
     ${FIELDS.map(([name, label]) => html`<label key=${name}>
       <span class="dim">${label}</span>
-      <input class="field" name=${name} autocomplete="off" spellcheck=${false} defaultValue=${terms.get(name) ?? ""} />
+      <input class="field" name=${name} type=${DAYS.includes(name) ? "date" : "text"} autocomplete="off"
+        spellcheck=${false} defaultValue=${terms.get(name) ?? ""} />
     </label>`)}
     <button class="button primary">Search</button>
   </form>`;
@@ -109,7 +124,7 @@ function Summary({ last, count, problem }) {
 export default function Search() {
   const { search = "" } = route.value;
   const terms = new URLSearchParams(search);
-  const { rows, last, problem, loadMore } = useResults(terms.toString());
+  const { rows, last, problem, loadMore } = useResults(requestQuery(terms));
   return html`<div class="column">
     <h1>Search</h1>
     <${SearchForm} key=${search} terms=${terms} />
