@@ -237,8 +237,9 @@ async def test_filters_narrow_a_search(ledger: LocalLedger) -> None:
     assert await sessions(since=now + DAY_MS) == set()
     assert await sessions(until=now - DAY_MS) == set()
     assert await sessions(since=now + 1, until=now) == set()
-    with pytest.raises(InvalidInputError):
-        await sessions(states=["finished"])
+    for bad in ({"states": ["finished"]}, {"since": -1}, {"until": 2**63}):
+        with pytest.raises(InvalidInputError):
+            await sessions(**bad)
     with pytest.raises(TypeError):
         await sessions(agent="x")
 
@@ -273,7 +274,7 @@ async def test_pages_give_every_result_once(ledger: LocalLedger) -> None:
         with pytest.raises(InvalidInputError):
             await search(ledger.log, "walrus", cursor=bad)
     with pytest.raises(InvalidInputError):
-        await search(ledger.log, "walrus", limit=MAX_RESULTS + 1)
+        await search(ledger.log, "walrus", limit=0)
 
 
 async def test_only_the_newest_matches_are_compared(ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -464,5 +465,5 @@ async def test_every_ledger_searches_alike(ledger: LocalLedger, db: str) -> None
         with pytest.raises(InvalidInputError):
             await remote.search("src", states=["finished"])
         with pytest.raises(InvalidInputError):
-            await remote.search("src", limit=1000)
+            await remote.search("src", limit=0)
     assert [result.type for result in local.results] == ["tool_call"]

@@ -26,7 +26,9 @@ from callslip.store.search import MAX_ID, Candidate, WordQuery
 
 MAX_RANKED = 10_000
 """How many of the newest matches are put in order."""
-MAX_RESULTS = 100
+RESULTS, MAX_RESULTS = 20, 100
+"""How many results a page has by default, and at most."""
+MAX_TIME_MS = 2**53
 STATES = tuple(dict.fromkeys((*CALL_STATES, *APPROVAL_STATES)))
 MAX_STALE = 100
 """How many sessions that are not indexed are looked at for `behind`."""
@@ -53,15 +55,19 @@ async def search(
     query: str,
     filters: SearchFilters | None = None,
     *,
-    limit: int = 20,
+    limit: int = RESULTS,
     cursor: str = "",
     access: Access = FULL_ACCESS,
 ) -> SearchResults:
     """Return the entries that have all words of a query, the best first, from the sessions that the caller may read."""
     filters = filters or {}
     phrases = parse_query(query)
-    if not 1 <= limit <= MAX_RESULTS:
-        raise InvalidInputError("limit", f"must be from 1 to {MAX_RESULTS}", MAX_RESULTS)
+    if limit < 1:
+        raise InvalidInputError("limit", "must be at least 1")
+    for name in ("since", "until"):
+        if not 0 <= filters.get(name, 0) <= MAX_TIME_MS:
+            raise InvalidInputError(name, f"must be from 0 to {MAX_TIME_MS}")
+    limit = min(limit, MAX_RESULTS)
     check_states(filters.get("states", ()), STATES, "state")
     after = _read_cursor(cursor) if cursor else None
     words = [" ".join(phrase.words) for phrase in phrases]

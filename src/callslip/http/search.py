@@ -8,25 +8,28 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from callslip.api.search import MAX_RESULTS, STATES, SearchFilters
+from callslip.api.search import MAX_RESULTS, MAX_TIME_MS, RESULTS, STATES, SearchFilters
 from callslip.api.search import search as find_texts
 from callslip.http.request import RequestContext, Route, json_response
+from callslip.http.sessions import check_limit
 from callslip.model.search import SearchResults
 
-Time = Annotated[int, Meta(ge=0, description="In ms since the epoch; 0 for no limit.")]
+Time = Annotated[int, Meta(ge=0, le=MAX_TIME_MS, description="In ms since the epoch; 0 for no limit.")]
 
 
 class SearchQuery(msgspec.Struct, kw_only=True):
     """What to search for, and where."""
 
-    q: Annotated[str, Meta(description='The words to search for. "Two words" in quotes must follow one another.')]
+    q: Annotated[str, Meta(description='The words to search for. "Two words" in quotes must follow one another.')] = ""
     session: Annotated[str, Meta(description="Only this session: its whole name.")] = ""
     project: Annotated[str, Meta(description="Only sessions in this folder.")] = ""
     tool: Annotated[str, Meta(description="Only calls of this tool and requests for it.")] = ""
     state: Annotated[str, Meta(description=f"Only calls and requests in these states: {', '.join(STATES)}.")] = ""
     since: Time = 0
     until: Time = 0
-    limit: Annotated[int, Meta(ge=1, le=MAX_RESULTS, description="The maximum number of results.")] = 20
+    limit: Annotated[
+        int, Meta(ge=1, description=f"The maximum number of results; a page has at most {MAX_RESULTS}.")
+    ] = RESULTS
     cursor: Annotated[str, Meta(description="The cursor of the previous page.")] = ""
 
 
@@ -43,7 +46,12 @@ async def search(context: RequestContext) -> Response:
         until=query.until,
     )
     results = await find_texts(
-        context.ledger.log, query.q, filters, limit=query.limit, cursor=query.cursor, access=context.access
+        context.ledger.log,
+        query.q,
+        filters,
+        limit=check_limit(context, query.limit),
+        cursor=query.cursor,
+        access=context.access,
     )
     return json_response(results)
 

@@ -57,9 +57,9 @@ def search(
     limit: int,
     cursor: str,
 ) -> None:
-    """Search messages, thoughts, inputs and outputs of calls, and titles.
+    """Search messages, calls and titles.
 
-    An entry is found if it has all words of QUERY, in any case. Words that punctuation joins, such as src/app.py, and
+    An entry is found if its texts, inputs and outputs have all words of QUERY, in any case. Words that punctuation joins, such as src/app.py, and
     words in double quotes must follow one another. Put -- before words that begin with a dash: search -- rm -rf
     """
     with open_selected() as selected:
