@@ -59,8 +59,9 @@ def search(
 ) -> None:
     """Search messages, calls and titles.
 
-    An entry is found if its texts, inputs and outputs have all words of QUERY, in any case. Words that punctuation joins, such as src/app.py, and
-    words in double quotes must follow one another. Put -- before words that begin with a dash: search -- rm -rf
+    An entry is found if its texts, inputs and outputs have all words of QUERY, in any case. Words that punctuation
+    joins, such as src/app.py, and words in double quotes must follow one another. Put -- before words that begin with a
+    dash: search -- rm -rf
     """
     with open_selected() as selected:
         name = selected.ledger.find_session(session).name if session else ""
