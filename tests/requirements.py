@@ -2706,10 +2706,134 @@ SEARCH = (
     ),
 )
 
+SESSION_LISTS = (
+    R(
+        "USE1",
+        "The last report of a response counts, incomplete ones are marked; a turn counts only without its responses.",
+        (
+            "tests/ledger/test_summaries.py::test_the_last_report_of_a_response_counts",
+            "tests/ledger/test_summaries.py::test_reports_without_an_id_count_each",
+            "tests/ledger/test_summaries.py::test_the_sum_of_a_turn_counts_only_without_its_responses",
+            "tests/ledger/test_summaries.py::test_impossible_usage_is_refused",
+        ),
+    ),
+    R(
+        "USE2",
+        "Usage is added up by day, model, project, agent, session, turn and call of a sub-agent, with filters.",
+        (
+            "tests/ledger/test_summaries.py::test_usage_is_added_up_by_each_group",
+            "tests/http/test_session_lists.py::test_usage_over_http_is_that_of_the_ledger",
+            "tests/http/test_session_lists.py::test_usage_of_sessions_that_a_caller_may_not_read_is_left_out",
+            "tests/cli/test_session_lists.py::test_usage_is_a_table_or_json",
+        ),
+    ),
+    R(
+        "USE3",
+        "Retention keeps the sums; `verify` finds every difference.",
+        (
+            "tests/ledger/test_summaries.py::test_retention_keeps_the_sums",
+            "tests/ledger/test_summaries.py::test_verify_compares_summaries_and_usage",
+        ),
+    ),
+    R(
+        "USE4",
+        "Model APIs, the AI SDK, AG-UI and ACP report tokens of responses or turns, and the cost where it is stated.",
+        (
+            "tests/formats/test_usage.py::test_each_api_counts_in_its_own_way",
+            "tests/formats/test_usage.py::test_a_value_without_tokens_is_no_report",
+            "tests/formats/test_usage.py::test_a_cost_is_read_where_it_is_stated",
+            "tests/formats/test_usage.py::test_a_stream_of_chat_completions_reports_its_usage_once",
+            "tests/formats/test_usage.py::test_a_response_of_the_messages_api_that_breaks_off_is_marked",
+            "tests/formats/test_usage.py::test_a_response_of_the_responses_api_reports_its_usage",
+            "tests/formats/test_usage.py::test_metadata_of_the_ai_sdk_is_the_usage_of_a_turn",
+            "tests/formats/test_usage.py::test_a_run_of_ag_ui_reports_the_usage_of_a_turn",
+            "tests/formats/test_usage.py::test_acp_reports_the_tokens_of_a_turn_and_the_cost_of_the_session",
+        ),
+    ),
+    R(
+        "SUB1",
+        "Entries of a sub-agent have the call that started it as their parent.",
+        ("tests/formats/test_subagents.py::test_entries_of_a_subagent_have_its_call_as_parent",),
+    ),
+    R(
+        "SUB2",
+        "Histories and streams for models and chat clients have the result of a sub-agent, and not its work.",
+        (
+            "tests/formats/test_subagents.py::test_a_history_has_the_result_of_a_subagent_and_not_its_work",
+            "tests/formats/test_subagents.py::test_a_stream_of_a_turn_has_the_result_of_a_subagent_and_not_its_work",
+        ),
+    ),
+    R(
+        "SUB3",
+        "The span of a sub-agent's call is inside that of its parent.",
+        ("tests/formats/test_subagents.py::test_the_span_of_a_subagents_call_is_inside_that_of_its_parent",),
+    ),
+    R(
+        "SUB4",
+        "Updates of ACP that name a parent call are those of its sub-agent.",
+        (
+            "tests/formats/test_subagents.py::test_acp_updates_with_a_parent_are_of_its_subagent",
+            "tests/formats/test_subagents.py::test_a_parent_that_is_not_known_stays_as_its_foreign_id",
+        ),
+    ),
+    R(
+        "LIST1",
+        "A session is listed with prompt, project, branch, agent, model, state, calls, failures, usage and times.",
+        (
+            "tests/ledger/test_summaries.py::test_a_session_has_what_people_recognize",
+            "tests/ledger/test_summaries.py::test_the_state_is_what_the_session_does_now",
+            "tests/ledger/test_summaries.py::test_long_and_odd_facts_are_listed",
+            "tests/ledger/test_summaries.py::test_times_of_another_clock_do_not_keep_a_session_first",
+        ),
+    ),
+    R(
+        "LIST2",
+        "Sessions are filtered and sorted by these, in pages, in Python, over HTTP and by `callslip ls`.",
+        (
+            "tests/ledger/test_summaries.py::test_sessions_are_filtered_and_sorted",
+            "tests/ledger/test_summaries.py::test_an_unknown_filter_is_refused",
+            "tests/http/test_session_lists.py::test_a_list_over_http_is_that_of_the_ledger",
+            "tests/cli/test_session_lists.py::test_ls_filters_and_sorts_sessions",
+        ),
+    ),
+    R(
+        "LIST3",
+        "A list reads only new events, waits a second at most, says if it is not complete, and works without writing.",
+        (
+            "tests/ledger/test_summaries.py::test_a_list_reads_only_what_is_new",
+            "tests/ledger/test_summaries.py::test_old_sessions_are_not_looked_at_again",
+            "tests/ledger/test_summaries.py::test_many_new_sessions_are_listed_before_they_are_read",
+            "tests/ledger/test_summaries.py::test_a_long_log_is_read_in_steps",
+            "tests/ledger/test_summaries.py::test_a_full_disk_does_not_keep_a_list_from_being_read",
+            "tests/ledger/test_summaries.py::test_a_newer_version_derives_summaries_again",
+            "tests/ledger/test_summaries.py::test_a_damaged_event_is_left_out",
+            "tests/ledger/test_summaries.py::test_a_deleted_session_leaves_nothing",
+            "tests/ledger/test_summaries.py::test_verify_compares_summaries_and_usage",
+            "tests/ledger/test_summaries.py::test_a_read_only_ledger_lists_what_it_has",
+            "tests/ledger/test_summaries.py::test_a_ledger_that_cannot_be_migrated_is_listed",
+        ),
+    ),
+    R(
+        "LIST4",
+        "The usual lists of sessions use an index, so a page of 10,000 sessions does not read all of them.",
+        ("tests/ledger/test_summaries.py::test_the_usual_lists_use_an_index",),
+    ),
+    R(
+        "LIST5",
+        "A wrapped agent's session names the agent and the folder that it works in.",
+        ("tests/formats/test_usage.py::test_acp_names_the_agent_and_the_folder_of_a_session",),
+    ),
+    R(
+        "LIST6",
+        "Only the main token, or a user who may delete sessions, deletes one over HTTP.",
+        ("tests/http/test_session_lists.py::test_a_session_is_deleted_by_callers_with_that_right",),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
-    *(*OUTAGES, *HOSTS),
+    *(*OUTAGES, *HOSTS, *SESSION_LISTS),
     *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS, *ACP_ENTRIES, *PRODUCER_IDS, *TURNLESS_STREAMS),
     *(*DATABASES, *KILLS, *DATABASE_FAULTS, *POSTGRES_EDGES, *SERVERS, *MOVES, *OPERATIONS),
     *SEARCH,

@@ -77,6 +77,7 @@ SHARED_BY_FORMATS = {
     "repeated_text",
     "turn_scope",
     "turn_stream",
+    "usage",
 }
 
 HEAVY_MODULES = {"apsw", "asyncio", "click", "mcp", "openai", "anthropic", "rich", "starlette", "uvicorn"}

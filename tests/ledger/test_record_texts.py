@@ -110,6 +110,10 @@ async def test_an_older_ledger_with_nul_is_migrated(db: str, monkeypatch: pytest
     columns = {"calls": "tool title kind worker reason client", "approvals": "description option by reason"}
     expected = {(table, column) for table, names in columns.items() for column in names.split()}
     assert columns_with_nul(db) == expected | {("sessions", "title")}
+    triggers = ("search_entry_deleted", "search_session_deleted", "search_checkpoint_replaced", "summaries_deleted")
+    tables = ("search_rows", "search_places", "search_index", "summaries", "usage")
+    for name in (*(f"TRIGGER {name}" for name in triggers), *(f"TABLE {name}" for name in tables)):
+        change_rows(db, f"DROP {name}")
     change_rows(db, "PRAGMA user_version = 4")
     async with callslip.open(db, SETTINGS) as ledger:
         assert columns_with_nul(db) == set()

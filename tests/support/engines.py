@@ -103,6 +103,7 @@ SQLITE_ONLY: dict[str, str] = {
     "tests/ledger/test_queries.py::test_a_page_cursor_is_json": NO_LEDGER,
     "tests/ledger/test_record_texts.py::test_an_older_ledger_with_nul_is_migrated": OLDER_FILE,
     "tests/ledger/test_slow_reads.py::test_every_read_of_a_store_is_slowed_down": NO_LEDGER,
+    "tests/ledger/test_summaries.py::test_the_usual_lists_use_an_index": QUERY_PLAN,
     "tests/ledger/test_validation.py::test_json_that_is_not_an_event_is_refused_with_the_field": NO_LEDGER,
     "tests/ledger/test_validation.py::test_text_that_is_not_json_is_refused": NO_LEDGER,
     "tests/ledger/test_validation.py::test_any_json_is_accepted_or_refused": NO_LEDGER,

@@ -31,13 +31,15 @@ class Principal(msgspec.Struct, frozen=True):
     """An authenticated caller. `name` is the `by` of its answers and the owner of the sessions that it creates.
 
     `user` is the value that a host's `authorize` returned for it. `id` tells callers with the same name apart; without
-    one it is the name. Only a caller that `can_label` may post labels, because an authorizer may decide by them.
+    one it is the name. Only a caller that `can_label` may post labels, because an authorizer may decide by them, and
+    only one that `can_delete` may delete sessions that it may write.
     """
 
     name: str
     user: Any = None
     id: str = ""
     can_label: bool = False
+    can_delete: bool = False
 
     @property
     def caller(self) -> str:
@@ -55,7 +57,7 @@ class AllowAll:
     """Admit every caller: for tests, and behind an app that authorizes its requests itself."""
 
     async def admit(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Principal:
-        return Principal("anonymous", can_label=True)
+        return Principal("anonymous", can_label=True, can_delete=True)
 
 
 # Tokens
@@ -90,7 +92,7 @@ class TokenAuthorizer:
             raise AuthenticationError("no token; send one as `Authorization: Bearer TOKEN`")
         token_hash = hash_token(token)
         if hashes_equal(token_hash, self._main_hash):
-            return Principal(self._name, id=MAIN_ID, can_label=True)
+            return Principal(self._name, id=MAIN_ID, can_label=True, can_delete=True)
         record = await find_token(self._log, token_hash)
         if record is None:
             raise AuthenticationError("the token is invalid, expired or revoked")

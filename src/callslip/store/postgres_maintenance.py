@@ -28,8 +28,9 @@ SQL = statements("postgres.sql")
 TABLES = (
     *("events", "keys", "calls", "aliases", "approvals", "sealed"),
     *("entries", "pieces", "checkpoints", "bases", "blob_uses"),
+    *(SUMMARY_TABLES := ("summaries", "usage")),
 )
-"""The tables with rows of sessions."""
+"""The tables with rows of sessions. A database that can only be read may have no tables of summaries yet."""
 PAGE_ROWS = 1000
 CHECK_ROWS = 200
 """How many sessions, queues or blobs one statement checks. Each may take some reads of the disk."""
@@ -207,12 +208,12 @@ async def count_rows(fetch: Fetch, session: str) -> RowCounts:
     return RowCounts(*counts)
 
 
-async def find_problems(fetch: Fetch) -> list[str]:
+async def find_problems(fetch: Fetch, tables: Sequence[str] = TABLES) -> list[str]:
     """Return what contradicts itself in the tables. Only indexes are read, so this says nothing about single rows."""
     problems = await _check_rows(fetch, SQL["heads_to_check"], FIRST_NUMBER, _describe_head)
     problems += await _check_rows(fetch, SQL["queues_to_check"], "", _describe_queue)
     problems += await _check_rows(fetch, SQL["used_blobs_to_check"], "", _describe_blob)
-    for table in TABLES:
+    for table in tables:
         problems += await _check_rows(
             fetch, _numbers_of_sessions(table), FIRST_NUMBER, partial(_describe_number, table)
         )

@@ -29,10 +29,9 @@ from callslip.model.records import (
     TokenRecord,
 )
 from callslip.model.summaries import UsageRecord
-from callslip.store.search import Candidate, SearchPlace, SearchProgress, SearchRow, WordQuery
+from callslip.store.search import Candidate, SearchPlace, SearchProgress, SearchRow, UnindexedSession, WordQuery
 from callslip.store.summaries import (
     SessionQuery,
-    StaleSession,
     StoredSummary,
     SummaryProgress,
     UsageQuery,
@@ -251,9 +250,22 @@ class Store(Protocol):
     async def save_progress(self, progress: Progress) -> bool: ...
 
     async def summary(self, session: str) -> StoredSummary | None: ...
-    async def stale_sessions(self, since: int, version: int, limit: int) -> list[StaleSession]:
-        """Return sessions written since a time (ms) whose summary lacks events or has another version, newest first."""
+    async def stale_sessions(self, since: int, version: int, limit: int) -> list[str]:
+        """Return sessions written since a time (ms) whose summary lacks events, newest first.
+
+        Also any whose summary has an older version, whenever it was written.
+        """
         ...
+
+    async def open_call_states(self, session: int, limit: int) -> dict[str, int]:
+        """Count the open calls of a session (its number) in each state, up to a limit."""
+        ...
+
+    async def meta(self, name: str) -> str:
+        """Return a value that belongs to the database, "" if it is not stored."""
+        ...
+
+    async def put_meta(self, name: str, value: str) -> None: ...
 
     async def add_summaries(self, since: int) -> None:
         """Add what is known of them for the sessions written since a time (ms) that have no summary."""
@@ -270,7 +282,7 @@ class Store(Protocol):
         ...
 
     async def search_place(self, session: str) -> SearchPlace | None: ...
-    async def sessions_to_index(self, since: int, version: int, fold: int, limit: int) -> list[StaleSession]:
+    async def sessions_to_index(self, since: int, version: int, fold: int, limit: int) -> list[UnindexedSession]:
         """Return sessions written since a time (ms) whose index lacks events or has other versions, newest first."""
         ...
 

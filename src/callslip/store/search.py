@@ -85,6 +85,13 @@ class WordQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
+class UnindexedSession(NamedTuple):
+    """A session with events that are not in the index. `head` is its last event."""
+
+    name: str
+    head: int
+
+
 class Candidate(NamedTuple):
     """A row that matches. `number` is the id of its session."""
 

@@ -50,6 +50,7 @@ from callslip.store.search import (
     SearchPlace,
     SearchProgress,
     SearchRow,
+    UnindexedSession,
     WordQuery,
     compared_sessions,
     fts5_query,
@@ -77,15 +78,14 @@ from callslip.store.sqlite_open import translate_errors
 from callslip.store.sqlite_rows import SQL, approval_row, call_row, glob_containing, session_row
 from callslip.store.summaries import (
     SessionQuery,
-    StaleSession,
     StoredSummary,
     SummaryProgress,
     UsageQuery,
     UsageRow,
-    encode_cursor,
-    listed_session,
+    session_page,
     sessions_sql,
     usage_record,
+    usage_row,
     usage_sql,
 )
 from callslip.store.unit_of_work import UnitOfWork
@@ -486,8 +486,18 @@ class SqliteStore:
     async def summary(self, session: str) -> StoredSummary | None:
         return first(self._all("summary", session), lambda row: StoredSummary(*row))
 
-    async def stale_sessions(self, since: int, version: int, limit: int) -> list[StaleSession]:
-        return [StaleSession(*row) for row in self._all("stale_sessions", since, version, limit)]
+    async def stale_sessions(self, since: int, version: int, limit: int) -> list[str]:
+        rows = self._all("stale_sessions", since, version, limit) or self._all("outdated_sessions", version, limit)
+        return [row[0] for row in rows]
+
+    async def open_call_states(self, session: int, limit: int) -> dict[str, int]:
+        return dict(self._all("open_call_states", session, limit))
+
+    async def meta(self, name: str) -> str:
+        return first_value(self._all("meta", name), "")
+
+    async def put_meta(self, name: str, value: str) -> None:
+        await self._alone(lambda c: c.execute(SQL["put_meta"], (name, value)).fetchall(), durable=False)
 
     async def add_summaries(self, since: int) -> None:
         await self._alone(lambda c: c.execute(SQL["add_summaries"], (since,)).fetchall(), durable=False)
@@ -497,9 +507,7 @@ class SqliteStore:
 
     async def list_sessions(self, query: SessionQuery) -> Page[ListedSession]:
         sql, values = sessions_sql(query, SESSION_COLUMNS, lambda _: "?", _contains)
-        rows = self._fetch(sql, values)
-        items = [listed_session(session_row(row[:-3]), row[-3]) for row in rows]
-        return Page(items, encode_cursor(query, *rows[-1][-2:]) if len(items) == query.limit else "")
+        return session_page(query, self._fetch(sql, values), session_row)
 
     async def usage_by_ids(self, session: str, ids: Collection[str]) -> list[UsageRecord]:
         rows = self._all("usage_by_ids", session, codec.encode(list(ids)).decode())
@@ -510,7 +518,7 @@ class SqliteStore:
 
     async def add_up_usage(self, query: UsageQuery) -> list[UsageRow]:
         sql, values = usage_sql(query, lambda _: "?", "CAST(floor({0} / {1}.0) AS INTEGER)")
-        return [UsageRow(*row) for row in self._fetch(sql, values)]
+        return [usage_row(row) for row in self._fetch(sql, values)]
 
     # The search index
 
@@ -520,8 +528,8 @@ class SqliteStore:
     async def search_place(self, session: str) -> SearchPlace | None:
         return first(self._all("search_place", session), lambda row: SearchPlace(*row))
 
-    async def sessions_to_index(self, since: int, version: int, fold: int, limit: int) -> list[StaleSession]:
-        return [StaleSession(*row) for row in self._all("sessions_to_index", since, version, fold, limit)]
+    async def sessions_to_index(self, since: int, version: int, fold: int, limit: int) -> list[UnindexedSession]:
+        return [UnindexedSession(*row) for row in self._all("sessions_to_index", since, version, fold, limit)]
 
     async def save_search(self, progress: SearchProgress) -> bool:
         return await self._alone(lambda connection: save_search(connection, progress), durable=False)

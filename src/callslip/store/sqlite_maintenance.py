@@ -18,7 +18,7 @@ from callslip.store.summaries import SummaryProgress, usage_values
 
 TABLES = (
     *("events", "keys", "calls", "aliases", "approvals"),
-    *("entries", "pieces", "checkpoints", "bases", "blob_uses"),
+    *("entries", "pieces", "checkpoints", "bases", "blob_uses", "summaries", "usage"),
 )
 
 

@@ -19,14 +19,22 @@ from callslip.formats.acp.replay import Replay
 from callslip.formats.acp.session_info import SessionFacts
 from callslip.formats.acp.terminals import TerminalUpdate
 from callslip.formats.acp.turns import Turns
-from callslip.formats.acp.wire import Message, Wire, raw_message, raw_message_if
+from callslip.formats.acp.wire import FORMAT, Message, Wire, raw_message, raw_message_if
 from callslip.formats.base import Unfinished, drafts_of
 from callslip.formats.json_fields import as_dict, has_other_fields
 from callslip.model import events as ev
-from callslip.model.events import Draft, Event
+from callslip.model.events import Alias, Draft, Event
 
 Events: TypeAlias = list[Event]
 Json: TypeAlias = dict[str, Any]
+
+
+def _of_subagent(draft: Draft, parent: str) -> Draft:
+    """Return a draft with its parent, if it can have one. A text of a sub-agent has an id that separates it."""
+    event = draft.event
+    if isinstance(event, ev.CHUNKS) and not event.message_id:
+        event = structs.replace(event, message_id=f"subagent:{parent}")
+    return structs.replace(draft, event=event, parent=Alias(FORMAT, parent)) if hasattr(event, "parent") else draft
 
 
 class AcpDecoder:
@@ -120,7 +128,9 @@ class AcpDecoder:
             if not is_live and self._replay.collect(message):
                 return None
         handler = self._handlers.get((message.kind, message.method))
-        return drafts_of(handler(message)) if handler else []
+        drafts = drafts_of(handler(message)) if handler else []
+        parent = update.parent_of(as_dict(message.params.get("update")))
+        return [_of_subagent(draft, parent) for draft in drafts] if parent else drafts
 
     # Sessions
 

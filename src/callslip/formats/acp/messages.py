@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import UNSET
 
 from callslip.formats.acp.growing_text import GrowingText
-from callslip.formats.acp.update import DRAFT
+from callslip.formats.acp.update import DRAFT, parent_of
 from callslip.formats.acp.wire import Message, raw_message_if
 from callslip.formats.json_fields import as_dict, as_list, has_other_fields, identifier
 from callslip.model import events as ev
@@ -69,7 +69,16 @@ def agent_delta(sender: str, text: str, message_id: str, chunks: ev.Chunks) -> E
 
 def chunk_needs_raw(update: dict[str, Any]) -> bool:
     """Return whether a chunk has more than its text."""
-    return has_other_fields(update, KNOWN_FIELDS) or has_other_fields(as_dict(update.get("content")), TEXT_FIELDS)
+    return has_other_fields(update, _known_fields(update)) or has_other_fields(
+        as_dict(update.get("content")), TEXT_FIELDS
+    )
+
+
+def _known_fields(update: dict[str, Any]) -> set[str]:
+    """Return the fields that events carry: metadata only if it is nothing but the parent of a sub-agent."""
+    parent = parent_of(update)
+    is_parent = bool(parent) and update.get("_meta") == {"claudeCode": {"parentToolUseId": parent}}
+    return KNOWN_FIELDS | {"_meta"} if is_parent else KNOWN_FIELDS
 
 
 def message_needs_raw(update: dict[str, Any]) -> bool:

@@ -8,11 +8,14 @@ from msgspec import UNSET
 
 from callslip.formats.acp import capabilities
 from callslip.formats.acp.wire import Message, raw_message_if
-from callslip.formats.json_fields import as_dict, as_list, has_other_fields
+from callslip.formats.json_fields import as_dict, as_list, as_str, has_other_fields
+from callslip.formats.usage import read_cost
 from callslip.model import events as ev
 from callslip.model.events import Event
 
 Json = dict[str, Any]
+COST = "session:cost"
+"""The id of the report of what a session has cost so far."""
 
 
 class SessionFacts:
@@ -21,9 +24,25 @@ class SessionFacts:
     def __init__(self) -> None:
         self._cost: Any = None
         self._capabilities: list[Event] = []
+        self._known: Json = {}
 
     def session_opened(self, message: Message) -> list[Event]:
-        """Read the capabilities of a new or resumed session."""
+        """Read who works where in a new or resumed session, and its capabilities."""
+        about = self._about(message)
+        events = self._read_capabilities(message)
+        return [*about, *(events or raw_message_if(True, message))] if about else events
+
+    def _about(self, message: Message) -> list[Event]:
+        """Return the agent and the folder of a session, if they are new."""
+        agent, version = message.agent
+        fields: Json = {"agent": agent, "agent_version": version, "project": as_str(message.params.get("cwd"))}
+        fields = {name: value for name, value in fields.items() if value and message.error is UNSET}
+        if fields == self._known:
+            return []
+        self._known = fields
+        return [ev.SessionInfo(**fields)]
+
+    def _read_capabilities(self, message: Message) -> list[Event]:
         result = as_dict(message.result)
         events = capabilities.read_capabilities(result)
         if events == self._capabilities:
@@ -36,7 +55,9 @@ class SessionFacts:
         """Read the usage. The cost is a sum: it stays if an update does not contain it."""
         fields = _without_kind(update)
         self._cost = fields.get("cost", self._cost)
-        return [ev.SessionInfo(usage={**fields, "cost": self._cost} if self._cost is not None else fields)]
+        info = ev.SessionInfo(usage={**fields, "cost": self._cost} if self._cost is not None else fields)
+        cost, currency = read_cost(fields.get("cost"))
+        return [info] if cost is None else [info, ev.UsageReported(id=COST, cost=cost, currency=currency, of_turn=True)]
 
     def notice(self, update: Json, message: Message) -> list[Event]:
         return [ev.SessionInfo(notice=_without_kind(update))]

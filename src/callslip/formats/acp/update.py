@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callslip.formats.json_fields import as_dict, as_list, has_other_fields
+from callslip.formats.json_fields import as_dict, as_list, has_other_fields, identifier
 from callslip.model import events as ev
 from callslip.model.events import CallEnd
 from callslip.rules.call_content import content_text
@@ -141,7 +141,7 @@ def _meta_needs_raw(meta: Any) -> bool:
         return meta is not None
     fields = as_dict(meta)
     known = {"claudeCode", "terminal_exit", *PRINTED_FIELDS}
-    return bool(set(fields) - known or set(as_dict(fields.get("claudeCode"))) - {"toolName"})
+    return bool(set(fields) - known or set(as_dict(fields.get("claudeCode"))) - {"toolName", "parentToolUseId"})
 
 
 def _meta(update: dict[str, Any]) -> dict[str, Any]:
@@ -150,6 +150,11 @@ def _meta(update: dict[str, Any]) -> dict[str, Any]:
 
 def _claude_meta(update: dict[str, Any]) -> dict[str, Any]:
     return as_dict(_meta(update).get("claudeCode"))
+
+
+def parent_of(update: dict[str, Any]) -> str:
+    """Return the id of the call whose sub-agent an update comes from, "" for the agent itself."""
+    return identifier(_claude_meta(update).get("parentToolUseId"))
 
 
 def _exit_status_field(update: dict[str, Any]) -> dict[str, Any]:

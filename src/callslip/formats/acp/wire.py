@@ -17,7 +17,7 @@ from msgspec import UNSET, structs
 
 from callslip.formats.acp.bare_events import read_bare_event
 from callslip.formats.base import raw_if
-from callslip.formats.json_fields import as_dict, as_str, identifier, parse_message, recording_time_ms
+from callslip.formats.json_fields import as_dict, as_str, first_text, identifier, parse_message, recording_time_ms
 from callslip.formats.json_rpc import RpcMessage, is_response
 from callslip.model import codec
 from callslip.model import events as ev
@@ -55,13 +55,14 @@ _MUST_HAVE = {
 class Message(RpcMessage, frozen=True, kw_only=True):
     """One message. `version` is the protocol version that the peers agreed on, 0 if that was not seen.
 
-    `id` is the id of a request as it was sent.
+    `id` is the id of a request as it was sent. An answer has the name and the version of the `agent`, if known.
     """
 
     id: Any = None
     session: str = ""
     conversation: str = ""
     version: int = 0
+    agent: tuple[str, str] = ("", "")
 
 
 class Wire:
@@ -72,6 +73,7 @@ class Wire:
         self._pending: dict[tuple[str, str], Message] = {}
         self._sessions: dict[str, str] = {}
         self._version = 0
+        self._agent = ("", "")
 
     def split(self, message: Any) -> list[tuple[str, Message]]:
         """Return the conversations that a message concerns: all for the end of the connection."""
@@ -132,6 +134,8 @@ class Wire:
         if request.method == "initialize":
             version = as_dict(result).get("protocolVersion")
             self._version = version if type(version) is int else 0
+            agent = as_dict(as_dict(result).get("agentInfo"))
+            self._agent = (first_text(agent, "title", "name"), as_str(agent.get("version")))
         created = identifier(as_dict(result).get("sessionId"))
         is_fork = request.method == "session/fork"
         session = (created or request.session) if is_fork else request.session or created
@@ -147,6 +151,7 @@ class Wire:
             session=session,
             conversation=self._conversation(session),
             version=self._version,
+            agent=self._agent,
         )
 
     def _capabilities(self, result: dict[str, Any], message: Message) -> Message:

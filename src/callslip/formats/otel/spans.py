@@ -89,7 +89,7 @@ def _call_span(session: str, call: ToolCall, content: bool) -> Span:
     arguments = arguments_of(call) if content else ""
     return Span(
         name=f"{CALL_OPERATION} {_tool(call)}",
-        trace=_trace(session, call.turn, call.call_id),
+        trace=_trace(session, call.turn, call.parent if CALL.match(call.parent) else call.call_id),
         span=_identity(session, "call", call.call_id),
         parent=_parent(session, call),
         start=start,
