@@ -2639,7 +2639,10 @@ SEARCH = (
     R(
         "SRCH6",
         "Filters by session, project, tool, state and time narrow a search.",
-        ("tests/api/test_search.py::test_filters_narrow_a_search",),
+        (
+            "tests/api/test_search.py::test_filters_narrow_a_search",
+            "tests/rules/test_search_words.py::test_the_marks_of_a_range_are_those_of_its_times",
+        ),
     ),
     R(
         "SRCH7",

@@ -27,7 +27,7 @@ from callslip.rules.search_words import (
     parse_query,
     tokens,
 )
-from callslip.store.search import SearchRow, WordQuery, fts5_query, tsquery, tsvector
+from callslip.store.search import SearchRow, WordQuery, fts5_query, range_marks, time_marks, tsquery, tsvector
 
 
 @pytest.mark.parametrize(
@@ -115,6 +115,15 @@ def test_queries_of_the_engines_have_the_same_words() -> None:
         assert f'"{mark}"' in fts5_query(query) and f"'{mark}'" in tsquery(query)
     row = SearchRow(1, 1, 1, ["a", GAP, "b", "a"], ["a", "ab"])
     assert tsvector(row) == "'a':1,4 'b':3 'ab'"
+
+
+@given(*[st.integers(0, 2**43)] * 3)
+def test_the_marks_of_a_range_are_those_of_its_times(since: int, length: int, at: int) -> None:
+    """A day in the range has exactly one of them, another day none. There are few. SRCH6"""
+    marks = list(range_marks(since, since + length + 1))
+    count = len(set(marks) & set(time_marks(at)))
+    is_inside = time_marks(since)[0][2:] <= time_marks(at)[0][2:] <= time_marks(since + length)[0][2:]
+    assert (count, len(marks)) == (is_inside, len(set(marks))) and len(marks) <= 30 + 11 + 131 + 11 + 30
 
 
 def test_an_excerpt_has_most_of_the_words() -> None:

@@ -128,7 +128,7 @@ async def _find(log: EventLog, query: WordQuery, access: Access) -> tuple[list[C
     hidden: set[int] = set()
     visible: set[int] = set()
     below = MAX_ID
-    if query.sessions is not None and not query.sessions:
+    if (query.sessions is not None and not query.sessions) or 0 < query.until <= query.since:
         return [], False
     while True:
         count = MAX_RANKED + 1 - len(found)

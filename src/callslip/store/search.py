@@ -1,12 +1,13 @@
 """The rows of the search index, and the words of a search in the query languages of the engines.
 
-A row has the words of an entry, and marks: words that no text has, for the session, the tool, the state and the day of
+A row has the words of an entry, and marks: words that no text has, for the session, the tool, the state and the time of
 the entry. With them a search for a common word in one session reads no rows of others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import date, timedelta
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -15,9 +16,10 @@ import msgspec
 from callslip.rules.search_words import GAP, IndexedText, Phrase
 from callslip.store.shared_rows import DAY_MS
 
-MAX_MARKED_DAYS = 62
 MAX_MARKED_SESSIONS = 200
-"""With more days or sessions a search compares the columns of rows instead."""
+"""With more sessions a search compares the columns of rows instead."""
+FIRST_DAY, LAST_DAY = date(1970, 1, 1), date(2100, 12, 31)
+"""Times before and after have the marks of these days."""
 MAX_ID = 2**62
 
 
@@ -119,15 +121,39 @@ def state_mark(state: str) -> str:
     return f"{GAP}a{state.replace('_', '')}"
 
 
-def day_mark(at: int) -> str:
-    return f"{GAP}d{at // DAY_MS}"
+def time_marks(at: int) -> list[str]:
+    """Return the marks of a day, of its month and of its year."""
+    day = _day_of(at)
+    return [f"{GAP}d{day:%Y%m%d}", f"{GAP}m{day:%Y%m}", f"{GAP}y{day:%Y}"]
+
+
+def range_marks(since: int, until: int) -> Iterator[str]:
+    """Yield marks, of which each time from `since` and before `until` has one: as few as cover the days."""
+    day = _day_of(since)
+    last = _day_of(until - 1) if until else LAST_DAY
+    while day <= last:
+        year_end = date(day.year, 12, 31)
+        month_end = date(day.year + day.month // 12, day.month % 12 + 1, 1) - timedelta(1)
+        if (day.month, day.day) == (1, 1) and year_end <= last:
+            yield f"{GAP}y{day:%Y}"
+            day = year_end
+        elif day.day == 1 and month_end <= last:
+            yield f"{GAP}m{day:%Y%m}"
+            day = month_end
+        else:
+            yield f"{GAP}d{day:%Y%m%d}"
+        day += timedelta(1)
+
+
+def _day_of(at: int) -> date:
+    return FIRST_DAY + timedelta(min(max(at // DAY_MS, 0), (LAST_DAY - FIRST_DAY).days))
 
 
 def marked_row(
     session: int, entry: int, rank: int, at: int, indexed: IndexedText, tools: Iterable[str] = (), state: str = ""
 ) -> SearchRow:
     """Return the row of an entry with its marks."""
-    marks = [session_mark(session), day_mark(at), *sorted(map(tool_mark, tools))]
+    marks = [session_mark(session), *time_marks(at), *sorted(map(tool_mark, tools))]
     if state:
         marks.append(state_mark(state))
     return SearchRow(entry, rank, at, indexed.words, [*indexed.names, *marks])
@@ -142,10 +168,8 @@ def _mark_sets(query: WordQuery) -> list[list[str]]:
         sets.append([tool_mark(query.tool)])
     if query.states:
         sets.append([state_mark(state) for state in query.states])
-    if query.since and query.until > query.since:
-        days = range(query.since // DAY_MS, (query.until - 1) // DAY_MS + 1)
-        if len(days) <= MAX_MARKED_DAYS:
-            sets.append([f"{GAP}d{day}" for day in days])
+    if query.since or query.until:
+        sets.append(list(range_marks(query.since, query.until)))
     return sets
 
 
