@@ -45,6 +45,12 @@ SCRIPT: list[ev.Event] = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a search wait for the index, however busy the machine is."""
+    monkeypatch.setattr(search_index, "READ_S", 600.0)
+
+
 @pytest.fixture
 async def ledger(db: str) -> AsyncIterator[LocalLedger]:
     async with await callslip.open(db, SETTINGS) as instance:
@@ -378,7 +384,7 @@ async def test_two_processes_index_the_same_rows(ledger: LocalLedger, db: str) -
 
 async def test_a_long_session_is_added_in_parts(ledger: LocalLedger) -> None:
     """Until it is complete, the answer says that the index is behind. Entries that end meanwhile are not lost. SRCH4"""
-    with mock.patch.object(search_index, "PAGE_ROWS", 3), mock.patch.object(search_index, "READ_S", 0.0):
+    with mock.patch.object(search_index, "PAGE_ROWS", 3):
         (opened, *_) = await ledger.log.append("long", [ev.CallStarted(call="new:1", tool_name="walrus")])
         await ledger.log.append("long", [ev.MessageUser(text=f"step {number}") for number in range(20)])
         rounds = 0

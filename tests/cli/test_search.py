@@ -11,12 +11,14 @@ from click.testing import CliRunner, Result
 
 import callslip
 from callslip.cli import exit_status, main
+from callslip.ledger import search_index
 from callslip.model import events as ev
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Iterator[str]:
-    """A ledger with two sessions."""
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A ledger with two sessions. A search waits for the index, however busy the machine is."""
+    monkeypatch.setattr(search_index, "READ_S", 600.0)
     file = str(tmp_path / "ledger.db")
     with callslip.sync.open(file) as ledger:
         call = "new:1"

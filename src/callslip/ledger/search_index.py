@@ -46,7 +46,7 @@ LARGE_CHARS = 16 * 2**10
 BATCH_SESSIONS = 50
 MARGIN_MS = 10_000
 """How much later than its time a write may be seen: its transaction was open, or a clock differs."""
-READ_S = 1.0
+READ_S = 2.0
 """How long a search waits until the index has the newest entries."""
 ROUND_S = 5.0
 PAUSE_S = 0.2
@@ -88,12 +88,12 @@ class SearchIndex:
         self._full_at = 0.0
         self._lock = asyncio.Lock()
 
-    async def refresh(self, seconds: float = READ_S) -> bool:
+    async def refresh(self, seconds: float | None = None) -> bool:
         """Add what the index lacks, the newest sessions first. Return whether it lacks nothing now."""
         if self._store.read_only:
             return await self._store.has_search_index() and not await self.stale_sessions(1)
         async with self._lock:
-            return await self._refresh(seconds)
+            return await self._refresh(READ_S if seconds is None else seconds)
 
     async def keep_current(self) -> None:
         """Add new entries every few seconds, with pauses, until the task is cancelled."""
