@@ -143,6 +143,7 @@ PUBLIC_ROUTES = {
     "GET /c/{call}": "/c/{call}",
     "GET /inbox": "/inbox",
     "GET /commands": "/commands",
+    "GET /search": "/search",
     "GET /callslip.js": "/callslip.js",
     "GET /callslip.d.ts": "/callslip.d.ts",
     "GET /web/{file}": "/web/app.js",
