@@ -21,6 +21,7 @@ from commands import bench_commands
 from measure import best, say
 from postgres import bench_postgres
 from rows import bench_rows
+from search import bench_search
 from serving import bench_serve
 from transcripts import bench_transcripts
 from wrap import bench_wrap
@@ -333,6 +334,7 @@ BENCHES = {
     "serve": bench_serve,
     "commands": bench_commands,
     "postgres": bench_postgres,
+    "search": bench_search,
 }
 
 

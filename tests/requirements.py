@@ -2706,6 +2706,131 @@ TRANSCRIPTS = (
         (
             "tests/transcripts/test_importer.py::test_a_deleted_session_stays_deleted",
             "tests/cli/test_transcripts.py::test_a_deleted_session_is_restored_on_request",
+SEARCH = (
+    R(
+        "SRCH1",
+        "Messages, thoughts, calls, requests and titles are found by their words; those of sub-agents are marked.",
+        (
+            "tests/api/test_search.py::test_an_entry_is_found_by_its_words",
+            "tests/api/test_search.py::test_the_arguments_of_a_request_are_found_once",
+            "tests/api/test_search.py::test_the_entries_of_a_sub_agent_are_marked",
+            "tests/rules/test_search_words.py::test_queries_of_the_engines_have_the_same_words",
+        ),
+    ),
+    R(
+        "SRCH2",
+        "Any query is ordinary text, except pairs of quotes; paths, identifiers and unspaced text are found.",
+        (
+            "tests/api/test_search.py::test_an_entry_is_found_by_its_words",
+            "tests/api/test_search.py::test_a_query_without_letters_finds_nothing",
+            "tests/api/test_search.py::test_any_query_is_answered",
+            "tests/rules/test_search_words.py::test_a_text_is_split_into_words",
+            "tests/rules/test_search_words.py::test_words_cannot_end_the_quotes_of_a_query_language",
+            "tests/rules/test_search_words.py::test_a_part_of_a_text_between_spaces_is_found_in_it",
+            "tests/rules/test_search_words.py::test_a_query_is_split_into_phrases",
+        ),
+    ),
+    R(
+        "SRCH3",
+        "Highlights are ranges of the stored text in UTF-16 code units, never HTML.",
+        (
+            "tests/api/test_search.py::test_highlights_are_ranges_of_the_stored_text",
+            "tests/rules/test_search_words.py::test_an_excerpt_has_most_of_the_words",
+            "tests/rules/test_search_words.py::test_parts_of_an_excerpt_count_as_javascript_does",
+            "tests/rules/test_search_words.py::test_a_part_of_a_text_between_spaces_is_found_in_it",
+        ),
+    ),
+    R(
+        "SRCH4",
+        "The index follows from the log, whichever process or version wrote it; a search adds what is missing.",
+        (
+            "tests/api/test_search.py::test_a_text_is_found_while_it_grows_and_after_its_end",
+            "tests/api/test_search.py::test_what_an_agent_reports_after_the_end_is_found",
+            "tests/api/test_search.py::test_events_of_another_process_are_found",
+            "tests/api/test_search.py::test_two_processes_index_the_same_rows",
+            "tests/api/test_search.py::test_a_long_session_is_added_in_parts",
+            "tests/api/test_search.py::test_another_version_of_the_words_is_replaced",
+            "tests/api/test_search.py::test_an_index_whose_entries_were_replaced_is_derived_again",
+        ),
+    ),
+    R(
+        "SRCH5",
+        "The beginning of a large text is found, also of a blob; a long input leaves room for the output.",
+        (
+            "tests/api/test_search.py::test_the_beginning_of_a_large_output_is_found",
+            "tests/rules/test_search_words.py::test_only_so_many_places_of_a_word_are_stored",
+            "tests/rules/test_search_words.py::test_a_long_input_leaves_room_for_the_output",
+        ),
+    ),
+    R(
+        "SRCH6",
+        "Filters by session, project, tool, state and time narrow a search.",
+        (
+            "tests/api/test_search.py::test_filters_narrow_a_search",
+            "tests/rules/test_search_words.py::test_the_marks_of_a_range_are_those_of_its_times",
+        ),
+    ),
+    R(
+        "SRCH7",
+        "What people wrote and short texts come first; pages give every result once.",
+        (
+            "tests/api/test_search.py::test_what_people_wrote_and_short_texts_come_first",
+            "tests/api/test_search.py::test_pages_give_every_result_once",
+            "tests/rules/test_search_words.py::test_what_people_wrote_has_the_highest_rank",
+        ),
+    ),
+    R(
+        "SRCH8",
+        "Only the newest 10,000 matches are put in order, and the answer says if there are more.",
+        ("tests/api/test_search.py::test_only_the_newest_matches_are_compared",),
+    ),
+    R(
+        "SRCH9",
+        "Sessions that the caller may not read change no result, page, limit or note of a search.",
+        (
+            "tests/api/test_search.py::test_hidden_sessions_change_nothing",
+            "tests/api/test_search.py::test_each_session_is_checked_once",
+        ),
+    ),
+    R(
+        "SRCH10",
+        "Deletion and retention remove words from the index at once.",
+        (
+            "tests/api/test_search.py::test_a_deleted_session_leaves_nothing_in_the_index",
+            "tests/api/test_search.py::test_retention_removes_entries_from_the_index",
+        ),
+    ),
+    R(
+        "SRCH11",
+        "`verify` derives the index again and compares it.",
+        (
+            "tests/api/test_search.py::test_verify_compares_the_index_with_the_log",
+            "tests/api/test_search.py::test_verify_finds_other_words",
+        ),
+    ),
+    R(
+        "SRCH12",
+        "A ledger that cannot be written is searched as far as it was indexed, and the answer says so.",
+        ("tests/api/test_search.py::test_a_ledger_that_cannot_be_written_is_searched_as_it_is",),
+    ),
+    R(
+        "SRCH13",
+        "A search gives the same in this process, behind a server, without an event loop and on the command line.",
+        (
+            "tests/api/test_search.py::test_every_ledger_searches_alike",
+            "tests/cli/test_search.py::test_results_show_session_tool_state_and_excerpt",
+            "tests/cli/test_search.py::test_json_has_the_answer_of_the_server",
+            "tests/cli/test_search.py::test_words_and_filters_are_arguments",
+            "tests/cli/test_search.py::test_a_search_without_results_says_why",
+        ),
+    ),
+    R(
+        "SRCH14",
+        "A page of the web UI shows results as text and leads to the entry in its session.",
+        (
+            "tests/web/test_search.py::test_a_result_leads_to_its_entry",
+            "tests/web/test_search.py::test_search_results_come_in_pages_and_pass_axe",
+            "tests/web/test_search.py::test_a_search_that_is_refused_shows_why",
         ),
     ),
 )
@@ -3011,4 +3136,5 @@ REQUIREMENTS = (
     *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS, *ACP_ENTRIES, *PRODUCER_IDS, *TURNLESS_STREAMS),
     *AGENT_SESSIONS,
     *(*DATABASES, *KILLS, *DATABASE_FAULTS, *POSTGRES_EDGES, *SERVERS, *MOVES, *OPERATIONS),
+    *SEARCH,
 )

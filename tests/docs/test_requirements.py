@@ -23,6 +23,8 @@ GROUPS = {
     **{"KILL": 3, "DBF": 11, "PGE": 5, "PGS": 10, "MOVE": 9, "OPS": 9},
     **{"USE": 4, "SUB": 4, "LIST": 7},
     **{"CDX": 6, "GEM": 6, "OPC": 6},
+    "SRCH": 14,
+    **{"USE": 4, "SUB": 4, "LIST": 6},
 }
 CITED = re.compile(rf"\b((?:{'|'.join(map(re.escape, GROUPS))})\d+)\b")
 IDS = [f"{group}{number}" for group, count in GROUPS.items() for number in range(1, count + 1)]

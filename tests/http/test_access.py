@@ -33,6 +33,7 @@ PUBLIC_PATHS = {
     "/c/{call}",
     "/inbox",
     "/commands",
+    "/search",
     "/callslip.js",
     "/callslip.d.ts",
     "/web/{file}",
@@ -41,7 +42,14 @@ PUBLIC_PATHS = {
     "/openapi.json",
 }
 """Paths that need no token: files of the package, the health check and the API description."""
-LIST_ROUTES = {"GET /v1/sessions", "GET /v1/calls", "GET /v1/approvals", "GET /v1/commands", "GET /v1/usage"}
+LIST_ROUTES = {
+    "GET /v1/sessions",
+    "GET /v1/calls",
+    "GET /v1/approvals",
+    "GET /v1/commands",
+    "GET /v1/search",
+    "GET /v1/usage",
+}
 """Routes that every reader may use, but that leave out the sessions of others."""
 GLOBAL_PATHS = {"/metrics"}
 """Paths whose response is about all sessions."""
@@ -341,6 +349,10 @@ QUERIES: dict[str, list[str]] = {
     "/v1/calls": [
         *("?session={session}", "?session={session}&q={call}", "?session={session}&limit=1", "?cursor={call}"),
         *("?q={call}", "?q={session}", "?q={alias}", "?tool=5ecret-{session}", "?status=running&q={session}"),
+    ],
+    "/v1/search": [
+        *("?q=5ecret&session={session}", "?q=5ecret&session={session}&limit=1", "?q=5ecret&project={session}"),
+        "?q=5ecret&cursor=%5B9,9,%22{session}%22,1%5D",
     ],
     "/v1/calls/{call}": [
         "",

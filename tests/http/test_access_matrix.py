@@ -100,6 +100,7 @@ CASES: dict[str, Case] = {
     "GET /v1/sessions": Case("read", ("", "?prefix=", "?limit=1"), is_list=True),
     "GET /v1/calls": Case("read", ("", "?q=5ecret", "?limit=2"), is_list=True),
     "GET /v1/approvals": Case("read", ("", "?state="), is_list=True),
+    "GET /v1/search": Case("read", ("?q=5ecret", "?q=5ecret&session={session}"), is_list=True),
     "GET /v1/usage": Case("read", ("", "?by=session", "?by=turn&session={session}"), is_list=True),
     "GET /v1/commands": Case("read", ("", "?client=default"), is_list=True),
     "GET /v1/sessions/{session}": Case(
@@ -142,6 +143,7 @@ PUBLIC_ROUTES = {
     "GET /c/{call}": "/c/{call}",
     "GET /inbox": "/inbox",
     "GET /commands": "/commands",
+    "GET /search": "/search",
     "GET /callslip.js": "/callslip.js",
     "GET /callslip.d.ts": "/callslip.d.ts",
     "GET /web/{file}": "/web/app.js",

@@ -45,6 +45,8 @@ def columns_with_nul(db: str) -> set[tuple[str, str]]:
     """Return the columns in which a row contains NUL."""
     found: set[tuple[str, str]] = set()
     for table in list_tables(db):
+        if table.startswith("search_index"):  # Its own tables have binary blocks.
+            continue
         columns = list_columns(db, table)
         for row in fetch_rows(db, f'SELECT * FROM "{table}"'):
             found |= {(table, name) for name, value in zip(columns, row, strict=True) if has_nul(name, value)}
@@ -108,7 +110,9 @@ async def test_an_older_ledger_with_nul_is_migrated(db: str, monkeypatch: pytest
     columns = {"calls": "tool title kind worker reason client", "approvals": "description option by reason"}
     expected = {(table, column) for table, names in columns.items() for column in names.split()}
     assert columns_with_nul(db) == expected | {("sessions", "title")}
-    for name in ("TABLE summaries", "TABLE usage", "TRIGGER summaries_deleted", "TABLE deleted_sessions"):
+    triggers = ("search_entry_deleted", "search_session_deleted", "search_checkpoint_replaced", "summaries_deleted")
+    tables = ("search_rows", "search_places", "search_index", "summaries", "usage", "deleted_sessions")
+    for name in (*(f"TRIGGER {name}" for name in triggers), *(f"TABLE {name}" for name in tables)):
         change_rows(db, f"DROP {name}")
     change_rows(db, "PRAGMA user_version = 4")
     async with callslip.open(db, SETTINGS) as ledger:

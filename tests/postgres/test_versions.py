@@ -44,7 +44,9 @@ LANDED = {
     "0002_sqlite.sql": "6c502a29d69ec1a262f7a11cb0b13dbb6ed67b819f922e948fe16bddf3a29070",
     "0003_sqlite.sql": "863bad3428be1f8da70bfad2e0c095a4b4b3f3b9a9d95f3854000723c69f2880",
     "0004_sqlite.sql": "d7d95cbf8a61982be2077c7d85bf33572cc92e6ef09d6356631fb6e5a6c9fc68",
+    "0004_postgres.sql": "8538897f2a3b5d549de7c431cf668cf765274b169857e0b34de4ace11ef6c781",
     "0005_sqlite.sql": "7c7cda4f417eb20b7436675f6f29b4bd4e18d9eac88196f0ef0216913164759c",
+    "0008_sqlite.sql": "c3641399dfdcae2acdb4688e8a38088ee1d33169ef189042608bc6fc1e9fdd1a",
 }
 """The digests of the migrations that have landed."""
 

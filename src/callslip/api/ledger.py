@@ -17,6 +17,7 @@ from callslip.api.commands import CommandQueue, Commands
 from callslip.api.export import export_session, export_turn
 from callslip.api.follow import Frame, follow_frames
 from callslip.api.keywords import check_keywords
+from callslip.api.search import SearchFilters, search
 from callslip.api.session import Session
 from callslip.api.session_list import SessionFilters, list_sessions
 from callslip.api.usage import UsageFilters, UsageReport, add_up_usage
@@ -30,6 +31,7 @@ from callslip.model.entries import Snapshot, ToolCall
 from callslip.model.events import Event, TurnEnded
 from callslip.model.names import check_session_name
 from callslip.model.records import ApprovalRecord, CallRecord, ListedSession, Page, SessionRecord
+from callslip.model.search import SearchResults
 from callslip.rules.lifecycle import TERMINAL_STATES
 from callslip.settings import Settings
 
@@ -67,6 +69,12 @@ class Ledger(Protocol):
 
     async def usage(self, by: str = "", **filters: Unpack[UsageFilters]) -> UsageReport:
         """Return the tokens and costs of each group: by day, model, project, agent, session, turn or call."""
+        ...
+
+    async def search(
+        self, query: str, *, limit: int = 20, cursor: str = "", **filters: Unpack[SearchFilters]
+    ) -> SearchResults:
+        """Return the entries whose texts have all words of a query, the best first."""
         ...
 
     async def calls(
@@ -194,6 +202,12 @@ class LocalLedger(Ledger):
     async def usage(self, by: str = "", **filters: Unpack[UsageFilters]) -> UsageReport:
         check_keywords("usage", filters, UsageFilters)
         return await add_up_usage(self.log, by, filters)
+
+    async def search(
+        self, query: str, *, limit: int = 20, cursor: str = "", **filters: Unpack[SearchFilters]
+    ) -> SearchResults:
+        check_keywords("search", filters, SearchFilters)
+        return await search(self.log, query, filters, limit=limit, cursor=cursor)
 
     async def calls(
         self, *, session: str = "", states: Sequence[str] = (), limit: int = 100, cursor: str = ""

@@ -33,6 +33,7 @@ from callslip.api.call import Call, CallOptions
 from callslip.api.commands import ClaimOptions, Commands, SubmitOptions
 from callslip.api.follow import Frame
 from callslip.api.ledger import Ledger, OpenLedger
+from callslip.api.search import SearchFilters
 from callslip.api.session import Session, set_in_block
 from callslip.api.session_list import SessionFilters
 from callslip.api.tools import ToolFunction, to_input
@@ -45,6 +46,7 @@ from callslip.ledger.checkpoint import ALL
 from callslip.model.entries import Snapshot, ToolCall
 from callslip.model.events import Chunks, Event
 from callslip.model.records import ApprovalRecord, CallRecord, ListedSession, Page, SessionRecord
+from callslip.model.search import SearchResults
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -196,6 +198,12 @@ class SyncLedger(Generic[L]):
     def usage(self, by: str = "", **filters: Unpack[UsageFilters]) -> UsageReport:
         """Return the tokens and costs of each group: by day, model, project, agent, session, turn or call."""
         return self._run(self.ledger.usage(by, **filters))
+
+    def search(
+        self, query: str, *, limit: int = 20, cursor: str = "", **filters: Unpack[SearchFilters]
+    ) -> SearchResults:
+        """Return the entries whose texts have all words of a query, the best first."""
+        return self._run(self.ledger.search(query, limit=limit, cursor=cursor, **filters))
 
     def calls(
         self, *, session: str = "", states: Sequence[str] = (), limit: int = 100, cursor: str = ""

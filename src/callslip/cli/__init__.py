@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "mcp": ("callslip.cli.commands.mcp:mcp", "Start an MCP server on stdio."),
     "import": ("callslip.cli.commands.import_:import_", "Import messages from a file, or the history of an agent."),
     "export": ("callslip.cli.commands.export:export", "Export a session."),
+    "search": ("callslip.cli.commands.search:search", "Search messages, calls and titles."),
     "usage": ("callslip.cli.commands.usage:usage", "Show the tokens and costs that agents reported."),
     "verify": ("callslip.cli.commands.verify:verify", "Check stored data against the log."),
     "doctor": ("callslip.cli.commands.doctor:doctor", "Diagnose problems."),

@@ -16,6 +16,8 @@ from callslip.api.find import CALL_STATES, check_states
 from callslip.api.follow import Frame
 from callslip.api.keywords import check_keywords
 from callslip.api.ledger import Ledger
+from callslip.api.search import STATES as SEARCHED_STATES
+from callslip.api.search import SearchFilters
 from callslip.api.session import Session
 from callslip.api.session_list import SessionFilters
 from callslip.api.usage import UsageFilters, UsageReport
@@ -37,6 +39,7 @@ from callslip.model.entries import Snapshot, ToolCall
 from callslip.model.events import Event, decode_event
 from callslip.model.names import check_session_name
 from callslip.model.records import ApprovalRecord, CallRecord, ListedSession, Page, SessionRecord
+from callslip.model.search import SearchResults
 from callslip.model.views import (
     ApprovalView,
     CallView,
@@ -145,6 +148,15 @@ class RemoteLedger(Ledger):
         fields: dict[str, Any] = dict(filters)
         fields["utcOffsetMinutes"] = fields.pop("utc_offset_minutes", 0)
         return await self._get("/v1/usage", UsageReport, {"by": by, **fields})
+
+    async def search(
+        self, query: str, *, limit: int = 20, cursor: str = "", **filters: Unpack[SearchFilters]
+    ) -> SearchResults:
+        check_keywords("search", filters, SearchFilters)
+        check_states(filters.get("states", ()), SEARCHED_STATES, "state")
+        fields: dict[str, Any] = {name: value for name, value in filters.items() if name != "states"}
+        fields["state"] = ",".join(filters.get("states", ()))
+        return await self._get("/v1/search", SearchResults, {"q": query, "limit": limit, "cursor": cursor, **fields})
 
     async def calls(
         self, *, session: str = "", states: Sequence[str] = (), limit: int = 100, cursor: str = ""

@@ -112,6 +112,7 @@ async def _serve(info: DemoInfo, listener: socket.socket, scratch: Path, model: 
             stack.push_async_callback(model.aclose)
         replies = Replies(scratch, workers, model, pace)
         await _create_sessions(ledger, info.session)
+        ledger.log.keep_searchable()
         app = standalone(ledger, info.token, answers=replies, routes=routes(workers), mcp_app=http_app)
         watched = VisitorWatch(app)
         server = serve.create_server(watched, ledger, info)

@@ -17,6 +17,7 @@ from callslip.http import (
     page,
     page_stream,
     prompts,
+    search,
     sessions,
     usage,
 )
@@ -45,6 +46,7 @@ ROUTES: tuple[Route, ...] = (
     *approvals.ROUTES,
     *find.ROUTES,
     *usage.ROUTES,
+    *search.ROUTES,
     *blobs.ROUTES,
     *openapi.ROUTES,
     *health.ROUTES,

@@ -20,6 +20,7 @@ from callslip.ledger import checkpoint, liveness, queries
 from callslip.ledger.aio import cancel_all, run_off_loop
 from callslip.ledger.feed import Feed
 from callslip.ledger.release_timer import ReleaseTimer
+from callslip.ledger.search_index import SearchIndex
 from callslip.ledger.summaries import Summaries
 from callslip.ledger.validation import DraftValidator, has_many_values
 from callslip.ledger.write import AnswerCheck, WriteContext, write_chunk, write_events
@@ -51,6 +52,7 @@ class EventLog:
         self.redactor = make_redactor(settings.redact, settings.secret_patterns)
         self.feed = Feed(store, settings)
         self.summaries = Summaries(store)
+        self.search_index = SearchIndex(store)
         self._validator = DraftValidator(settings, self.redactor)
         self._contexts: dict[tuple[str, str, bool], WriteContext] = {}
         self._reaper = liveness.Reaper(store, self.write_context(source="callslip", strict=True), settings)
@@ -73,6 +75,11 @@ class EventLog:
             await self._reaper.expire_overdue(only_queued=not self.store.was_unused)
             await self._reaper.forget_owners()
             self._tasks.append(asyncio.create_task(self._maintain()))
+
+    def keep_searchable(self) -> None:
+        """Add new entries to the search index in the background, so that searches do not wait for it."""
+        if not self.store.read_only:
+            self._tasks.append(asyncio.create_task(self.search_index.keep_current()))
 
     # Writing
 

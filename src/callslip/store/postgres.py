@@ -53,6 +53,7 @@ from callslip.store.postgres_maintenance import (
     find_problems,
     prune_session,
     save_progress,
+    save_search,
     save_summaries,
 )
 from callslip.store.postgres_notify import ChangeListener, ChangeNotifier
@@ -73,6 +74,17 @@ from callslip.store.protocol import (
     RowCounts,
     StoredEvent,
     Touched,
+)
+from callslip.store.search import (
+    Candidate,
+    SearchPlace,
+    SearchProgress,
+    SearchRow,
+    UnindexedSession,
+    WordQuery,
+    compared_sessions,
+    tsquery,
+    tsvector,
 )
 from callslip.store.shared_rows import (
     DAY_MS,
@@ -532,6 +544,34 @@ class PostgresStore:
     async def add_up_usage(self, query: UsageQuery) -> list[UsageRow]:
         sql, values = usage_sql(query, lambda number: f"${number}", "floor({0} / {1}.0)::bigint")
         return [usage_row(row) for row in await self._fetch(sql, values)] if self._has_summaries else []
+
+    # The search index
+
+    async def has_search_index(self) -> bool:
+        return bool(first_value(await self._all("has_search_index")))
+
+    async def search_place(self, session: str) -> SearchPlace | None:
+        return first(await self._all("search_place", session), lambda row: SearchPlace(*row))
+
+    async def sessions_to_index(self, since: int, version: int, fold: int, limit: int) -> list[UnindexedSession]:
+        return [UnindexedSession(*row) for row in await self._all("sessions_to_index", since, version, fold, limit)]
+
+    async def save_search(self, progress: SearchProgress) -> bool:
+        return await self._alone(lambda connection: save_search(connection, progress), durable=False)
+
+    async def search(self, query: WordQuery) -> list[Candidate]:
+        """Return the newest rows that match."""
+        values = (tsquery(query), query.below, query.since, query.until, compared_sessions(query))
+        rows = await self._all("search", *values, sorted(query.without), query.limit)
+        return [Candidate(*row) for row in rows]
+
+    async def different_search_rows(self, session: str, after: int, upto: int, rows: Sequence[SearchRow]) -> list[int]:
+        columns = zip(*((row.entry, row.rank, row.at, tsvector(row)) for row in rows), strict=True)
+        expected = list(map(list, columns)) or [[], [], [], []]
+        return [row[0] for row in await self._all("different_search_rows", session, after, upto, *expected)]
+
+    async def sessions_of_project(self, project: str) -> list[int]:
+        return [row[0] for row in await self._all("sessions_of_project", project)]
 
     # Blobs
 

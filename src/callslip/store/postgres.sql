@@ -684,3 +684,59 @@ ON CONFLICT (session, id) DO UPDATE SET seq = excluded.seq, at = excluded.at, tu
 
 -- name: drop_usage
 DELETE FROM usage WHERE session = $1;
+
+-- name: search_place
+SELECT p.seq, p.version, p.fold, p.body FROM search_places p JOIN sessions s ON s.id = p.session WHERE s.name = $1;
+
+-- name: sessions_to_index
+-- `listed_at` is at most a second older than `updated_at`.
+SELECT s.name, s.head FROM sessions s LEFT JOIN search_places p ON p.session = s.id
+WHERE s.listed_at >= $1::bigint - 1000 AND (p.seq IS NULL OR p.seq < s.head OR p.version <> $2 OR p.fold <> $3)
+ORDER BY s.listed_at DESC LIMIT $4;
+
+-- name: has_search_index
+SELECT count(*) FROM pg_class WHERE relname = 'search_rows'
+  AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema());
+
+-- name: session_for_search
+-- The lock keeps the session from being deleted or pruned, but does not wait for writers.
+SELECT id, low FROM sessions WHERE name = $1 FOR KEY SHARE;
+
+-- name: add_search_place
+-- A row to lock for the first place of a session.
+INSERT INTO search_places (session, seq, version, fold, body) VALUES ($1, -2, 0, 0, '') ON CONFLICT DO NOTHING;
+
+-- name: lock_search_place
+SELECT seq, version, fold, body FROM search_places WHERE session = $1 FOR UPDATE;
+
+-- name: put_search_place
+UPDATE search_places SET seq = $2, version = $3, fold = $4, body = $5 WHERE session = $1;
+
+-- name: drop_search_rows
+DELETE FROM search_rows WHERE session = $1;
+
+-- name: drop_search_row
+DELETE FROM search_rows WHERE session = $1 AND entry = ANY ($2::bigint[]);
+
+-- name: add_search_rows
+-- Each row has a word for its block of ids; see callslip_search.
+INSERT INTO search_rows (id, session, entry, rank, at, words)
+SELECT n.id, $1, n.entry, n.rank, n.at, (n.words || format(' ''%sb%s''', U&'\E000', n.id / 16384))::tsvector
+FROM (SELECT nextval('search_row_ids') AS id, t.*
+  FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::text[]) AS t(entry, rank, at, words)) AS n;
+
+-- name: search
+SELECT f.* FROM callslip_search($1::text::tsquery, $2, $3, $4, $5::bigint[], $6::bigint[], $7) AS f;
+
+-- name: different_search_rows
+SELECT coalesce(r.entry, e.entry) FROM (
+  SELECT s.* FROM search_rows s
+  WHERE s.session = (SELECT id FROM sessions WHERE name = $1) AND s.entry > $2 AND s.entry <= $3
+) AS r FULL JOIN unnest($4::bigint[], $5::bigint[], $6::bigint[], $7::text[]) AS e(entry, rank, at, words)
+  ON e.entry = r.entry
+WHERE r.entry IS NULL OR e.entry IS NULL OR r.rank <> e.rank OR r.at <> e.at
+  OR r.words <> (e.words || format(' ''%sb%s''', U&'\E000', r.id / 16384))::tsvector
+ORDER BY 1;
+
+-- name: sessions_of_project
+SELECT m.session FROM summaries m WHERE m.project = $1;

@@ -19,6 +19,7 @@ from callslip.store.postgres_blobs import DELETION_S, drop_unused_blobs
 from callslip.store.postgres_database import Connection
 from callslip.store.postgres_rows import approval_record, call_record
 from callslip.store.protocol import Progress, RowCounts
+from callslip.store.search import SearchPlace, SearchProgress, tsvector
 from callslip.store.shared_rows import first_value
 from callslip.store.sql import statements
 from callslip.store.summaries import SummaryProgress, usage_values
@@ -109,6 +110,30 @@ async def save_summaries(connection: Connection, summaries: Sequence[SummaryProg
         if progress.usage:
             columns = zip(*map(usage_values, progress.usage), strict=True)
             await connection.execute(SQL["put_usage"], progress.number, *map(list, columns))
+
+
+async def save_search(connection: Connection, progress: SearchProgress) -> bool:
+    """Store new rows of the search index, unless another process did, or what they are derived from has gone."""
+    session = progress.number
+    found = await connection.fetch(SQL["session_for_search"], progress.session)
+    if [tuple(row) for row in found] != [(session, progress.pruned_seq)]:
+        return False
+    if progress.before is None:
+        await connection.execute(SQL["add_search_place"], session)
+    places = [SearchPlace(*row) for row in await connection.fetch(SQL["lock_search_place"], session)]
+    if places != [progress.before or SearchPlace(-2, 0, 0, b"")]:
+        return False
+    if progress.afresh:
+        await connection.execute(SQL["drop_search_rows"], session)
+    else:
+        entries = [*progress.dropped, *(row.entry for row in progress.rows)]
+        await connection.execute(SQL["drop_search_row"], session, entries)
+    if progress.rows:
+        columns = zip(*((row.entry, row.rank, row.at, tsvector(row)) for row in progress.rows), strict=True)
+        await connection.execute(SQL["add_search_rows"], session, *map(list, columns))
+    after = progress.after
+    await connection.execute(SQL["put_search_place"], session, after.seq, after.version, after.fold, after.body)
+    return True
 
 
 async def _run(connection: Connection, name: str, *values: Any) -> list[Sequence[Any]]:

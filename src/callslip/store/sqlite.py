@@ -45,6 +45,16 @@ from callslip.store.protocol import (
     StoredEvent,
     Touched,
 )
+from callslip.store.search import (
+    Candidate,
+    SearchPlace,
+    SearchProgress,
+    SearchRow,
+    UnindexedSession,
+    WordQuery,
+    compared_sessions,
+    fts5_query,
+)
 from callslip.store.shared_rows import (
     CHUNK_BYTES,
     LAST,
@@ -61,6 +71,7 @@ from callslip.store.sqlite_maintenance import (
     drop_unused_blobs,
     prune_session,
     save_progress,
+    save_search,
     save_summaries,
 )
 from callslip.store.sqlite_open import translate_errors
@@ -532,6 +543,48 @@ class SqliteStore:
         sql, values = usage_sql(query, lambda _: "?", "CAST(floor({0} / {1}.0) AS INTEGER)")
         return [usage_row(row) for row in self._fetch(sql, values)]
 
+    # The search index
+
+    async def has_search_index(self) -> bool:
+        return bool(first_value(self._all("has_search_index")))
+
+    async def search_place(self, session: str) -> SearchPlace | None:
+        return first(self._all("search_place", session), lambda row: SearchPlace(*row))
+
+    async def sessions_to_index(self, since: int, version: int, fold: int, limit: int) -> list[UnindexedSession]:
+        return [UnindexedSession(*row) for row in self._all("sessions_to_index", since, version, fold, limit)]
+
+    async def save_search(self, progress: SearchProgress) -> bool:
+        return await self._alone(lambda connection: save_search(connection, progress), durable=False)
+
+    async def search(self, query: WordQuery) -> list[Candidate]:
+        """Return the newest rows that match. A thread reads them, with a connection of its own."""
+        self._files.check()
+        return await asyncio.to_thread(self._search, query)
+
+    def _search(self, query: WordQuery) -> list[Candidate]:
+        sessions = compared_sessions(query)
+        values = (
+            *(fts5_query(query), query.below, query.since, query.until),
+            None if sessions is None else codec.encode(sessions).decode(),
+            codec.encode(sorted(query.without)).decode(),
+            query.limit,
+        )
+        with translate_errors(self.path):
+            connection = sqlite_open.connect(self.path, self._memory, self._settings, read_only=self.read_only)
+            try:
+                return [Candidate(*row) for row in connection.execute(SQL["search"], values).fetchall()]
+            finally:
+                connection.close()
+
+    async def different_search_rows(self, session: str, after: int, upto: int, rows: Sequence[SearchRow]) -> list[int]:
+        stored = {row[0]: row[1:] for row in self._all("search_rows_between", session, after, upto)}
+        derived = {row.entry: (row.rank, row.at, row.words_text, row.names_text) for row in rows}
+        return sorted(entry for entry in stored | derived if stored.get(entry) != derived.get(entry))
+
+    async def sessions_of_project(self, project: str) -> list[int]:
+        return [row[0] for row in self._all("sessions_of_project", project)]
+
     # Blobs
 
     async def put_blob(self, data: bytes, media: str) -> str:
@@ -615,6 +668,8 @@ class SqliteStore:
 
     async def check(self) -> list[str]:
         """Return the problems that the integrity check of SQLite finds."""
+        if await self.has_search_index():  # A check alone would use what this connection knows of earlier states.
+            self._all("search_index_exists")
         with translate_errors(self.path):
             problems = [row[0] for row in self._read.execute("PRAGMA integrity_check").fetchall()]
         return [] if problems == ["ok"] else problems

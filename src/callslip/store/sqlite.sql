@@ -511,3 +511,57 @@ WHERE session = (SELECT id FROM sessions WHERE name = ?) AND id > ? ORDER BY id 
 INSERT OR REPLACE INTO usage (session, id, seq, at, turn, parent, model, input_tokens, output_tokens, cached_tokens,
   cache_write_tokens, reasoning_tokens, cost, currency, incomplete, of_turn)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: search_place
+SELECT p.seq, p.version, p.fold, p.body FROM search_places p JOIN sessions s ON s.id = p.session WHERE s.name = ?;
+
+-- name: sessions_to_index
+SELECT s.name, s.head FROM sessions s LEFT JOIN search_places p ON p.session = s.id
+WHERE s.updated_at >= ? AND (p.seq IS NULL OR p.seq < s.head OR p.version <> ? OR p.fold <> ?)
+ORDER BY s.updated_at DESC LIMIT ?;
+
+-- name: has_search_index
+SELECT count(*) FROM main.sqlite_schema WHERE name = 'search_index';
+
+-- name: session_for_search
+SELECT id, low FROM sessions WHERE name = ?;
+
+-- name: lock_search_place
+SELECT seq, version, fold, body FROM search_places WHERE session = ?;
+
+-- name: put_search_place
+INSERT OR REPLACE INTO search_places (session, seq, version, fold, body) VALUES (?, ?, ?, ?, ?);
+
+-- name: drop_search_rows
+DELETE FROM search_rows WHERE session = ?;
+
+-- name: drop_search_row
+DELETE FROM search_rows WHERE session = ? AND entry = ?;
+
+-- name: last_search_row
+SELECT coalesce(max(id), 0) FROM search_rows;
+
+-- name: add_search_row
+INSERT INTO search_rows (id, session, entry, rank, at) VALUES (?, ?, ?, ?, ?);
+
+-- name: add_search_words
+INSERT INTO search_index (rowid, words, names) VALUES (?, ?, ?);
+
+-- name: search
+-- The order of the tables is given: the planner does not know how few rows match.
+SELECT r.id, r.session, s.name, r.entry, r.rank, r.at
+FROM search_index f CROSS JOIN search_rows r ON r.id = f.rowid CROSS JOIN sessions s ON s.id = r.session
+WHERE f.search_index MATCH ?1 AND f.rowid < ?2 AND r.at >= ?3 AND (?4 = 0 OR r.at < ?4)
+  AND (?5 IS NULL OR r.session IN (SELECT value FROM json_each(?5)))
+  AND r.session NOT IN (SELECT value FROM json_each(?6))
+ORDER BY f.rowid DESC LIMIT ?7;
+
+-- name: search_rows_between
+SELECT r.entry, r.rank, r.at, i.words, i.names FROM search_rows r LEFT JOIN search_index i ON i.rowid = r.id
+WHERE r.session = (SELECT id FROM sessions WHERE name = ?) AND r.entry > ? AND r.entry <= ?;
+
+-- name: sessions_of_project
+SELECT session FROM summaries WHERE project = ?;
+
+-- name: search_index_exists
+SELECT rowid FROM search_index LIMIT 1;

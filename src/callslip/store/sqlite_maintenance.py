@@ -10,6 +10,7 @@ import msgspec
 
 from callslip.model.records import SessionRecord
 from callslip.store.protocol import Progress
+from callslip.store.search import SearchPlace, SearchProgress
 from callslip.store.shared_rows import DAY_MS, first_value
 from callslip.store.sql import Connection
 from callslip.store.sqlite_rows import SQL
@@ -67,6 +68,31 @@ def save_summaries(connection: Connection, summaries: Sequence[SummaryProgress])
             connection.execute("DELETE FROM usage WHERE session = ?", (progress.number,)).fetchall()
         rows = [(progress.number, *usage_values(record)) for record in progress.usage]
         connection.executemany(SQL["put_usage"], rows)
+
+
+def save_search(connection: Connection, progress: SearchProgress) -> bool:
+    """Store new rows of the search index, unless another process did, or what they are derived from has gone."""
+    found = connection.execute(SQL["session_for_search"], (progress.session,)).fetchall()
+    session = progress.number
+    if found != [(session, progress.pruned_seq)]:
+        return False
+    places = [SearchPlace(*row) for row in connection.execute(SQL["lock_search_place"], (session,)).fetchall()]
+    if places != ([progress.before] if progress.before is not None else []):
+        return False
+    if progress.afresh:
+        connection.execute(SQL["drop_search_rows"], (session,)).fetchall()
+    else:
+        entries = [*progress.dropped, *(row.entry for row in progress.rows)]
+        connection.executemany(SQL["drop_search_row"], [(session, entry) for entry in entries])
+    last = connection.execute(SQL["last_search_row"]).fetchall()[0][0]
+    numbered = list(enumerate(progress.rows, start=last + 1))
+    rows = [(number, session, row.entry, row.rank, row.at) for number, row in numbered]
+    connection.executemany(SQL["add_search_row"], rows)
+    words = [(number, row.words_text, row.names_text) for number, row in numbered]
+    connection.executemany(SQL["add_search_words"], words)
+    after = progress.after
+    connection.execute(SQL["put_search_place"], (session, after.seq, after.version, after.fold, after.body)).fetchall()
+    return True
 
 
 def prune_session(connection: Connection, record: SessionRecord, seq: int, base: bytes, kept: dict[int, str]) -> int:

@@ -161,6 +161,9 @@ _MIGRATED_VIEWS: dict[int, str] = {
       0 AS input_tokens, 0 AS output_tokens, 0 AS cached_tokens, 0 AS cache_write_tokens, 0 AS reasoning_tokens,
       NULL AS cost, '' AS currency, 0 AS incomplete, 0 AS of_turn WHERE 0;
     """,
+    8: """
+    CREATE TEMP VIEW search_places AS SELECT 0 AS session, 0 AS seq, 0 AS version, 0 AS fold, x'' AS body WHERE 0;
+    """,
 }
 
 

@@ -17,6 +17,7 @@ const VIEWS = {
   call: lazy(() => import("./call.js")),
   inbox: lazy(() => import("./inbox.js")),
   commands: lazy(() => import("./board.js")),
+  search: lazy(() => import("./search.js")),
   notFound: NotFound,
 };
 
@@ -30,6 +31,7 @@ const TITLES = {
   call: () => "Call",
   inbox: () => "Inbox",
   commands: () => "Commands",
+  search: () => "Search",
   notFound: () => "Page not found",
 };
 

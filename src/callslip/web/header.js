@@ -32,7 +32,8 @@ function Nav() {
 function Search() {
   const submit = (/** @type {Event} */ event) => {
     event.preventDefault();
-    if (route.value.view !== "sessions") go("/");
+    const words = query.value.trim();
+    go(words ? `/search?q=${encodeURIComponent(words)}` : "/");
   };
   return html`<form class="search" role="search" onSubmit=${submit}>
     <input id="search" class="field" type="search" autocomplete="off" spellcheck=${false} value=${query.value}

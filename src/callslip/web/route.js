@@ -3,8 +3,8 @@
 import { batch, signal } from "./ui.js";
 
 /**
- * @typedef {"sessions" | "session" | "call" | "inbox" | "commands" | "notFound"} View
- * @typedef {{view: View, session?: string, call?: string}} Route
+ * @typedef {"sessions" | "session" | "call" | "inbox" | "commands" | "search" | "notFound"} View
+ * @typedef {{view: View, session?: string, call?: string, search?: string}} Route
  */
 
 /** The path prefix under which the server is mounted. */
@@ -17,6 +17,7 @@ const VIEWS = [
   [/^\/c\/([^/]+)$/, (call) => ({ view: "call", call })],
   [/^\/inbox$/, () => ({ view: "inbox" })],
   [/^\/commands$/, () => ({ view: "commands" })],
+  [/^\/search$/, () => ({ view: "search", search: location.search })],
 ];
 
 /** @returns {Route} */

@@ -325,6 +325,7 @@ async def _serve(info: ServerInfo, listener: socket.socket, options: dict[str, A
     quiet_access_log()
     with stacks_on_signal(asyncio.get_running_loop()):
         async with await open_ledger(info.location.url, info.settings) as ledger:
+            ledger.log.keep_searchable()
             app = http.standalone(ledger, info.token, mcp_app=http_app, **options)
             server = create_server(app, ledger, info)
             async with beside(ledger) if beside is not None else contextlib.nullcontext():

@@ -22,6 +22,7 @@ from callslip.ledger.queries import all_sessions
 from callslip.ledger.verify.blobs import find_blob_fault
 from callslip.ledger.verify.entries import EntryCheck
 from callslip.ledger.verify.problems import Problem, Report, differences
+from callslip.ledger.verify.search import check_index
 from callslip.ledger.verify.summaries import SummaryCheck
 from callslip.ledger.verify.tables import RecordCheck
 from callslip.model import codec
@@ -139,6 +140,8 @@ class _SessionCheck:
         await self._check_keys_and_blobs()
         for fault in await self.store.find_copy_faults(self.record.name):
             self.report.add("row", fault)
+        if not self.report.problems:  # What is derived from damaged entries is no further problem.
+            await check_index(self.store, self.record, self.report)
         return self.report.problems
 
     async def _load_base(self) -> None:
