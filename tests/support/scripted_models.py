@@ -25,8 +25,13 @@ from starlette.routing import Route
 
 MARKER = re.compile(r"\[\[([\w-]+)\]\]")
 SUMMARY_REQUEST = re.compile(r"create a detailed summary|CONTEXT CHECKPOINT|<state_snapshot>|anchored summary", re.I)
-SUMMARY = "<summary>The work went well.</summary>"
 PIECE_LENGTH = 16
+TITLE_SCRIPT, SUMMARY_SCRIPT, OTHER_SCRIPT = "(title)", "(summary)", "(other)"
+"""Where requests belong that no script answers: for a title, for a summary of the conversation, and all others."""OTHER_REPLIES = {
+    TITLE_SCRIPT: "Scripted work",
+    SUMMARY_SCRIPT: "<summary>The work went well.</summary>",
+    OTHER_SCRIPT: "I continue.",
+}
 
 Message = dict[str, Any]
 Frames = list[tuple[str, Message]]
@@ -81,7 +86,7 @@ Step = Reply | Callable[[dict[str, str]], Reply]
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """A request and the reply that it got. `script` is empty for requests that belong to no script, such as for a title."""
+    """A request and the reply that it got."""
 
     script: str
     reply: Reply
@@ -114,8 +119,8 @@ class ScriptedModels:
         self._changed = threading.Condition()
 
     def truth(self, *scripts: str) -> Truth:
-        """Return what was sent for these scripts, or for all."""
-        mine = [item for item in self.exchanges if item.script and (not scripts or item.script in scripts)]
+        """Return what was sent for these scripts."""
+        mine = [item for item in self.exchanges if item.script in scripts]
         replies = [item.reply for item in mine]
         results: dict[str, str] = {}
         for item in mine:
@@ -132,13 +137,6 @@ class ScriptedModels:
             usage=usage,
             replies=replies,
         )
-
-    def helper_usage(self) -> Usage:
-        """Return the usage of the requests that belong to no script."""
-        usage = NO_USAGE
-        for item in self.exchanges:
-            usage += NO_USAGE if item.script else item.reply.usage
-        return usage
 
     def wait_for_requests(self, script: str, count: int, seconds: float = 60) -> None:
         """Wait until this many requests of a script arrived."""
@@ -186,23 +184,21 @@ class ScriptedModels:
         reply = self._next(path, body)
         frames = encode(reply, body)
         if path.endswith(":generateContent"):
-            return JSONResponse(frames[-1][1])
-        if path.endswith(("/messages", "/chat/completions")) and not body.get("stream"):
-            return JSONResponse(_whole_message(reply, body) if path.endswith("/messages") else _whole_chat(reply))
+            return JSONResponse(_whole_content(reply))
         return StreamingResponse(_send(frames, reply.pause, path), media_type="text/event-stream")
 
     def _next(self, path: str, body: Message) -> Reply:
         """Return the next reply of the script, or the same once more if the agent repeats its request."""
         script = _script(path, body)
-        replies = self.scripts.get(script, [])
-        key = json.dumps([script, _history(path, body)], sort_keys=True)
+        key = json.dumps(_history(path, body), sort_keys=True)
         with self._changed:
-            if script and self._last.get(script, ("", None))[0] == key:
+            if script in self._last and self._last[script][0] == key:
                 return self._last[script][1]
+            replies = self.scripts.get(script, [])
             at = self._positions.get(script, 0)
             self._positions[script] = at + 1
-            if not script:
-                reply = Reply(SUMMARY, usage=Usage(7, 3))
+            if script in OTHER_REPLIES:
+                reply = Reply(OTHER_REPLIES[script], usage=Usage(7, 3))
             elif at < len(replies):
                 step = replies[at]
                 reply = step if isinstance(step, Reply) else step(_results(path, body))
@@ -241,13 +237,15 @@ def _history(path: str, body: Message) -> list[Any]:
 
 
 def _script(path: str, body: Message) -> str:
-    """Return the script of a request, the last that a prompt names; none for a title, which has no tools, or a summary."""
+    """Return the script of a request: the last that a prompt names, unless it is for a title, without tools, or a summary."""
     prompts = list(_prompts(path, body))
     has_tools = body.get("tools") or any(item.get("type") == "additional_tools" for item in _history(path, body))
-    if not has_tools or (prompts and SUMMARY_REQUEST.search(prompts[-1])):
-        return ""
+    if SUMMARY_REQUEST.search("".join(prompts[-1:])):
+        return SUMMARY_SCRIPT
+    if not has_tools:
+        return TITLE_SCRIPT
     found = [name for text in prompts for name in MARKER.findall(text)]
-    return found[-1] if found else ""
+    return found[-1] if found else OTHER_SCRIPT
 
 
 def _texts(content: Any) -> list[str]:
@@ -430,15 +428,6 @@ def _chat_calls(reply: Reply) -> list[Message]:
     ]
 
 
-def _whole_chat(reply: Reply) -> Message:
-    message = {"role": "assistant", "content": reply.text or None}
-    if reply.calls:
-        message["tool_calls"] = _chat_calls(reply)
-    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if reply.calls else "stop"}
-    envelope = {"id": f"chatcmpl-{reply.id}", "object": "chat.completion", "created": 1, "model": "scripted"}
-    return {**envelope, "choices": [choice], "usage": _chat_usage(reply.usage)}
-
-
 def _chat_frames(reply: Reply, body: Message) -> Frames:
     envelope = {
         "id": f"chatcmpl-{reply.id}",
@@ -464,23 +453,33 @@ def _chat_frames(reply: Reply, body: Message) -> Frames:
 # Gemini
 
 
-def _gemini_frames(reply: Reply, body: Message) -> Frames:
-    parts: list[Message] = []
-    parts += [{"text": piece, "thought": True} for piece in _pieces(reply.thought)]
+def _gemini_parts(reply: Reply) -> list[Message]:
+    parts: list[Message] = [{"text": piece, "thought": True} for piece in _pieces(reply.thought)]
     parts += [{"text": piece} for piece in _pieces(reply.text)]
     parts += [{"functionCall": {"id": call.id, "name": call.name, "args": call.input}} for call in reply.calls]
-    usage = {
+    return parts
+
+
+def _gemini_content(reply: Reply, parts: list[Message]) -> Message:
+    candidate = {"index": 0, "content": {"role": "model", "parts": parts}}
+    return {"modelVersion": "scripted", "responseId": reply.id, "candidates": [candidate]}
+
+
+def _whole_content(reply: Reply) -> Message:
+    whole = _gemini_content(reply, _gemini_parts(reply))
+    whole["candidates"][0]["finishReason"] = "STOP"
+    whole["usageMetadata"] = {
         "promptTokenCount": reply.usage.input,
         "cachedContentTokenCount": reply.usage.cached,
         "candidatesTokenCount": reply.usage.output - reply.usage.thoughts,
         "thoughtsTokenCount": reply.usage.thoughts,
         "totalTokenCount": reply.usage.input + reply.usage.output,
     }
-    envelope = {"modelVersion": "scripted", "responseId": reply.id}
-    frames = [
-        ("", {**envelope, "candidates": [{"index": 0, "content": {"role": "model", "parts": [part]}}]})
-        for part in parts
-    ]
-    last = {"index": 0, "content": {"role": "model", "parts": [{"text": ""}]}, "finishReason": "STOP"}
-    frames.append(("", {**envelope, "candidates": [last], "usageMetadata": usage}))
-    return frames
+    return whole
+
+
+def _gemini_frames(reply: Reply, body: Message) -> Frames:
+    frames = [_gemini_content(reply, [part]) for part in _gemini_parts(reply)]
+    last = _whole_content(reply)
+    last["candidates"][0]["content"]["parts"] = [{"text": ""}]
+    return [("", frame) for frame in (*frames, last)]

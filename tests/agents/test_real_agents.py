@@ -1,0 +1,235 @@
+"""Real agents against a scripted model server: what is imported from their histories is what the server knows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.real_agents import AGENTS, BRANCH, ENDLESS_COMMAND, RealAgent
+from tests.support.recorded_work import Work, import_history, read_work
+from tests.support.scripted_models import Call, Reply, ScriptedModels, Usage
+
+PROMPT, SECOND_PROMPT = "Look around [[main]]", "Go on [[second]]"
+LAST = Reply("Done.", usage=Usage(1200, 10, 1000))
+
+
+@pytest.fixture
+def models() -> Iterator[ScriptedModels]:
+    with ScriptedModels({}).running() as server:
+        yield server
+
+
+@pytest.fixture(params=AGENTS, ids=[agent.name for agent in AGENTS])
+def agent(request: pytest.FixtureRequest, models: ScriptedModels, tmp_path: Path) -> Iterator[RealAgent]:
+    with contextlib.closing(request.param(tmp_path / "agent", models)) as started:
+        yield started
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> str:
+    return str(tmp_path / "ledger.db")
+
+
+def do_import(agent: RealAgent, db: str) -> Work:
+    """Import the whole history of an agent, and return what the ledger has then."""
+    import_history(db, agent.name, agent.home / agent.history_path.partition("*")[0])
+    return read_work(db)
+
+
+def check_calls(
+    agent: RealAgent, work: Work, *scripts: str, failed: Mapping[str, int] | None = None, lost: Collection[str] = ()
+) -> None:
+    """Compare the calls with those of the scripts: each once, with its input and state.
+
+    `failed` are the exit statuses of those that failed, by id, and `lost` the ids of those that never ended.
+    """
+    truth = agent.models.truth(*scripts)
+    by_id = {call.id: call for call in truth.calls if agent.records_open_calls or call.id not in lost}
+    recorded = {agent.recorded_id(call): call for call in by_id.values()}
+    assert sorted(call.tool_call_id for call in work.calls) == sorted(recorded)
+    for call in work.calls:
+        sent = recorded[call.tool_call_id]
+        assert call.raw_input == sent.input
+        assert (call.raw_tool_name or call.tool_name or "").endswith(sent.name.rpartition(".")[2])
+        if sent.id in lost:
+            assert call.status not in ("completed", "failed"), call
+        elif sent.id in (failed or {}):
+            assert (call.status, call.exit_status) == ("failed", (failed or {})[sent.id]), call
+        else:
+            assert call.status == "completed", call
+
+
+def check_texts(agent: RealAgent, work: Work, *scripts: str, prompts: Collection[str]) -> None:
+    """Compare prompts, texts and thoughts, in their order."""
+    truth = agent.models.truth(*scripts)
+    assert work.prompts == [agent.recorded_prompt(prompt) for prompt in prompts]
+    assert work.texts == truth.texts
+    assert work.thoughts == truth.thoughts
+
+
+def check_usage(agent: RealAgent, work: Work, *scripts: str) -> None:
+    """Compare the tokens of all responses."""
+    truth = agent.models.truth(*scripts, *agent.recorded_scripts)
+    assert (work.usage, work.responses) == (truth.usage, len(truth.replies))
+
+
+def check_equal(before: Work, after: Work) -> None:
+    """Check that nothing was added."""
+    assert after.seqs == before.seqs and after.calls == before.calls and after.usage == before.usage
+
+
+def two_rounds(agent: RealAgent) -> tuple[list[Reply], Call]:
+    """Return a script with a thought, two calls at once and a call that fails, and that call."""
+    first, second = agent.shell("echo one"), agent.shell("echo two")
+    failing = agent.shell("echo partial; exit 3")
+    thought = "Two commands will tell."
+    replies = [
+        Reply("I will look.", thought, (first, second), Usage(1000, 50, 600, 0)),
+        Reply("One more.", calls=(failing,), usage=Usage(1100, 30, 900)),
+        LAST,
+    ]
+    return replies, failing
+
+
+def test_a_run_is_imported_as_it_was(agent: RealAgent, db: str) -> None:
+    """AGT1: texts, thoughts, parallel calls, a failure and usage are those that the model sent; again adds nothing."""
+    agent.models.scripts["main"], failing = two_rounds(agent)
+    run = agent.run(PROMPT)
+    work = do_import(agent, db)
+    check_calls(agent, work, "main", failed={failing.id: 3})
+    check_texts(agent, work, "main", prompts=[PROMPT])
+    check_usage(agent, work, "main")
+    (session,) = work.sessions
+    assert session.name.endswith(agent.session_id(run))
+    assert (session.agent, session.project, session.branch) == (agent.name, str(agent.project), BRANCH)
+    assert session.agent_version and session.model and session.state in ("idle", "ended")
+    check_equal(work, do_import(agent, db))
+
+
+@pytest.mark.agents
+def test_sub_agents_are_imported_with_the_calls_that_started_them(agent: RealAgent, db: str) -> None:
+    """AGT2: each call, text and token of a sub-agent belongs to the call that started it."""
+    scripts = agent.models.scripts
+    failing, other = agent.shell("exit 4"), agent.shell("echo two")
+    steps, starts = agent.delegate({"child-a": "Look left [[child-a]]", "child-b": "Look right [[child-b]]"})
+    scripts["main"] = [*steps, LAST]
+    scripts["child-a"] = [
+        Reply("I look left.", calls=(agent.shell("echo one"), failing), usage=Usage(500, 20, 100)),
+        agent.conclude("Left is fine.", Usage(600, 21, 400)),
+    ]
+    scripts["child-b"] = [
+        Reply("I look right.", calls=(other,), usage=Usage(501, 22, 0)),
+        agent.conclude("Right is fine.", Usage(601, 23, 401)),
+    ]
+    agent.run(PROMPT)
+    work = do_import(agent, db)
+    check_calls(agent, work, "main", "child-a", "child-b", failed={failing.id: 4})
+    check_texts(agent, work, "main", prompts=[PROMPT])
+    check_usage(agent, work, "main", "child-a", "child-b")
+    assert len(work.sessions) == 1
+    for script, start in zip(("child-a", "child-b"), starts, strict=True):
+        parent, truth = work.call(agent.recorded_id(start)), agent.models.truth(script)
+        assert parent.parent == ""
+        calls = {call.tool_call_id for call in work.calls if call.parent == parent.call_id}
+        assert calls == {agent.recorded_id(call) for call in truth.calls}
+        assert work.delegated[parent.call_id] == truth.texts
+        assert work.delegated_usage[parent.call_id] == truth.usage
+
+
+def two_prompts(agent: RealAgent) -> None:
+    """Set the scripts of two prompts with a call each."""
+    agent.models.scripts["main"] = [
+        Reply("I will look.", calls=(agent.shell("echo one"),), usage=Usage(1000, 50, 600)),
+        Reply("Done.", usage=agent.usage_before_compaction),
+    ]
+    agent.models.scripts["second"] = [
+        Reply("Again.", calls=(agent.shell("echo two"),), usage=Usage(1300, 50, 1200)),
+        Reply("Done twice.", usage=Usage(1400, 10, 1300)),
+    ]
+
+
+@pytest.mark.agents
+@pytest.mark.parametrize("imports_between", [False, True])
+def test_a_resumed_session_is_one_session(agent: RealAgent, db: str, imports_between: bool) -> None:
+    """AGT3: both prompts are in one session, each call once, also if the history was imported in between."""
+    two_prompts(agent)
+    run = agent.run(PROMPT)
+    if imports_between:
+        do_import(agent, db)
+    agent.run(SECOND_PROMPT, resume=agent.session_id(run))
+    work = do_import(agent, db)
+    assert len(work.sessions) == 1
+    check_calls(agent, work, "main", "second")
+    check_texts(agent, work, "main", "second", prompts=[PROMPT, SECOND_PROMPT])
+    check_usage(agent, work, "main", "second")
+    check_equal(work, do_import(agent, db))
+
+
+@pytest.mark.agents
+@pytest.mark.parametrize("imports_between", [False, True])
+def test_a_fork_has_only_what_it_added(agent: RealAgent, db: str, imports_between: bool) -> None:
+    """AGT3: copied calls and usage are not counted again, and the fork names its origin."""
+    if not agent.can_fork:
+        agent.models.scripts["main"] = [LAST]
+        agent.run(PROMPT)
+        assert "fork" not in agent.help()
+        return
+    two_prompts(agent)
+    run = agent.run(PROMPT)
+    if imports_between:
+        do_import(agent, db)
+    agent.run(SECOND_PROMPT, resume=agent.session_id(run), fork=True)
+    work = do_import(agent, db)
+    check_calls(agent, work, "main", "second")
+    check_usage(agent, work, "main", "second")
+    origin, fork = work.sessions
+    assert (origin.continues, fork.continues) == ("", agent.session_id(run))
+    check_equal(work, do_import(agent, db))
+
+
+@pytest.mark.agents
+@pytest.mark.parametrize("imports_between", [False, True])
+def test_a_compacted_session_keeps_its_calls(agent: RealAgent, db: str, imports_between: bool) -> None:
+    """AGT3: the calls from before the compaction stay, each once, and so does the usage."""
+    two_prompts(agent)
+    run = agent.run(PROMPT)
+    if imports_between:
+        do_import(agent, db)
+    agent.compact(run, SECOND_PROMPT)
+    work = do_import(agent, db)
+    assert len(work.sessions) == 1
+    check_calls(agent, work, "main", "second")
+    check_usage(agent, work, "main", "second")
+    assert [text for text in work.texts if text in agent.models.truth("main", "second").texts] == [
+        "I will look.",
+        "Done.",
+        "Again.",
+        "Done twice.",
+    ]
+    check_equal(work, do_import(agent, db))
+
+
+@pytest.mark.agents
+@pytest.mark.parametrize("imports_between", [False, True])
+def test_a_killed_agent_leaves_calls_that_never_ended(agent: RealAgent, db: str, imports_between: bool) -> None:
+    """AGT4: what was recorded before the kill is imported; a call without an end does not succeed, also if resumed."""
+    two_prompts(agent)
+    endless = agent.shell(ENDLESS_COMMAND)
+    agent.models.scripts["main"] = [
+        Reply("I will look.", calls=(agent.shell("echo one"),), usage=Usage(1000, 50, 600)),
+        Reply("Now slowly.", calls=(endless,), usage=Usage(1100, 50, 600)),
+    ]
+    run = agent.start(PROMPT)
+    agent.wait_for_history(endless.id if agent.records_open_calls else "Now slowly.")
+    run.kill()
+    if imports_between:
+        work = do_import(agent, db)
+        check_calls(agent, work, "main", lost={endless.id})
+        check_equal(work, do_import(agent, db))
+    agent.run(SECOND_PROMPT, resume="last")
+    work = do_import(agent, db)
+    assert len(work.sessions) == 1
+    check_calls(agent, work, "main", "second", lost={endless.id})
