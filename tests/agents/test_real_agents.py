@@ -169,14 +169,10 @@ def test_a_resumed_session_is_one_session(agent: RealAgent, db: str, imports_bet
 
 
 @pytest.mark.agents
+@pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent.can_fork], indirect=True)
 @pytest.mark.parametrize("imports_between", [False, True])
 def test_a_fork_has_only_what_it_added(agent: RealAgent, db: str, imports_between: bool) -> None:
     """AGT3: copied calls and usage are not counted again, and the fork names its origin."""
-    if not agent.can_fork:
-        agent.models.scripts["main"] = [LAST]
-        agent.run(PROMPT)
-        assert "fork" not in agent.help()
-        return
     two_prompts(agent)
     run = agent.run(PROMPT)
     if imports_between:

@@ -34,7 +34,7 @@ ENDLESS_COMMAND = "tail -f /dev/null"
 def platform_name() -> str:
     """Return the name of this platform as npm packages have it."""
     machine = platform.machine().lower()
-    return f"{platform.system().lower()}-{ {'x86_64': 'x64', 'aarch64': 'arm64'}.get(machine, machine)}"
+    return f"{platform.system().lower()}-{ {'x86_64': 'x64', 'aarch64': 'arm64'}.get(machine, machine) }"
 
 
 def program(*parts: str) -> str:

@@ -18,8 +18,8 @@ from tests.support.scripted_models import NO_USAGE, Usage
 class Work:
     """What all sessions of a ledger contain, in the order of their starts. `seqs` are their last events.
 
-    `prompts`, `texts` and `thoughts` are those of the agents themselves; `delegated` has the texts of each sub-agent, by
-    the id of the call that started it.
+    `prompts`, `texts` and `thoughts` are those of the agents themselves. `delegated` has the texts of each sub-agent,
+    by the id of the call that started it.
     """
 
     sessions: list[ListedSession]
@@ -50,7 +50,7 @@ def read_work(db: str) -> Work:
 
     async def read(ledger: LocalLedger) -> Work:
         sessions = (await ledger.sessions(limit=1000, sort="started", descending=False)).items
-        seqs = {session.name: session.seq for session in sessions}
+        seqs = {session.name: session.last_seq for session in sessions}
         groups = await ledger.usage()
         responses = sum(group.responses for group in groups)
         work = Work(sessions, seqs, [], [], [], [], {}, _add_up(groups), {}, responses)
@@ -63,11 +63,11 @@ def read_work(db: str) -> Work:
                     work.calls.append(entry)
                 elif isinstance(entry, Message) and entry.parent:
                     if entry.role != "user":
-                        work.delegated.setdefault(entry.parent, []).append(entry.text)
+                        work.delegated.setdefault(entry.parent, []).append(entry.content)
                 elif isinstance(entry, Message):
-                    (work.prompts if entry.role == "user" else work.texts).append(entry.text)
+                    (work.prompts if entry.role == "user" else work.texts).append(entry.content)
                 elif isinstance(entry, Thought) and not entry.parent:
-                    work.thoughts.append(entry.text)
+                    work.thoughts.append(entry.content)
         return work
 
     return with_ledger(db, read)

@@ -1,8 +1,8 @@
 """A model server for real agents: it speaks the protocols of four vendors and answers from scripts.
 
 A script is a list of replies. A prompt names its script by a marker, `[[name]]`, and each request of that conversation
-gets the next reply. The server records what it sent and what the agents sent back: with that, tests know what the history of
-an agent must contain.
+gets the next reply. The server records what it sent and what the agents sent back. With that, tests know what the
+history of an agent must contain.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ MARKER = re.compile(r"\[\[([\w-]+)\]\]")
 SUMMARY_REQUEST = re.compile(r"create a detailed summary|CONTEXT CHECKPOINT|<state_snapshot>|anchored summary", re.I)
 PIECE_LENGTH = 16
 TITLE_SCRIPT, SUMMARY_SCRIPT, OTHER_SCRIPT = "(title)", "(summary)", "(other)"
-"""Where requests belong that no script answers: for a title, for a summary of the conversation, and all others."""OTHER_REPLIES = {
+"""Where requests belong that no script answers: for a title, for a summary of the conversation, and all others."""
+OTHER_REPLIES = {
     TITLE_SCRIPT: "Scripted work",
     SUMMARY_SCRIPT: "<summary>The work went well.</summary>",
     OTHER_SCRIPT: "I continue.",
@@ -237,7 +238,7 @@ def _history(path: str, body: Message) -> list[Any]:
 
 
 def _script(path: str, body: Message) -> str:
-    """Return the script of a request: the last that a prompt names, unless it is for a title, without tools, or a summary."""
+    """Return the script of a request: the last that a prompt names, if it is not for a title or a summary."""
     prompts = list(_prompts(path, body))
     has_tools = body.get("tools") or any(item.get("type") == "additional_tools" for item in _history(path, body))
     if SUMMARY_REQUEST.search("".join(prompts[-1:])):
@@ -384,7 +385,9 @@ def _responses_frames(reply: Reply, body: Message) -> Frames:
         items.append(item)
     for call in reply.calls:
         namespace, _, name = call.name.rpartition(".")
-        item = {"call_id": call.id, "name": name, "status": "completed"} | ({"namespace": namespace} if namespace else {})
+        item = {"call_id": call.id, "name": name, "status": "completed"} | (
+            {"namespace": namespace} if namespace else {}
+        )
         if isinstance(call.input, str):
             item |= {"type": "custom_tool_call", "id": f"ctc_{call.id}", "input": call.input}
         else:
@@ -454,7 +457,8 @@ def _chat_frames(reply: Reply, body: Message) -> Frames:
 
 
 def _gemini_parts(reply: Reply) -> list[Message]:
-    parts: list[Message] = [{"text": piece, "thought": True} for piece in _pieces(reply.thought)]
+    # Each part with a thought is a thought of its own.
+    parts: list[Message] = [{"text": reply.thought, "thought": True}] if reply.thought else []
     parts += [{"text": piece} for piece in _pieces(reply.text)]
     parts += [{"functionCall": {"id": call.id, "name": call.name, "args": call.input}} for call in reply.calls]
     return parts
