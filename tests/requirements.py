@@ -2580,10 +2580,46 @@ SERVERS = (
     ),
 )
 
+AGENTS = (
+    R(
+        "AGT1",
+        "Histories of Claude Code, Codex, Gemini CLI and opencode are imported as they happened; again adds nothing.",
+        ("tests/agents/test_real_agents.py::test_a_run_is_imported_as_it_was",),
+    ),
+    R(
+        "AGT2",
+        "Calls, texts and usage of a sub-agent belong to the call that started it.",
+        ("tests/agents/test_real_agents.py::test_sub_agents_are_imported_with_the_calls_that_started_them",),
+    ),
+    R(
+        "AGT3",
+        "A resumed, forked or compacted session of an agent has each call and each response once.",
+        (
+            "tests/agents/test_real_agents.py::test_a_resumed_session_is_one_session",
+            "tests/agents/test_real_agents.py::test_a_fork_has_only_what_it_added",
+            "tests/agents/test_real_agents.py::test_a_compacted_session_keeps_its_calls",
+        ),
+    ),
+    R(
+        "AGT4",
+        "An agent that was killed leaves what it did until then, and no call that succeeded without an end.",
+        ("tests/agents/test_real_agents.py::test_a_killed_agent_leaves_calls_that_never_ended",),
+    ),
+    R(
+        "AGT5",
+        "What `wrap` recorded and what the agent's history has is one session with each call once, in either order.",
+        (
+            "tests/agents/test_real_agents.py::test_what_wrap_recorded_and_its_history_are_one_session",
+            "tests/agents/test_real_agents.py::test_a_session_from_a_history_goes_on_under_wrap",
+        ),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
     *(*OUTAGES, *HOSTS),
     *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS, *ACP_ENTRIES, *PRODUCER_IDS, *TURNLESS_STREAMS),
     *(*DATABASES, *KILLS, *DATABASE_FAULTS, *POSTGRES_EDGES, *SERVERS, *MOVES, *OPERATIONS),
+    *AGENTS,
 )

@@ -82,6 +82,8 @@ class RealAgent:
     """The name of its format."""
     history_path: ClassVar[str]
     """Where its sessions are in its home, as a pattern."""
+    acp_options: ClassVar[tuple[str, ...]] = ()
+    """With these it speaks the Agent Client Protocol; none if it cannot."""
     can_fork: ClassVar[bool] = True
     recorded_scripts: ClassVar[tuple[str, ...]] = ()
     """Which replies are in its history that belong to no script of a test."""
@@ -105,8 +107,12 @@ class RealAgent:
     def configure(self) -> None:
         """Write the configuration files."""
 
-    def command(self, prompt: str, resume: str, fork: bool) -> list[str]:
-        """Return the command of a run; `resume` is the id of a session, or `last`."""
+    def start_of_command(self) -> list[str]:
+        """Return the program, and options that every run has."""
+        raise NotImplementedError
+
+    def arguments(self, prompt: str, resume: str, fork: bool) -> list[str]:
+        """Return the arguments of a run; `resume` is the id of a session, or `last`."""
         raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
@@ -158,11 +164,8 @@ class RealAgent:
 
     def start(self, prompt: str, *, resume: str = "", fork: bool = False) -> Run:
         """Start the agent with a prompt and return at once."""
-        return self.start_command(self.command(prompt, resume, fork))
-
-    def start_command(self, command: list[str]) -> Run:
         process = subprocess.Popen(
-            command,
+            [*self.start_of_command(), *self.arguments(prompt, resume, fork)],
             cwd=self.project,
             env=self.whole_environment(),
             stdin=subprocess.DEVNULL,
@@ -194,12 +197,14 @@ class ClaudeCode(RealAgent):
     name = "claude-code"
     history_path = ".claude/projects/**/*.jsonl"
 
-    def command(self, prompt: str, resume: str, fork: bool) -> list[str]:
-        path = program("@anthropic-ai", f"claude-code-{platform_name()}", "claude")
+    def start_of_command(self) -> list[str]:
+        return [program("@anthropic-ai", f"claude-code-{platform_name()}", "claude")]
+
+    def arguments(self, prompt: str, resume: str, fork: bool) -> list[str]:
         session = [] if not resume else ["--continue"] if resume == "last" else ["--resume", resume]
-        # Nobody answers, so other tools are refused.
+        # There is no person who answers, so other tools are refused.
         allowed = ["--allowedTools", "Bash,Edit,Write,Read,Agent"]
-        return [path, "-p", prompt, "--output-format", "json", *session, *["--fork-session"] * fork, *allowed]
+        return ["-p", prompt, "--output-format", "json", *session, *["--fork-session"] * fork, *allowed]
 
     def environment(self) -> dict[str, str]:
         return {
@@ -256,11 +261,13 @@ env_key = "SCRIPTED_KEY"
 """
         (self.home / ".codex" / "config.toml").write_text(text)
 
-    def command(self, prompt: str, resume: str, fork: bool) -> list[str]:
-        path = program(f"codex-{platform_name()}", "vendor", "*", "bin", "codex")
+    def start_of_command(self) -> list[str]:
+        return [program(f"codex-{platform_name()}", "vendor", "*", "bin", "codex"), "exec"]
+
+    def arguments(self, prompt: str, resume: str, fork: bool) -> list[str]:
         verb = ["fork"] if fork else ["resume"] if resume else []
         session = ["--last"] if resume == "last" else [resume] if resume else []
-        return [path, "exec", *verb, "--json", *session, prompt]
+        return [*verb, "--json", *session, prompt]
 
     def environment(self) -> dict[str, str]:
         return {"SCRIPTED_KEY": "any"}
@@ -291,6 +298,7 @@ env_key = "SCRIPTED_KEY"
 class GeminiCli(RealAgent):
     name = "gemini"
     history_path = ".gemini/tmp/*/chats/**/*.jsonl"
+    acp_options = ("--acp",)
     can_fork = False
     records_open_calls = False
     settings: ClassVar[dict[str, Any]] = {
@@ -313,10 +321,10 @@ class GeminiCli(RealAgent):
         path = program("@google", "gemini-cli", "bundle", "gemini.js")
         return [str(node), path, "--model", "gemini-2.5-flash", "--approval-mode", "yolo"]
 
-    def command(self, prompt: str, resume: str, fork: bool) -> list[str]:
+    def arguments(self, prompt: str, resume: str, fork: bool) -> list[str]:
         assert not fork
         session = ["--resume", "latest" if resume == "last" else resume] if resume else []
-        return [*self.start_of_command(), "--output-format", "stream-json", *session, "--prompt", prompt]
+        return ["--output-format", "stream-json", *session, "--prompt", prompt]
 
     def environment(self) -> dict[str, str]:
         return {
@@ -350,6 +358,7 @@ class GeminiCli(RealAgent):
 class OpenCode(RealAgent):
     name = "opencode"
     history_path = ".local/share/opencode/opencode.db"
+    acp_options = ("acp",)
     recorded_scripts = (SUMMARY_SCRIPT, OTHER_SCRIPT)
     usage_before_compaction = Usage(196_000, 10, 1000)
     context_tokens = 200_000
@@ -375,9 +384,9 @@ class OpenCode(RealAgent):
         build = f"{platform_name()}-baseline" if platform_name().endswith("x64") else platform_name()
         return [program(f"opencode-{build}", "bin", "opencode")]
 
-    def command(self, prompt: str, resume: str, fork: bool) -> list[str]:
+    def arguments(self, prompt: str, resume: str, fork: bool) -> list[str]:
         session = [] if not resume else ["--continue"] if resume == "last" else ["--session", resume]
-        return [*self.start_of_command(), "run", "--format", "json", *session, *["--fork"] * fork, prompt]
+        return ["run", "--format", "json", *session, *["--fork"] * fork, prompt]
 
     def environment(self) -> dict[str, str]:
         # It would install packages for plugins, so its registry is the model server, which has none. With an empty
