@@ -76,7 +76,7 @@ class Run:
 
 
 class RealAgent:
-    """One agent in its own home and project folder."""
+    """One agent. The home and the project are in `folder`, and may be those of other agents, too."""
 
     name: ClassVar[str]
     """The name of its format."""
@@ -97,11 +97,12 @@ class RealAgent:
         self.project = folder / "project"
         self.models = models
         self.runs: list[Run] = []
-        self.home.mkdir(parents=True)
-        self.project.mkdir()
-        _git(self.project, "init", "--quiet", f"--initial-branch={BRANCH}")
-        who = ("-c", "user.name=Test", "-c", "user.email=test@example.com")
-        _git(self.project, *who, "commit", "--quiet", "--allow-empty", "--message=Start")
+        self.home.mkdir(parents=True, exist_ok=True)
+        if not self.project.exists():
+            self.project.mkdir()
+            _git(self.project, "init", "--quiet", f"--initial-branch={BRANCH}")
+            who = ("-c", "user.name=Test", "-c", "user.email=test@example.com")
+            _git(self.project, *who, "commit", "--quiet", "--allow-empty", "--message=Start")
         self.configure()
 
     def configure(self) -> None:
