@@ -2610,7 +2610,16 @@ AGENTS = (
         "What `wrap` recorded and what the agent's history has is one session with each call once, in either order.",
         (
             "tests/agents/test_real_agents.py::test_what_wrap_recorded_and_its_history_are_one_session",
+            "tests/agents/test_real_agents.py::test_recorded_traffic_adds_nothing_to_a_history",
             "tests/agents/test_real_agents.py::test_a_session_from_a_history_goes_on_under_wrap",
+        ),
+    ),
+    R(
+        "AGT6",
+        "`callslip watch` and `callslip up` follow agents while they run, several at once.",
+        (
+            "tests/agents/test_real_agents.py::test_a_running_agent_is_followed",
+            "tests/agents/test_real_agents.py::test_two_agents_at_once_are_followed",
         ),
     ),
 )

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.acp_process import Client, wrap_command
-from tests.support.real_agents import AGENTS, BRANCH, ENDLESS_COMMAND, RealAgent
-from tests.support.recorded_work import Work, import_history, read_work
+from tests.support.cli_process import run_in_process
+from tests.support.real_agents import AGENTS, BRANCH, ENDLESS_COMMAND, ClaudeCode, Codex, RealAgent, wait_until
+from tests.support.recorded_work import Work, following, import_history, read_work
 from tests.support.scripted_models import Call, Reply, ScriptedModels, Usage
 
 PROMPT, SECOND_PROMPT = "Look around [[main]]", "Go on [[second]]"
@@ -61,7 +66,8 @@ def check_calls(
         sent = recorded[call.tool_call_id]
         # Over ACP, opencode adds the folder.
         assert {name: value for name, value in call.raw_input.items() if name != "cwd"} == sent.input
-        assert (call.raw_tool_name or call.tool_name or "").endswith(sent.name.rpartition(".")[2])
+        if call.source != "acp":  # Over ACP tools have no names.
+            assert (call.raw_tool_name or call.tool_name or "").endswith(sent.name.rpartition(".")[2])
         if sent.id in lost:
             assert call.status != "completed", call
         elif sent.id in (failed or {}):
@@ -111,9 +117,12 @@ def test_a_run_is_imported_as_it_was(agent: RealAgent, db: str) -> None:
     check_usage(agent, work, "main")
     (session,) = work.sessions
     assert session.name.endswith(agent.session_id(run))
-    assert (session.agent, session.project, session.branch) == (agent.name, str(agent.project), BRANCH)
-    assert session.agent_version and session.model and session.state in ("idle", "ended")
-    check_equal(work, do_import(agent, db))
+    assert (session.agent, session.project) == (agent.name, str(agent.project))
+    assert session.branch == (BRANCH if agent.records_branch else "")
+    assert bool(session.agent_version) is agent.records_version
+    assert session.model and session.state in ("idle", "ended")
+    import_history(db, agent.name, home=agent.home)
+    check_equal(work, read_work(db))
 
 
 @pytest.mark.agents
@@ -150,7 +159,7 @@ def two_prompts(agent: RealAgent) -> None:
     """Set the scripts of two prompts with a call each."""
     agent.models.scripts["main"] = [
         Reply("I will look.", calls=(agent.shell("echo one"),), usage=Usage(1000, 50, 600)),
-        Reply("Done.", usage=agent.usage_before_compaction),
+        LAST,
     ]
     agent.models.scripts["second"] = [
         Reply("Again.", calls=(agent.shell("echo two"),), usage=Usage(1300, 50, 1200)),
@@ -178,10 +187,27 @@ def test_a_resumed_session_is_one_session(agent: RealAgent, db: str, imports_bet
 WRAPPED = [agent for agent in AGENTS if agent.acp_options]
 
 
-def wrap(agent: RealAgent, db: str, prompt: str, load: str = "") -> str:
-    """Give an agent a prompt over ACP while `callslip wrap` records it; return the id of the session."""
-    command = [*wrap_command(db), *agent.start_of_command(), *agent.acp_options]
-    with Client(command, cwd=agent.project, env=agent.whole_environment()) as client:
+class RecordingClient(Client):
+    """A client that keeps all messages in the form in which `callslip import` reads recorded traffic."""
+
+    def __init__(self, command: list[str], **options: Any) -> None:
+        super().__init__(command, **options)
+        self.rows: list[Any] = []
+
+    def send(self, **message: Any) -> None:
+        self.rows.append({"dir": "c2a", "msg": {"jsonrpc": "2.0", **message}})
+        super().send(**message)
+
+    def read_line(self) -> bytes:
+        line = super().read_line()
+        self.rows.append({"dir": "a2c", "msg": json.loads(line)})
+        return line
+
+
+def talk(agent: RealAgent, start: list[str], prompt: str, load: str = "") -> tuple[str, list[Any]]:
+    """Give an agent a prompt over ACP; return the id of the session and the messages."""
+    command = [*start, *agent.start_of_command(), *agent.acp_options]
+    with RecordingClient(command, cwd=agent.project, env=agent.whole_environment()) as client:
         client.ask("initialize", protocolVersion=1, clientCapabilities={})
         where = {"cwd": str(agent.project), "mcpServers": []}
         if load:
@@ -189,7 +215,7 @@ def wrap(agent: RealAgent, db: str, prompt: str, load: str = "") -> str:
         session = load or client.ask("session/new", **where)["result"]["sessionId"]
         assert client.prompt(session, prompt)["result"]["stopReason"] == "end_turn"
         assert client.end()[0] == 0
-    return session
+    return session, client.rows
 
 
 @pytest.mark.agents
@@ -198,7 +224,7 @@ def test_what_wrap_recorded_and_its_history_are_one_session(agent: RealAgent, db
     """AGT5: each call is there once, and gets what only the history knows: usage, and that a command failed."""
     agent.models.scripts["main"], failing = two_rounds(agent)
     agent.recorded_prompt = str  # Over ACP it is as it was sent.
-    wrap(agent, db, PROMPT)
+    talk(agent, wrap_command(db), PROMPT)
     wrapped = read_work(db)
     ids = sorted(call.tool_call_id for call in wrapped.calls)
     assert ids == sorted(agent.recorded_id(call) for call in agent.models.truth("main").calls)
@@ -215,12 +241,32 @@ def test_what_wrap_recorded_and_its_history_are_one_session(agent: RealAgent, db
 
 @pytest.mark.agents
 @pytest.mark.parametrize("agent", WRAPPED, indirect=True)
+def test_recorded_traffic_adds_nothing_to_a_history(agent: RealAgent, db: str, tmp_path: Path) -> None:
+    """AGT5: a recording that is imported after the history has the same calls, texts and usage."""
+    agent.models.scripts["main"], failing = two_rounds(agent)
+    agent.recorded_prompt = str  # Over ACP it is as it was sent.
+    _, rows = talk(agent, [], PROMPT)
+    work = do_import(agent, db)
+    (session,) = (found.name for found in work.sessions if found.calls)
+    recording = tmp_path / "recording.jsonl"
+    recording.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = run_in_process("import", "--format", "acp", "--session", session, str(recording), "--db", db)
+    assert result.returncode == 0, result.stderr
+    after = read_work(db)
+    check_calls(agent, after, "main", failed={failing.id: 3})
+    check_texts(agent, after, "main", prompts=[PROMPT])
+    check_usage(agent, after, "main")
+    check_equal(after, do_import(agent, db))
+
+
+@pytest.mark.agents
+@pytest.mark.parametrize("agent", [agent for agent in WRAPPED if agent.can_load], indirect=True)
 def test_a_session_from_a_history_goes_on_under_wrap(agent: RealAgent, db: str) -> None:
     """AGT5: what the agent repeats when it loads the session is recognized; what it adds is there once."""
     two_prompts(agent)
     run = agent.run(PROMPT)
     do_import(agent, db)
-    wrap(agent, db, SECOND_PROMPT, load=agent.session_id(run))
+    talk(agent, wrap_command(db), SECOND_PROMPT, load=agent.session_id(run))
     work = do_import(agent, db)
     check_calls(agent, work, "main", "second")
     assert work.texts == agent.models.truth("main", "second").texts
@@ -252,6 +298,7 @@ def test_a_fork_has_only_what_it_added(agent: RealAgent, db: str, imports_betwee
 def test_a_compacted_session_keeps_its_calls(agent: RealAgent, db: str, imports_between: bool) -> None:
     """AGT3: the calls from before the compaction stay, each once, and so does the usage."""
     two_prompts(agent)
+    agent.models.scripts["main"][-1] = Reply("Done.", usage=agent.usage_before_compaction)
     run = agent.run(PROMPT)
     if imports_between:
         do_import(agent, db)
@@ -290,3 +337,70 @@ def test_a_killed_agent_leaves_calls_that_never_ended(agent: RealAgent, db: str,
     work = do_import(agent, db)
     assert len(work.sessions) == 1
     check_calls(agent, work, "main", "second", lost={endless.id})
+
+
+# Followed live
+
+
+@pytest.mark.agents
+def test_a_running_agent_is_followed(agent: RealAgent, db: str) -> None:
+    """AGT6: `callslip watch` has the calls while the agent runs, and everything soon after."""
+    replies, failing = two_rounds(agent)
+    gate = threading.Event()
+    agent.models.scripts["main"] = [*replies[:-1], dataclasses.replace(LAST, pause=gate)]
+    with following("watch", db, agent.home):
+        run = agent.start(PROMPT)
+        wait_until(lambda: has_ended_calls(db, 3), "three calls")
+        assert run.process.poll() is None and LAST.text not in read_work(db).texts
+        gate.set()
+        run.succeed()
+        wait_until(lambda: LAST.text in read_work(db).texts, "the last text")
+    work = read_work(db)
+    check_calls(agent, work, "main", failed={failing.id: 3})
+    check_texts(agent, work, "main", prompts=[PROMPT])
+    check_usage(agent, work, "main")
+    check_equal(work, do_import(agent, db))
+
+
+def has_ended_calls(db: str, count: int) -> bool:
+    """Return whether so many calls are recorded and have ended."""
+    if not Path(db).exists():
+        return False
+    calls = read_work(db).calls
+    return len(calls) >= count and all(call.status in ("completed", "failed") for call in calls)
+
+
+@pytest.mark.agents
+def test_two_agents_at_once_are_followed(models: ScriptedModels, tmp_path: Path, db: str) -> None:
+    """AGT6: `callslip up` has the parallel calls and the sub-agents of two agents in one project while both run."""
+    agents = [ClaudeCode(tmp_path, models), Codex(tmp_path, models)]
+    gate = threading.Event()
+    for agent in agents:
+        steps, _ = agent.delegate({f"child-{agent.name}": f"Look left [[child-{agent.name}]]"})
+        calls = (agent.shell("echo one"), agent.shell("echo two"))
+        last = dataclasses.replace(LAST, pause=gate)
+        models.scripts[f"main-{agent.name}"] = [Reply("I will look.", calls=calls), *steps, last]
+        models.scripts[f"child-{agent.name}"] = [
+            Reply("I look left.", calls=(agent.shell("echo three"),)),
+            agent.conclude("Left is fine.", Usage()),
+        ]
+    scripts = list(models.scripts)
+    with contextlib.closing(agents[0]), contextlib.closing(agents[1]), following("up", db, tmp_path / "home"):
+        runs = [agent.start(f"Work [[main-{agent.name}]]") for agent in agents]
+        for agent in agents:
+            models.wait_for_requests(f"main-{agent.name}", len(models.scripts[f"main-{agent.name}"]))
+        sent = sum(len(reply.calls) for reply in models.truth(*scripts).replies)
+        wait_until(lambda: has_ended_calls(db, sent), "all calls of both")
+        assert all(run.process.poll() is None for run in runs)
+        gate.set()
+        for run in runs:
+            run.succeed()
+        wait_until(lambda: read_work(db).texts.count(LAST.text) == 2, "both last texts")
+    work = read_work(db)
+    truth = models.truth(*scripts)
+    assert sorted(call.tool_call_id for call in work.calls) == sorted(call.id for call in truth.calls)
+    assert work.usage == truth.usage
+    assert sorted(session.agent for session in work.sessions) == ["claude-code", "codex"]
+    parents = {call.call_id: call.tool_name for call in work.calls}
+    delegated = [call for call in work.calls if call.parent]
+    assert len(delegated) == 2 and all(call.parent in parents for call in delegated)

@@ -12,10 +12,11 @@ import json
 import os
 import platform
 import signal
+import sqlite3
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -84,11 +85,15 @@ class RealAgent:
     """Where its sessions are in its home, as a pattern."""
     acp_options: ClassVar[tuple[str, ...]] = ()
     """With these it speaks the Agent Client Protocol; none if it cannot."""
+    can_load: ClassVar[bool] = True
+    """Whether it finds a session of an earlier run over ACP."""
     can_fork: ClassVar[bool] = True
     recorded_scripts: ClassVar[tuple[str, ...]] = ()
     """Which replies are in its history that belong to no script of a test."""
     usage_before_compaction: ClassVar[Usage] = Usage(1200, 10, 1000)
     """What the last reply before a compaction must state."""
+    records_branch: ClassVar[bool] = True
+    records_version: ClassVar[bool] = True
     records_open_calls: ClassVar[bool] = True
     """Whether its history has a call before its end."""
 
@@ -157,11 +162,11 @@ class RealAgent:
         return sorted(found, key=lambda path: (path.stat().st_mtime, path.name))
 
     def wait_for_history(self, text: str, seconds: float = RUN_SECONDS) -> None:
-        """Wait until a file of a session contains a text."""
-        wait_until(lambda: any(text.encode() in path.read_bytes() for path in self._files()), text, seconds)
+        """Wait until the history contains a text."""
+        wait_until(lambda: self.history_has(text), text, seconds)
 
-    def _files(self) -> Iterable[Path]:
-        return self.history()
+    def history_has(self, text: str) -> bool:
+        return any(text.encode() in path.read_bytes() for path in self.history())
 
     def start(self, prompt: str, *, resume: str = "", fork: bool = False) -> Run:
         """Start the agent with a prompt and return at once."""
@@ -300,6 +305,9 @@ class GeminiCli(RealAgent):
     name = "gemini"
     history_path = ".gemini/tmp/*/chats/**/*.jsonl"
     acp_options = ("--acp",)
+    records_branch = False
+    records_version = False
+    can_load = False
     can_fork = False
     records_open_calls = False
     settings: ClassVar[dict[str, Any]] = {
@@ -360,6 +368,7 @@ class OpenCode(RealAgent):
     name = "opencode"
     history_path = ".local/share/opencode/opencode.db"
     acp_options = ("acp",)
+    records_branch = False
     recorded_scripts = (SUMMARY_SCRIPT, OTHER_SCRIPT)
     usage_before_compaction = Usage(196_000, 10, 1000)
     context_tokens = 200_000
@@ -418,8 +427,14 @@ class OpenCode(RealAgent):
     def recorded_prompt(self, prompt: str) -> str:
         return f'"{prompt}"'
 
-    def _files(self) -> Iterable[Path]:
-        return self.home.glob(f"{self.history_path}*")
+    def history_has(self, text: str) -> bool:
+        # A call that runs has its input; one that is announced has not.
+        query = 'SELECT count(*) FROM part WHERE instr(data, ?) AND NOT instr(data, \'"status":"pending"\')'
+        try:
+            with contextlib.closing(sqlite3.connect(f"file:{self.history()[0]}?mode=ro", uri=True)) as connection:
+                return connection.execute(query, (text,)).fetchone()[0] > 0
+        except (IndexError, sqlite3.Error):  # It does not exist yet, or has no tables yet.
+            return False
 
 
 AGENTS: tuple[type[RealAgent], ...] = (ClaudeCode, Codex, GeminiCli, OpenCode)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from callslip.api.ledger import LocalLedger
@@ -10,7 +15,7 @@ from callslip.api.usage import UsageGroup
 from callslip.model.entries import Message, Thought, ToolCall
 from callslip.model.records import ListedSession
 from tests.support.acp_process import with_ledger
-from tests.support.cli_process import run_in_process
+from tests.support.cli_process import callslip_command, run_in_process
 from tests.support.scripted_models import NO_USAGE, Usage
 
 
@@ -39,10 +44,32 @@ class Work:
         return found
 
 
-def import_history(db: str, format: str, *paths: Any) -> None:
-    """Run `callslip import` on these files and folders; it must understand all of them."""
-    result = run_in_process("import", "--format", format, *map(str, paths), "--db", db)
+def import_history(db: str, format: str, *paths: Any, home: Path | None = None) -> None:
+    """Run `callslip import` on these files and folders, or on the agent's own folder in a home; it must succeed."""
+    env: dict[str, Any] = {} if home is None else {"HOME": str(home), "XDG_DATA_HOME": None}
+    result = run_in_process("import", "--format", format, *map(str, paths), "--db", db, env=env)
     assert result.returncode == 0, f"{result.stdout}{result.stderr}"
+
+
+@contextlib.contextmanager
+def following(command: str, db: str, home: Path) -> Iterator[None]:
+    """Run `callslip watch` or `callslip up` for the agents of a home."""
+    options = ["--port", "0"] if command == "up" else []
+    env = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}
+    process = subprocess.Popen(
+        callslip_command(command, "--db", db, *options),
+        env=env | {"HOME": str(home)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield
+        assert process.poll() is None, process.communicate()[1]
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
 
 
 def read_work(db: str) -> Work:
