@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 import click
 import msgspec
@@ -246,9 +246,11 @@ def _kind(hint: Any) -> str:
     origin = get_origin(hint)
     if origin is Literal:
         return "one of " + ", ".join(get_args(hint))
+    if origin is Annotated:
+        return _kind(get_args(hint)[0])
     if hint is AnyEntry:
         return "entry"
-    if isinstance(hint, UnionType):
+    if isinstance(hint, UnionType) or origin is Union:
         return " or ".join(_kind(part) for part in get_args(hint) if part is not msgspec.UnsetType)
     return WORD.get(origin or hint) or str(hint.__name__).lower()
 

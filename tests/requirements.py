@@ -2624,11 +2624,170 @@ AGENTS = (
     ),
 )
 
+AGENT_SESSIONS = (
+    R(
+        "CDX1",
+        "Each call, text and thought of a Codex rollout is one entry, with the exit status of its command.",
+        (
+            "tests/formats/test_every_format.py::test_the_entries_of_a_case_match_its_golden_file",
+            "tests/formats/test_agent_sessions.py::test_the_output_of_codex_tells_how_the_call_ended",
+            "tests/formats/test_agent_sessions.py::test_a_command_that_ends_after_its_call_is_reported",
+            "tests/formats/test_agent_sessions.py::test_a_session_that_was_killed_and_resumed_has_both_turns",
+        ),
+    ),
+    R(
+        "CDX2",
+        "Copies of a Codex session in a fork, or after a compaction, repeat nothing.",
+        (
+            "tests/formats/test_agent_sessions.py::test_every_draft_of_a_message_has_a_key",
+            "tests/formats/test_agent_sessions.py::test_a_copy_of_a_transcript_adds_nothing",
+            "tests/formats/test_agent_sessions.py::test_a_fork_of_a_codex_session_repeats_nothing",
+            "tests/formats/test_agent_sessions.py::test_a_compacted_session_has_each_call_once",
+            "tests/formats/test_agent_sessions.py::test_a_key_has_a_limited_length",
+        ),
+    ),
+    R(
+        "CDX3",
+        "The calls and messages of a Codex rollout have the ids of the same session's ACP traffic.",
+        (
+            "tests/formats/test_agent_sessions.py::test_the_rollout_of_a_wrapped_codex_has_the_ids_of_its_traffic",
+            "tests/formats/test_agent_sessions.py::test_calls_have_the_ids_of_the_agents_own_protocol",
+            "tests/formats/test_agent_sessions.py::test_a_turn_starts_directly_before_its_prompt",
+        ),
+    ),
+    R(
+        "CDX4",
+        "What a sub-agent of Codex did belongs to the call that started it.",
+        (
+            "tests/formats/test_agent_sessions.py::test_a_sub_agent_belongs_to_the_call_that_started_it",
+            "tests/formats/test_agent_sessions.py::test_a_sub_agent_without_its_session_keeps_its_own_id",
+            "tests/formats/test_agent_sessions.py::test_the_answer_of_a_codex_agent_is_on_its_call",
+            "tests/transcripts/test_agent_histories.py::test_a_rollout_of_a_sub_agent_belongs_to_the_session_that_started_it",
+        ),
+    ),
+    R(
+        "CDX5",
+        "The usage of a Codex session is that of each response, each counted once.",
+        ("tests/formats/test_agent_sessions.py::test_the_usage_is_that_of_each_response",),
+    ),
+    R(
+        "CDX6",
+        "The rollouts of Codex are found, and those that cannot be read are reported.",
+        (
+            "tests/transcripts/test_agent_histories.py::test_codex_keeps_its_sessions_in_its_own_folder",
+            "tests/transcripts/test_agent_histories.py::test_a_rollout_of_a_sub_agent_belongs_to_the_session_that_started_it",
+            "tests/transcripts/test_agent_histories.py::test_a_compressed_rollout_is_reported_once",
+        ),
+    ),
+    R(
+        "GEM1",
+        "Each call, text and thought of a Gemini CLI chat is one entry; a failed command has its exit status.",
+        (
+            "tests/formats/test_every_format.py::test_the_entries_of_a_case_match_its_golden_file",
+            "tests/formats/test_agent_sessions.py::test_a_failed_command_of_gemini_has_its_exit_status",
+        ),
+    ),
+    R(
+        "GEM2",
+        "Messages that a Gemini CLI chat stores again, also in a compressed history, repeat nothing.",
+        (
+            "tests/formats/test_agent_sessions.py::test_every_draft_of_a_message_has_a_key",
+            "tests/formats/test_agent_sessions.py::test_a_copy_of_a_transcript_adds_nothing",
+            "tests/formats/test_agent_sessions.py::test_a_compacted_session_has_each_call_once",
+        ),
+    ),
+    R(
+        "GEM3",
+        "The calls of a Gemini CLI chat have the ids of the agent's ACP traffic.",
+        (
+            "tests/formats/test_agent_sessions.py::test_calls_have_the_ids_of_the_agents_own_protocol",
+            "tests/formats/test_agent_sessions.py::test_a_turn_starts_directly_before_its_prompt",
+        ),
+    ),
+    R(
+        "GEM4",
+        "What a sub-agent of Gemini CLI did belongs to the call that started it.",
+        (
+            "tests/formats/test_agent_sessions.py::test_a_sub_agent_belongs_to_the_call_that_started_it",
+            "tests/formats/test_agent_sessions.py::test_a_sub_agent_without_its_session_keeps_its_own_id",
+        ),
+    ),
+    R(
+        "GEM5",
+        "The usage of a Gemini CLI chat is that of each response, each counted once.",
+        ("tests/formats/test_agent_sessions.py::test_the_usage_is_that_of_each_response",),
+    ),
+    R(
+        "GEM6",
+        "The chats of Gemini CLI are found, in lines and in one object, with the folder of their project.",
+        (
+            "tests/transcripts/test_agent_histories.py::test_gemini_chats_are_found_in_their_projects",
+            "tests/transcripts/test_agent_histories.py::test_a_chat_in_one_object_is_read_again_after_each_change",
+        ),
+    ),
+    R(
+        "OPC1",
+        "Each call, text and thought of an opencode session is one entry, from the database or an export.",
+        (
+            "tests/formats/test_every_format.py::test_the_entries_of_a_case_match_its_golden_file",
+            "tests/formats/test_agent_sessions.py::test_the_export_of_opencode_is_read_like_its_database",
+            "tests/formats/test_agent_sessions.py::test_a_call_that_was_not_permitted_is_denied",
+            "tests/formats/test_agent_sessions.py::test_a_session_that_was_killed_and_resumed_has_both_turns",
+        ),
+    ),
+    R(
+        "OPC2",
+        "A fork of an opencode session, and a row that is read again, repeat nothing in one session.",
+        (
+            "tests/formats/test_agent_sessions.py::test_every_draft_of_a_message_has_a_key",
+            "tests/formats/test_agent_sessions.py::test_a_copy_of_a_transcript_adds_nothing",
+            "tests/formats/test_agent_sessions.py::test_a_fork_of_an_opencode_session_repeats_nothing",
+            "tests/formats/test_agent_sessions.py::test_a_compacted_session_has_each_call_once",
+        ),
+    ),
+    R(
+        "OPC3",
+        "The calls and messages of an opencode session have the ids of the agent's ACP traffic.",
+        (
+            "tests/formats/test_agent_sessions.py::test_calls_have_the_ids_of_the_agents_own_protocol",
+            "tests/formats/test_agent_sessions.py::test_a_turn_starts_directly_before_its_prompt",
+        ),
+    ),
+    R(
+        "OPC4",
+        "What a sub-agent of opencode did belongs to the call that started it.",
+        (
+            "tests/formats/test_agent_sessions.py::test_a_sub_agent_belongs_to_the_call_that_started_it",
+            "tests/formats/test_agent_sessions.py::test_a_sub_agent_without_its_session_keeps_its_own_id",
+        ),
+    ),
+    R(
+        "OPC5",
+        "The usage of an opencode session is that of each response, with the cost that opencode states.",
+        (
+            "tests/formats/test_agent_sessions.py::test_the_usage_is_that_of_each_response",
+            "tests/formats/test_agent_sessions.py::test_opencode_states_its_costs",
+        ),
+    ),
+    R(
+        "OPC6",
+        "The database of a running opencode is read without writing to it, and only what changed.",
+        (
+            "tests/transcripts/test_agent_histories.py::test_the_database_of_opencode_is_found",
+            "tests/transcripts/test_agent_histories.py::test_a_running_opencode_is_read_while_it_writes",
+            "tests/transcripts/test_agent_histories.py::test_a_message_of_the_agent_follows_its_parts",
+            "tests/transcripts/test_agent_histories.py::test_a_large_session_is_read_in_pieces",
+            "tests/transcripts/test_agent_histories.py::test_a_session_that_was_deleted_is_gone",
+        ),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
     *(*OUTAGES, *HOSTS),
     *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS, *ACP_ENTRIES, *PRODUCER_IDS, *TURNLESS_STREAMS),
+    *AGENT_SESSIONS,
     *(*DATABASES, *KILLS, *DATABASE_FAULTS, *POSTGRES_EDGES, *SERVERS, *MOVES, *OPERATIONS),
     *AGENTS,
 )

@@ -439,7 +439,8 @@ def test_every_scenario_can_be_listed_shown_and_exported(db: str, name: str) -> 
 def test_ls_lists_the_last_written_session_first(work_db: str) -> None:
     """The output is a table, or with --json a line of JSON per session."""
     lines = run_cli("ls", "--db", work_db).stdout.splitlines()
-    assert lines[0].split() == ["SESSION", "CALLS", "OPEN", "EVENTS", "LAST", "TITLE"]
+    head = ["SESSION", "STATE", "AGENT", "PROJECT", "CALLS", "OPEN", "FAILED", "TOKENS", "LAST", "TITLE"]
+    assert lines[0].split() == head
     assert [line.split()[0] for line in lines[1:]] == ["other", "work"]
     rows = [json.loads(line) for line in run_cli("ls", "--json", "--db", work_db).stdout.splitlines()]
     assert [(row["session"], row["calls"], row["openCalls"]) for row in rows] == [("other", 1, 0), ("work", 3, 0)]

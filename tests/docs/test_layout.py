@@ -33,6 +33,7 @@ LAYERS: dict[str, int] = {
     "commands": 7,
     "ingest": 7,
     "api": 8,
+    "transcripts": 8,
     "client": 9,
     "worker": 9,
     "agent": 9,
@@ -75,8 +76,10 @@ SHARED_BY_FORMATS = {
     "providers",
     "registry",
     "repeated_text",
+    "transcripts",
     "turn_scope",
     "turn_stream",
+    "usage",
 }
 
 HEAVY_MODULES = {"apsw", "asyncio", "click", "mcp", "openai", "anthropic", "rich", "starlette", "uvicorn"}

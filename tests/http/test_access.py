@@ -41,7 +41,7 @@ PUBLIC_PATHS = {
     "/openapi.json",
 }
 """Paths that need no token: files of the package, the health check and the API description."""
-LIST_ROUTES = {"GET /v1/sessions", "GET /v1/calls", "GET /v1/approvals", "GET /v1/commands"}
+LIST_ROUTES = {"GET /v1/sessions", "GET /v1/calls", "GET /v1/approvals", "GET /v1/commands", "GET /v1/usage"}
 """Routes that every reader may use, but that leave out the sessions of others."""
 GLOBAL_PATHS = {"/metrics"}
 """Paths whose response is about all sessions."""
@@ -354,6 +354,7 @@ QUERIES: dict[str, list[str]] = {
     "/v1/approvals": ["?session={session}", "?session={session}&state=", "?session={session}&limit=1"],
     "/v1/approvals/{approval}": [""],
     "/v1/blobs/{hash}": ["", "?nonsense=1"],
+    "/v1/usage": ["?session={session}", "?session={session}&by=turn", "?session={session}&by=session"],
     "/v1/find": ["?id={session}", "?id={call}", "?id={approval}", "?id={alias}", "?id={call}&session={session}"],
     "/v1/stream": [
         *("?session={session}", "?session=bob-s&session={session}", "?session={session}&topic=inbox"),

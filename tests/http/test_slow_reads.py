@@ -43,7 +43,7 @@ async def test_a_write_while_a_list_is_read_updates_the_list(ledger: LocalLedger
     async with hub.by_topic("sessions") as live_list, asyncio.timeout(TIMEOUT_S):
         while ledger.log.feed._watchers == 0:
             await asyncio.sleep(0.001)
-        with pause_read(ledger.log.store, "sessions") as paused:
+        with pause_read(ledger.log.store, "list_sessions") as paused:
             await say(ledger, "b", "x")
             await paused.reached.wait()
             await say(ledger, "c", "x")

@@ -46,7 +46,6 @@ REQUIRED_FIELDS: dict[str, dict[str, Any]] = {
     "thought.delta": {"text": ""},
     "plan.updated": {"entries": []},
     "call.inputDelta": {"text": ""},
-    "usage.reported": {"id": "msg_1"},
 }
 
 

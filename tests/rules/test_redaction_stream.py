@@ -97,6 +97,8 @@ async def test_a_secret_in_any_field_never_reaches_the_disk(ledger: LocalLedger,
             fields[field.name] = nested
         elif field.name in ("entries", "commands", "modes", "models", "options") and cls is not ev.SessionInfo:
             fields[field.name] = [nested]
+        elif cls is ev.UsageReported and field.name in ("id", "model"):
+            fields[field.name] = {"id": "msg_1", "model": TEXT}[field.name]
     await ledger.log.append("a", [cls(**fields)])
     await ledger.log.append("a", [ev.MessageUser(text="next")])
     await ledger.log.project("a")

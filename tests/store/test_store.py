@@ -32,7 +32,7 @@ from callslip.model import events as ev
 from callslip.model import ids
 from callslip.model.entries import Set
 from callslip.model.events import Alias, Draft, decode_event, encode_event
-from callslip.model.records import CallRecord, OwnerRecord, SessionRecord, TokenRecord
+from callslip.model.records import CallRecord, ListedSession, OwnerRecord, TokenRecord
 from callslip.rules.fold import SessionFold
 from callslip.settings import Settings
 from callslip.store import sqlite_open
@@ -685,8 +685,8 @@ class TestPostgres(StoreSuite):
 
 def test_listed_sessions_include_owner_and_labels() -> None:
     """`ls --json` has the same fields for a session as the server."""
-    row = SessionRecord("a", last_seq=1, owner="ann", labels={"team": 1}, turn_owner="a process of ours")
-    listed = session_json(row, 0, 0)
+    row = ListedSession("a", last_seq=1, owner="ann", labels={"team": 1}, turn_owner="a process of ours")
+    listed = session_json(row, 0)
     assert listed["owner"] == "ann" and listed["labels"] == {"team": 1} and "a process of ours" not in str(listed)
     assert msgspec.to_builtins(session_view(row)).items() <= listed.items()
 

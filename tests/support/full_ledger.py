@@ -37,18 +37,8 @@ DERIVED_TABLES = ("meta", "lanes", "queues", "sqlite_sequence")
 """The tables that are not copied."""
 SQLITE_TABLES = (
     *("sessions", "events", "keys", "calls", "aliases", "approvals", "owners", "entries", "pieces", "checkpoints"),
-    *(
-        "bases",
-        "blobs",
-        "blob_pieces",
-        "blob_uses",
-        "tokens",
-        "sealed",
-        "executors",
-        "conversations",
-        "inputs",
-        "posts",
-    ),
+    *("bases", "blobs", "blob_pieces", "blob_uses", "tokens", "sealed", "executors", "conversations", "inputs"),
+    *("posts", "summaries", "usage"),
 )
 
 
@@ -80,6 +70,7 @@ async def _add_rows(url: str) -> None:
         await ledger.log.append("deleted", [ev.MessageUser(text="gone")])
         await ledger.delete("deleted")  # Its id was the highest, and is not given again.
         await ledger.log.store.put_executor("moved", await ledger.log.store.clock())
+        assert await ledger.log.summaries.refresh()
 
 
 def text_events() -> list[ev.Event]:
@@ -90,6 +81,8 @@ def text_events() -> list[ev.Event]:
         ev.MessageUser(text=LARGE_TEXT),
         ev.CallProposed(call="new:1", aliases=[ev.Alias("t", "\u00fc-1")], tool_name="t", input={"\u00e9": "\0"}),
         ev.CallCompleted(call="new:1", output={"text": LARGE_TEXT}),
+        ev.UsageReported(id="r1", model="m", input_tokens=7, output_tokens=2**31, cost=0.1, currency="USD"),
+        ev.UsageReported(id="r2", cached_tokens=3, incomplete=True),
     ]
 
 

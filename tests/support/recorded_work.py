@@ -78,11 +78,11 @@ def read_work(db: str) -> Work:
     async def read(ledger: LocalLedger) -> Work:
         sessions = (await ledger.sessions(limit=1000, sort="started", descending=False)).items
         seqs = {session.name: session.last_seq for session in sessions}
-        groups = await ledger.usage()
+        groups = (await ledger.usage()).groups
         responses = sum(group.responses for group in groups)
         work = Work(sessions, seqs, [], [], [], [], {}, _add_up(groups), {}, responses)
         for session in sessions:
-            for group in await ledger.usage("call", session=session.name):
+            for group in (await ledger.usage("call", session=session.name)).groups:
                 if group.group:
                     work.delegated_usage[group.group] = _add_up([group])
             for entry in (await ledger.snapshot(session.name)).entries:

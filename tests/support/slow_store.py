@@ -29,7 +29,7 @@ READ_DELAY_S = 0.005
 """How long a read waits before, and again after, the real read: 10 ms together."""
 WRITES = {
     *("close", "delete", "drop_conversations", "drop_owner", "drop_token", "drop_unused_blobs", "prune", "put_blob"),
-    *("put_executor", "put_token", "save_progress"),
+    *("put_executor", "put_token", "save_progress", "save_summaries", "add_summaries", "put_meta"),
 }
 WAITS = {"wait_changes"}
 READS = {name for name, method in vars(Store).items() if inspect.iscoroutinefunction(method)} - WRITES - WAITS

@@ -19,7 +19,7 @@ from callslip.api.follow import Frame, follow_frames
 from callslip.api.keywords import check_keywords
 from callslip.api.session import Session
 from callslip.api.session_list import SessionFilters, list_sessions
-from callslip.api.usage import UsageFilters, UsageGroup, add_up_usage
+from callslip.api.usage import UsageFilters, UsageReport, add_up_usage
 from callslip.errors import NotFoundError, WaitTimeoutError
 from callslip.ledger.call_entry import load_call_entry
 from callslip.ledger.checkpoint import ALL
@@ -65,7 +65,7 @@ class Ledger(Protocol):
         """Return sessions, the last active first unless sorted otherwise."""
         ...
 
-    async def usage(self, by: str = "", **filters: Unpack[UsageFilters]) -> list[UsageGroup]:
+    async def usage(self, by: str = "", **filters: Unpack[UsageFilters]) -> UsageReport:
         """Return the tokens and costs of each group: by day, model, project, agent, session, turn or call."""
         ...
 
@@ -191,7 +191,7 @@ class LocalLedger(Ledger):
         check_keywords("sessions", filters, SessionFilters)
         return await list_sessions(self.log, filters, limit=limit, cursor=cursor)
 
-    async def usage(self, by: str = "", **filters: Unpack[UsageFilters]) -> list[UsageGroup]:
+    async def usage(self, by: str = "", **filters: Unpack[UsageFilters]) -> UsageReport:
         check_keywords("usage", filters, UsageFilters)
         return await add_up_usage(self.log, by, filters)
 

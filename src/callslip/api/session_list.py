@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import TypedDict, get_args
 
 from callslip.api.access import FULL_ACCESS, Access, can_see
 from callslip.errors import InvalidInputError
 from callslip.ledger.event_log import EventLog
-from callslip.model.records import ListedSession, Page, SessionRecord
+from callslip.ledger.summaries import READ_S
+from callslip.model.records import ListedSession, Page
 from callslip.model.summaries import SessionState
-from callslip.store.summaries import SORTS, SessionQuery, Sort, listed_session
+from callslip.store.summaries import SORTS, SessionQuery, Sort
 
 STATES: tuple[str, ...] = get_args(SessionState)
 
@@ -17,9 +19,11 @@ STATES: tuple[str, ...] = get_args(SessionState)
 class SessionFilters(TypedDict, total=False):
     """Which sessions to list, and in which order; by default the last active ones first.
 
-    `label` is `name=value`, or a name. `query` is a part of the title in any case, `prefix` the beginning of the name.
+    `label` is `name=value`, or a name. `query` is a part of the title in any case, `name` is the whole name and
+    `prefix` its beginning.
     """
 
+    name: str
     states: tuple[str, ...]
     agent: str
     project: str
@@ -48,20 +52,20 @@ async def list_sessions(
 ) -> Page[ListedSession]:
     """Return the sessions that the caller may read and that match."""
     query = session_query(filters, limit, cursor)
-    await log.summaries.refresh()
+    is_complete = await log.summaries.refresh()
     found: list[ListedSession] = []
     while True:
         page = await log.store.list_sessions(query)
         if access is FULL_ACCESS:
-            return page
+            found = page.items
+            break
         found += [record for record in page.items if await can_see(access, record.name, "read")]
         if len(found) >= limit or not page.cursor:
-            return Page(found, page.cursor)
+            break
         query = session_query(filters, limit - len(found), page.cursor)
-
-
-async def with_summary(log: EventLog, record: SessionRecord) -> ListedSession:
-    """Return a session with its summary."""
-    await log.summaries.refresh()
-    stored = await log.store.summary(record.name)
-    return listed_session(record, stored.body if stored is not None else b"{}")
+    if not is_complete and log.store.read_only:
+        until = time.monotonic() + READ_S
+        found = [
+            await log.summaries.with_summary(record, until) if time.monotonic() < until else record for record in found
+        ]
+    return Page(found, page.cursor, is_complete)

@@ -37,7 +37,7 @@ from callslip.api.session import Session, set_in_block
 from callslip.api.session_list import SessionFilters
 from callslip.api.tools import ToolFunction, to_input
 from callslip.api.turn import Turn
-from callslip.api.usage import UsageFilters, UsageGroup
+from callslip.api.usage import UsageFilters, UsageReport
 from callslip.commands import Claim, Command
 from callslip.errors import NoSessionError
 from callslip.formats.base import RequiresValidation
@@ -193,7 +193,7 @@ class SyncLedger(Generic[L]):
         """Return sessions, the last active first unless sorted otherwise."""
         return self._run(self.ledger.sessions(limit=limit, cursor=cursor, **filters))
 
-    def usage(self, by: str = "", **filters: Unpack[UsageFilters]) -> list[UsageGroup]:
+    def usage(self, by: str = "", **filters: Unpack[UsageFilters]) -> UsageReport:
         """Return the tokens and costs of each group: by day, model, project, agent, session, turn or call."""
         return self._run(self.ledger.usage(by, **filters))
 

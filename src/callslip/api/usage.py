@@ -5,10 +5,13 @@ from __future__ import annotations
 from datetime import date, timedelta
 from typing import TypedDict, get_args
 
+import msgspec
+
 from callslip.api.access import FULL_ACCESS, Access, can_see
 from callslip.errors import InvalidInputError
 from callslip.ledger.event_log import EventLog
 from callslip.model.summaries import UsageTotals
+from callslip.rules.session_summary import COST_DIGITS
 from callslip.store.summaries import Group, UsageQuery, UsageRow
 
 GROUPS: tuple[str, ...] = get_args(Group)
@@ -27,6 +30,13 @@ class UsageGroup(UsageTotals, kw_only=True):
     group: str = ""
 
 
+class UsageReport(msgspec.Struct, frozen=True):
+    """The usage by group. If it is not complete, it lacks some of what was reported last: ask again."""
+
+    groups: list[UsageGroup]
+    complete: bool = True
+
+
 class UsageFilters(TypedDict, total=False):
     """Which usage to add up. Times are ms since the epoch. Days begin `utc_offset_minutes` before those of UTC."""
 
@@ -41,7 +51,7 @@ class UsageFilters(TypedDict, total=False):
 
 async def add_up_usage(
     log: EventLog, by: str = "", filters: UsageFilters | None = None, *, access: Access = FULL_ACCESS
-) -> list[UsageGroup]:
+) -> UsageReport:
     """Return the usage of each group, days in their order and others by the number of tokens.
 
     Without `by` all is one group. Turns and calls have names only within a session.
@@ -56,13 +66,14 @@ async def add_up_usage(
         raise InvalidInputError("utcOffsetMinutes", f"must be at most {MAX_OFFSET_MINUTES} minutes", MAX_OFFSET_MINUTES)
     others = {name: value for name, value in filters.items() if name != "utc_offset_minutes"}
     query = UsageQuery(by=by or None, utc_offset_ms=minutes * MINUTE_MS, **others)  # pyright: ignore[reportArgumentType]
-    await log.summaries.refresh()
+    is_complete = await log.summaries.refresh()
     rows = await log.store.add_up_usage(query)
     if access is not FULL_ACCESS:
         visible = {name for name in {row.session for row in rows} if await can_see(access, name, "read")}
         rows = [row for row in rows if row.session in visible]
     groups = _add_rows(rows, by)
-    return sorted(groups, key=lambda group: group.group) if by == "day" else sorted(groups, key=_by_tokens)
+    groups.sort(key=(lambda group: group.group) if by == "day" else _by_tokens)
+    return UsageReport(groups, is_complete)
 
 
 def _add_rows(rows: list[UsageRow], by: str) -> list[UsageGroup]:
@@ -74,7 +85,7 @@ def _add_rows(rows: list[UsageRow], by: str) -> list[UsageGroup]:
             setattr(group, field, getattr(group, field) + getattr(row, field))
         group.incomplete += row.incomplete
         if row.currency or row.cost:
-            group.costs[row.currency] = group.costs.get(row.currency, 0.0) + row.cost
+            group.costs[row.currency] = round(group.costs.get(row.currency, 0.0) + row.cost, COST_DIGITS)
     return list(groups.values())
 
 

@@ -19,6 +19,8 @@ from callslip.cli.options import db_option, json_option
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("callslip.demo.command:demo", "Run a scripted demo agent."),
     "serve": ("callslip.cli.commands.serve:serve", "Start the web UI and API server."),
+    "up": ("callslip.cli.commands.transcripts:up", "Follow the session files of agents, and show them in the web UI."),
+    "watch": ("callslip.cli.commands.transcripts:watch", "Follow the session files of agents."),
     "run": ("callslip.cli.commands.run:run", "Run an agent with a shell tool."),
     "wrap": ("callslip.cli.commands.wrap:wrap", "Run an ACP agent and record its tool calls."),
     "ls": ("callslip.cli.commands.ls:ls", "List sessions or calls."),
@@ -30,7 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "deny": ("callslip.cli.commands.answer:deny", "Deny a pending call."),
     "cancel": ("callslip.cli.commands.answer:cancel", "Cancel a call."),
     "mcp": ("callslip.cli.commands.mcp:mcp", "Start an MCP server on stdio."),
-    "import": ("callslip.cli.commands.import_:import_", "Import messages from a file."),
+    "import": ("callslip.cli.commands.import_:import_", "Import messages from a file, or the history of an agent."),
     "export": ("callslip.cli.commands.export:export", "Export a session."),
     "usage": ("callslip.cli.commands.usage:usage", "Show the tokens and costs that agents reported."),
     "verify": ("callslip.cli.commands.verify:verify", "Check stored data against the log."),

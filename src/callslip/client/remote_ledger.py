@@ -18,7 +18,7 @@ from callslip.api.keywords import check_keywords
 from callslip.api.ledger import Ledger
 from callslip.api.session import Session
 from callslip.api.session_list import SessionFilters
-from callslip.api.usage import UsageFilters, UsageGroup
+from callslip.api.usage import UsageFilters, UsageReport
 from callslip.client.http import HttpPool
 from callslip.client.problems import decode_answer
 from callslip.client.remote_commands import RemoteCommands
@@ -55,6 +55,7 @@ _ID_LINE = re.compile(rb"^id: [0-9]+\n", re.MULTILINE)
 class _Sessions(msgspec.Struct):
     sessions: list[SessionView]
     cursor: str
+    complete: bool = True
 
 
 class _Calls(msgspec.Struct):
@@ -74,10 +75,6 @@ class _Match(msgspec.Struct):
 
 class _CallDetail(msgspec.Struct, rename="camel"):
     tool_call: ToolCall | None = None
-
-
-class _Usage(msgspec.Struct):
-    groups: list[UsageGroup]
 
 
 class _Document(msgspec.Struct):
@@ -141,13 +138,13 @@ class RemoteLedger(Ledger):
             **fields,
         }
         page = await self._get("/v1/sessions", _Sessions, query)
-        return Page([session_record(view) for view in page.sessions], page.cursor)
+        return Page([session_record(view) for view in page.sessions], page.cursor, page.complete)
 
-    async def usage(self, by: str = "", **filters: Unpack[UsageFilters]) -> list[UsageGroup]:
+    async def usage(self, by: str = "", **filters: Unpack[UsageFilters]) -> UsageReport:
         check_keywords("usage", filters, UsageFilters)
         fields: dict[str, Any] = dict(filters)
         fields["utcOffsetMinutes"] = fields.pop("utc_offset_minutes", 0)
-        return (await self._get("/v1/usage", _Usage, {"by": by, **fields})).groups
+        return await self._get("/v1/usage", UsageReport, {"by": by, **fields})
 
     async def calls(
         self, *, session: str = "", states: Sequence[str] = (), limit: int = 100, cursor: str = ""

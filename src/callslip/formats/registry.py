@@ -162,6 +162,30 @@ FORMATS: dict[str, Format] = {
             client="the AG-UI client",
         ),
         Format(
+            name="claude-code",
+            about="session files of Claude Code",
+            decoder=".claude_code.decode:ClaudeCodeDecoder",
+            stored_messages=True,
+        ),
+        Format(
+            name="codex",
+            about="rollouts of Codex, the files of its sessions",
+            decoder=".codex.decode:CodexDecoder",
+            stored_messages=True,
+        ),
+        Format(
+            name="gemini",
+            about="chat files of Gemini CLI",
+            decoder=".gemini.decode:GeminiDecoder",
+            stored_messages=True,
+        ),
+        Format(
+            name="opencode",
+            about="sessions of opencode, from its database or `opencode export`",
+            decoder=".opencode.decode:OpencodeDecoder",
+            stored_messages=True,
+        ),
+        Format(
             name="html",
             about="a page in one file, for sharing",
             document=".html.encode:document",

@@ -21,10 +21,14 @@ from callslip.model.views import (
 
 
 class Sessions(CamelStruct):
-    """Sessions, the last active first unless sorted otherwise, and the cursor to the next page ("" on the last one)."""
+    """Sessions, the last active first unless sorted otherwise, and the cursor to the next page ("" on the last one).
+
+    If the list is not `complete`, it lacks some of what was written last: ask again.
+    """
 
     sessions: list[SessionView]
     cursor: str
+    complete: bool = True
 
 
 class Document(CamelStruct):

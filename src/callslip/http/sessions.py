@@ -15,7 +15,7 @@ from starlette.responses import Response
 from callslip.api.entry_filter import filter_entries
 from callslip.api.export import check_position
 from callslip.api.find import find_session
-from callslip.api.session_list import STATES, SessionFilters, list_sessions, with_summary
+from callslip.api.session_list import STATES, SessionFilters, list_sessions
 from callslip.api.sessions import read_document, read_entries, read_events, read_messages
 from callslip.errors import CursorExpiredError, InvalidInputError
 from callslip.formats import registry
@@ -50,6 +50,7 @@ class ListQuery(msgspec.Struct, kw_only=True):
     model: Annotated[str, Meta(description="Only sessions that used this model last.")] = ""
     label: Annotated[str, Meta(description="Only sessions with this label: name=value, or a name.")] = ""
     q: Annotated[str, Meta(description="A part of the title, in any case.")] = ""
+    name: Annotated[str, Meta(description="Only the session of this name.")] = ""
     prefix: Annotated[str, Meta(description="The beginning of the names.")] = ""
     sort: Annotated[Sort, Meta(description="The order.")] = "active"
     descending: Annotated[bool, Meta(description="Whether the largest value comes first.")] = True
@@ -62,7 +63,7 @@ async def sessions(context: RequestContext) -> Response:
     query = context.query(ListQuery)
     if query.id:
         found = await find_session(context.ledger.log, query.id, access=context.access)
-        record = await with_summary(context.ledger.log, found)
+        record = await context.ledger.log.summaries.with_summary(found)
         return json_response(schemas.Sessions(sessions=[schemas.session_view(record)], cursor=""))
     filters = SessionFilters(
         states=tuple(query.state.split(",")) if query.state else (),
@@ -72,6 +73,7 @@ async def sessions(context: RequestContext) -> Response:
         model=query.model,
         label=query.label,
         query=query.q,
+        name=query.name,
         prefix=query.prefix,
         sort=query.sort,
         descending=query.descending,
@@ -84,7 +86,7 @@ async def sessions(context: RequestContext) -> Response:
         access=context.access,
     )
     views = [schemas.session_view(record) for record in page.items]
-    return json_response(schemas.Sessions(sessions=views, cursor=page.cursor))
+    return json_response(schemas.Sessions(sessions=views, cursor=page.cursor, complete=page.is_complete))
 
 
 def check_limit(context: RequestContext, limit: int | None) -> int:

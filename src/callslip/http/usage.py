@@ -8,9 +8,8 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from callslip.api.usage import GROUPS, MAX_OFFSET_MINUTES, UsageGroup, add_up_usage
+from callslip.api.usage import GROUPS, MAX_OFFSET_MINUTES, UsageReport, add_up_usage
 from callslip.http.request import RequestContext, Route, json_response
-from callslip.model.views import CamelStruct
 
 Time = Annotated[int, Meta(ge=0, description="In ms since the epoch; 0 for no limit.")]
 
@@ -31,19 +30,13 @@ class UsageQuery(msgspec.Struct, kw_only=True):
     ] = msgspec.field(default=0, name="utcOffsetMinutes")
 
 
-class Usage(CamelStruct):
-    """Groups of usage: days in their order, others by their number of tokens."""
-
-    groups: list[UsageGroup]
-
-
 async def usage(context: RequestContext) -> Response:
     """Add up the tokens and costs that agents reported in the sessions that the caller may read."""
     await context.admit()
     query = context.query(UsageQuery)
     filters = {name: getattr(query, name) for name in query.__struct_fields__ if name != "by"}
-    groups = await add_up_usage(context.ledger.log, query.by, filters, access=context.access)  # pyright: ignore[reportArgumentType]
-    return json_response(Usage(groups=groups))
+    report = await add_up_usage(context.ledger.log, query.by, filters, access=context.access)  # pyright: ignore[reportArgumentType]
+    return json_response(report)
 
 
-ROUTES = (Route("GET", "/v1/usage", usage, query=UsageQuery, answers={200: Usage}, problems=()),)
+ROUTES = (Route("GET", "/v1/usage", usage, query=UsageQuery, answers={200: UsageReport}, problems=()),)

@@ -13,6 +13,7 @@ import msgspec
 
 from callslip.errors import CursorExpiredError, InvalidInputError, NotFoundError
 from callslip.ledger.aio import LARGE_COUNT, run_off_loop
+from callslip.ledger.summaries import complete_summary
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.entries import AnyEntry, Entry, Info, Message, PermissionRequest, Thought, ToolCall, blob_of_entry
@@ -297,6 +298,7 @@ async def prune(store: Store, name: str, before: int) -> int:
     if cut <= session.pruned_seq:
         return 0
     state = await state_at(store, name, cut)
+    await complete_summary(store, name)
     while await project(store, name) is None:
         pass
     base = freeze(state)

@@ -432,7 +432,6 @@ class EventLog:
                 self._reaper.reset_if_late(started)
                 if time.monotonic() >= next_round:
                     await self._reaper.reap()
-                    await self.summaries.refresh()
                     next_round = time.monotonic() + interval
                 has_failed = False
             except StoreError:

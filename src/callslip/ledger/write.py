@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import copy
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -20,7 +20,7 @@ from callslip.errors import ConflictError, InvalidInputError, InvalidTransitionE
 from callslip.model import codec, ids
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event, Verdict, encode_event
-from callslip.model.names import NEW_CALL_PREFIX, SOURCE_LEDGER, SOURCE_PYTHON
+from callslip.model.names import NEW_CALL_PREFIX, SOURCE_LEDGER, SOURCE_PYTHON, TRANSCRIPT_SOURCES
 from callslip.model.records import ApprovalRecord, CallRecord, HeldText, KeyRecord, SessionRecord
 from callslip.rules.agent_report import report_text
 from callslip.rules.edited_title import retitle
@@ -35,7 +35,17 @@ from callslip.rules.lifecycle import (
     repeats_refusal,
     resolve_call,
 )
-from callslip.rules.projection import MESSAGE_NAMESPACE, TURN_NAMESPACE, apply_event, input_mark
+from callslip.rules.merged_prompts import LivePrompts, is_same_prompt
+from callslip.rules.projection import (
+    LIVE_NAMESPACE,
+    LIVE_PROMPT,
+    MESSAGE_NAMESPACE,
+    TRANSCRIPT_NAMESPACE,
+    TRANSCRIPT_READ,
+    TURN_NAMESPACE,
+    apply_event,
+    input_mark,
+)
 from callslip.rules.redaction import Redactor
 from callslip.rules.redaction_stream import (
     TEXT_STREAM,
@@ -94,9 +104,13 @@ class WriteContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteOperation:
-    """One write to one session. `blank` is whether the session was empty when a replay began."""
+    """One write to one session. `blank` is whether the session was empty when a replay began.
 
-    __slots__ = ("blank", "context", "named", "now", "replaying", "session", "unit")
+    `live_prompts` are those that the session file of the agent may repeat, None before they are read. `is_repeated` is
+    whether another source has recorded the prompt of the turn that starts; None if no prompt follows.
+    """
+
+    __slots__ = ("blank", "context", "is_repeated", "live_prompts", "named", "now", "replaying", "session", "unit")
 
     def __init__(self, unit: UnitOfWork, session: str, context: WriteContext) -> None:
         self.unit = unit
@@ -105,15 +119,27 @@ class WriteOperation:
         self.now = unit.now
         self.named: dict[str, str] = {}
         self.replaying = self.blank = False
+        self.live_prompts: LivePrompts | None = None
+        self.is_repeated: bool | None = None
 
     def run(self, drafts: Sequence[Draft]) -> list[Event]:
         """Write drafts and return their events in order; for a known key, the event that was written for it."""
         if not any(draft.adds == "turns" for draft in drafts):
-            return [self._write_draft(draft) for draft in drafts]
+            return self._write_drafts(drafts)
         events: list[Event] = []
         for is_replay, group in groupby(drafts, lambda draft: draft.adds == "turns"):
             part = list(group)
             events += self._write_replay(part) if is_replay else map(self._write_draft, part)
+        return events
+
+    def _write_drafts(self, drafts: Sequence[Draft]) -> list[Event]:
+        events: list[Event] = []
+        for draft, following in pairwise(drafts):
+            if type(draft.event) is ev.TurnStarted and type(following.event) is ev.MessageUser:
+                self.is_repeated = self._repeats_turn(draft, following.event)
+            events.append(self._write_draft(draft))
+        if drafts:
+            events.append(self._write_draft(drafts[-1]))
         return events
 
     def _write_draft(self, draft: Draft) -> Event:
@@ -126,7 +152,7 @@ class WriteOperation:
             self.replaying = draft.witness
             self.blank = not (self.session.turns or self.session.calls or self.session.message)
         if not draft.key and not draft.witness and isinstance(event, ev.CHUNKS):
-            return self._append(self._hold_back(event))
+            return self._write_chunk(event)
         if draft.key:
             earlier = self._find_by_key(draft)
             if earlier is not None:
@@ -160,7 +186,9 @@ class WriteOperation:
         if witness and (adds_nothing or not self._is_unrecorded(event)):
             return self._append(event, "witness")
         if isinstance(event, ev.CHUNKS):
-            return self._append(self._hold_back(event))
+            return self._write_chunk(event)
+        if isinstance(event, ev.MessageUser) and self._repeats_prompt(event):
+            return self._append(event, "witness")
         if ends_text(event, known=False):
             self._release(TEXT_STREAM)
         if isinstance(event, ev.TurnStarted):
@@ -168,6 +196,82 @@ class WriteOperation:
         if isinstance(event, ev.TurnEnded):
             return self._end_turn(event)
         return self._append(event)
+
+    # A session that was recorded live and read from the agent's session file
+
+    def _is_of_transcript(self, event: Event) -> bool:
+        return (event.source or self.context.source) in TRANSCRIPT_SOURCES
+
+    def _write_chunk(self, event: ev.MessageDelta | ev.ThoughtDelta) -> Event:
+        if self._repeats_message(event):
+            return self._append(event, "witness")
+        if self._is_of_transcript(event):  # It is a whole text.
+            self._release(TEXT_STREAM)
+            return self._append(structs.replace(event, text=self.context.redactor.text(event.text)))
+        return self._append(self._hold_back(event))
+
+    def _repeats_message(self, event: ev.MessageDelta | ev.ThoughtDelta | ev.MessageUser) -> bool:
+        """Return whether another source has recorded a message with this id: live, or from the session file."""
+        session, message = self.session, event.message_id
+        if message and self._is_of_transcript(event):
+            return self.unit.alias(session.name, MESSAGE_NAMESPACE, message) is not None
+        return bool(message) and message != session.message and self._is_known(message)
+
+    def _is_known(self, identity: str) -> bool:
+        """Return whether a message or a turn is known from the session file of the agent."""
+        return self.unit.alias(self.session.name, TRANSCRIPT_NAMESPACE, identity) is not None
+
+    def _repeats_prompt(self, prompt: ev.MessageUser) -> bool:
+        """Return whether another source has recorded a prompt. One without an id is compared by its text."""
+        if self.is_repeated is not None:
+            is_repeated, self.is_repeated = self.is_repeated, None
+            return is_repeated
+        if self._repeats_message(prompt):
+            return True
+        return self._is_of_transcript(prompt) and not prompt.parent and self._matches_live_prompt(prompt)
+
+    def _matches_live_prompt(self, prompt: ev.MessageUser) -> bool:
+        if self.live_prompts is None:
+            name = self.session.name
+            is_live = self.unit.alias(name, LIVE_NAMESPACE, LIVE_PROMPT) is not None
+            self.live_prompts = LivePrompts(self.unit.all_user_messages(name) if is_live else ())
+        return self.live_prompts.match(prompt)
+
+    def _repeats_turn(self, draft: Draft, prompt: ev.MessageUser) -> bool:
+        """Return whether another source has recorded the turn of a prompt, so that it must not start again."""
+        if draft.witness or (draft.key and self.unit.key(self.session.name, draft.key)):
+            return False
+        if self._is_of_transcript(draft.event):
+            return self._repeats_prompt(prompt)
+        if prompt.message_id or not self.session.turn or self._has_live_turn():
+            return False
+        newest = next(reversed(self.unit.user_messages(self.session.name)), None)
+        return newest is not None and newest.message_id == self.session.turn and is_same_prompt(prompt, newest)
+
+    def _has_live_turn(self) -> bool:
+        return bool(self.session.turn) and not self._is_known(self.session.turn)
+
+    def _judge_repetition(self, event: ev.CallEvent, record: CallRecord) -> ev.CallEvent | None:
+        """Return an event to write in place of one that cannot change a call, if the other source knows the call.
+
+        None: both the call and its end are of the same source, so the event is judged like any other. What only the
+        session file knows about the end of a call is a report.
+        """
+        is_read = self._is_of_transcript(event)
+        if record.state in ("lost", "expired") or not (is_read or self._is_known(TRANSCRIPT_READ)):
+            return None
+        end = self.unit.event(self.session.name, record.end) if record.end else None
+        is_end_read = (end.source if end is not None else record.source) in TRANSCRIPT_SOURCES
+        if (record.source in TRANSCRIPT_SOURCES) == is_end_read == is_read:
+            return None
+        status = event.exit_status if isinstance(event, ev.CallEnd) else msgspec.UNSET
+        is_failure = isinstance(event, ev.CallEnd) and (
+            not isinstance(event, ev.CallCompleted) or status not in (msgspec.UNSET, None, 0)
+        )
+        if not (is_read and is_failure and record.state == "completed" and not is_end_read):
+            return event
+        text = report_text(cast(ev.CallEnd, event))
+        return ev.CallReported(aliases=event.aliases, at=event.at, text=text, exit_status=status)
 
     def _append(self, event: Event, verdict: Verdict = "applied", *, source: str | None = None) -> Event:
         session = self.session
@@ -236,6 +340,8 @@ class WriteOperation:
     # Turns
 
     def _start_turn(self, event: ev.TurnStarted) -> Event:
+        if self.is_repeated or (self._is_of_transcript(event) and self._has_live_turn()):
+            return self._append(event, "witness")
         if event.turn and self._is_open_turn(event.turn):
             return self._append(event, "duplicate")
         if self.session.turn:
@@ -257,7 +363,7 @@ class WriteOperation:
     def _end_turn(self, event: ev.TurnEnded) -> Event:
         """End a turn. End calls that cannot finish without it now; start the grace period of the others."""
         if not self.session.turn or (event.turn and not self._is_open_turn(event.turn)):
-            return self._append(event, "orphan")
+            return self._append(event, "witness" if self._is_of_transcript(event) else "orphan")
         end_class = TURN_CLOSES.get(event.reason)
         for call in self.unit.open_calls(self.session.name):
             if call.scope != "turn":
@@ -285,6 +391,8 @@ class WriteOperation:
         if match == "new":
             record = None
         verdict: Verdict = "duplicate" if match == "duplicate" else classify_event(record, event)
+        if verdict != "applied" and record is not None and (other := self._judge_repetition(event, record)) is not None:
+            event, verdict = other, "applied" if isinstance(other, ev.CallReported) else "witness"
         is_posted = self.context.caller is not None
         if verdict == "applied" and is_posted and record is not None and not may_be_posted(record, event):
             verdict = "illegal"
@@ -322,7 +430,7 @@ class WriteOperation:
                 return self._find_copy(event, alias.id)
         aliased = self._find_by_alias(event)
         if aliased is not None:
-            return aliased, resolve_call(aliased, event, self.session.turn)
+            return aliased, resolve_call(aliased, event, self.session.turn, self.context.source)
         record = self.unit.call(event.call) if event.call else None
         if record is None:
             return None, "new"
@@ -574,7 +682,8 @@ class WriteOperation:
         return self.unit.call(call) if call else None
 
     def _is_known_message(self, message_id: str) -> bool:
-        return self.unit.alias(self.session.name, MESSAGE_NAMESPACE, message_id) is not None
+        live = self.unit.alias(self.session.name, MESSAGE_NAMESPACE, message_id)
+        return live is not None or self._is_known(message_id)
 
     def _is_unrecorded(self, event: Event) -> bool:
         """Return whether a replayed event is not in the log: by its id, or because the session was empty."""

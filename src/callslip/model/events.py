@@ -7,7 +7,7 @@ and defaults are left out. UNSET is the value of a field that the source did not
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -19,6 +19,10 @@ Verdict = Literal["applied", "duplicate", "late", "orphan", "illegal", "witness"
 Chunks = Literal["auto", "delta", "cumulative", "dedupe"]
 Maybe: TypeAlias = str | UnsetType | None
 MaybeJson: TypeAlias = Any
+MAX_TOKENS, MAX_COST = 10**12, 10**9
+"""The most tokens and the highest cost of one response, so that no sum of them is too large to be stored."""
+Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
+Cost: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=MAX_COST)]
 
 
 class Alias(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -190,22 +194,24 @@ class PlanUpdated(Event, frozen=True, tag="plan.updated"):
 class UsageReported(Event, frozen=True, tag="usage.reported"):
     """The agent reported the tokens of one response of a model. Of several reports with one `id` the last counts.
 
-    `inputTokens` includes those that were read from the cache (`cachedTokens`) and written to it
-    (`cacheWriteTokens`), `outputTokens` includes `reasoningTokens`. `cost` is what the agent states, in `currency`.
-    `incomplete`: the response was interrupted, or the agent reported only a part. With a `parent` a sub-agent used
-    them.
+    A report without an `id` counts by itself. `inputTokens` includes those that were read from the cache
+    (`cachedTokens`) and written to it (`cacheWriteTokens`), `outputTokens` includes `reasoningTokens`. `cost` is what
+    the agent states, in `currency`. `incomplete`: the response was interrupted, or the agent reported only a part.
+    `ofTurn`: it is the sum of a turn, which counts only in a session without reports of single responses. With a
+    `parent` a sub-agent used them.
     """
 
-    id: str
+    id: str = ""
     model: str = ""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    cache_write_tokens: int = 0
-    reasoning_tokens: int = 0
-    cost: float | None = None
+    input_tokens: Tokens = 0
+    output_tokens: Tokens = 0
+    cached_tokens: Tokens = 0
+    cache_write_tokens: Tokens = 0
+    reasoning_tokens: Tokens = 0
+    cost: Cost | None = None
     currency: str = ""
     incomplete: bool = False
+    of_turn: bool = False
     parent: str = ""
 
 

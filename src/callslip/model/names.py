@@ -28,6 +28,9 @@ RETURNED_NAMESPACES = frozenset({SHELL_NAMESPACE, EXECUTION_NAMESPACE, MODEL_CAL
 Producers start them again in every turn, so they name a call only within its session.
 """
 
+TRANSCRIPT_SOURCES = frozenset({"claude-code", "codex", "gemini", "opencode"})
+"""The sources of events from the session files of agents. Another source may have recorded the same session live."""
+
 _CONTROL_CHARS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 

@@ -74,7 +74,7 @@ class SessionRecord(msgspec.Struct, gc=False):
 
 
 class ListedSession(SessionRecord, kw_only=True, gc=False):
-    """A session in a list, with what its summary says. `pending` counts its requests for approval."""
+    """A session in a list, with what its summary says. `pending` counts the open calls that wait for an approval."""
 
     state: SessionState = "idle"
     agent: str = ""
@@ -84,8 +84,9 @@ class ListedSession(SessionRecord, kw_only=True, gc=False):
     branch: str = ""
     prompt: str = ""
     continues: str = ""
-    failed: int = 0
+    open_calls: int = 0
     pending: int = 0
+    failed: int = 0
     started_at: int = 0
     active_at: int = 0
     usage: UsageTotals = msgspec.field(default_factory=UsageTotals)
@@ -248,7 +249,11 @@ OPERATIONAL = ("owner", "lease", "change")
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """Some records of a list, and the cursor to the next ones ("" at the end)."""
+    """Some records of a list, and the cursor to the next ones ("" at the end).
+
+    A list of sessions that is not complete lacks some of what was written last; it is soon.
+    """
 
     items: list[T]
     cursor: str = ""
+    is_complete: bool = True

@@ -13,7 +13,8 @@ SessionState = Literal["running", "waiting", "idle", "ended"]
 class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The tokens of one response of a model, by the last report of it. `seq` is the event of that report.
 
-    `parent` is the call whose sub-agent used them. `cost` is what the agent stated, None if it did not.
+    `parent` is the call whose sub-agent used them. `cost` is what the agent stated, None if it did not. `of_turn`: it
+    is the sum of a turn.
     """
 
     id: str
@@ -30,6 +31,7 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     cost: float | None = None
     currency: str = ""
     incomplete: bool = False
+    of_turn: bool = False
 
 
 class UsageTotals(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -50,9 +52,11 @@ class UsageTotals(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class SessionSummary(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A session after event `seq`. `prompt` is the beginning of its first prompt, `failed` counts failed calls.
+    """A session after event `seq`. `prompt` is the beginning of its first prompt, `turn` the open turn.
 
-    `requests` are the pending requests for approval and their calls. Times are those of the events, in ms.
+    `lastTurn` is the turn that ended last, to which a report after its end belongs. `failed` counts calls that did not
+    succeed: that failed, ran out of time or lost their worker, and completed ones of which the agent reported a
+    failure. `usage` is that of responses, `turnUsage` that of turns. Times are those of the events, in ms.
     """
 
     seq: int = 0
@@ -65,16 +69,26 @@ class SessionSummary(msgspec.Struct, rename="camel", omit_defaults=True):
     foreign_id: str = ""
     continues: str = ""
     turn: str = ""
-    requests: dict[str, str] = {}
+    last_turn: str = ""
     ended: bool = False
     failed: int = 0
     started_at: int = 0
     active_at: int = 0
     usage: UsageTotals = msgspec.field(default_factory=UsageTotals)
+    turn_usage: UsageTotals = msgspec.field(default_factory=UsageTotals)
 
     @property
-    def state(self) -> SessionState:
-        """What the session does now."""
-        if self.requests:
+    def has_responses(self) -> bool:
+        """Whether the usage of single responses is known."""
+        return self.usage != UsageTotals()
+
+    @property
+    def counted_usage(self) -> UsageTotals:
+        """The sum over all responses; that over all turns if only those were reported."""
+        return self.usage if self.has_responses else self.turn_usage
+
+    def state(self, open_calls: int, pending: int) -> SessionState:
+        """Return what the session does now, with the number of its open calls and of those that need an approval."""
+        if pending:
             return "waiting"
-        return "running" if self.turn else "ended" if self.ended else "idle"
+        return "running" if self.turn or open_calls else "ended" if self.ended else "idle"

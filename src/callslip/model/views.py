@@ -21,8 +21,9 @@ class SessionView(CamelStruct):
 
     `state` is what it does: running, waiting (for an approval), idle, or ended. `project` is the folder that its agent
     works in, `prompt` the beginning of its first prompt, `continues` the agent's id of the session from which it was
-    forked. `failed` counts failed calls, `pending` requests for approval. `usage` is the sum over all responses of
-    models. `startedAt` and `activeAt` are the times of its first and last event.
+    forked. `openCalls` counts calls that have not ended, `pending` those of them that wait for an approval (both up to
+    10,000), `failed` those that did not succeed. `usage` is the sum over all responses of models. `startedAt` and
+    `activeAt` are the times of its first and last event.
     """
 
     session: str
@@ -44,8 +45,9 @@ class SessionView(CamelStruct):
     branch: str = ""
     prompt: str = ""
     continues: str = ""
-    failed: int = 0
+    open_calls: int = 0
     pending: int = 0
+    failed: int = 0
     started_at: int = 0
     active_at: int = 0
     usage: UsageTotals = msgspec.field(default_factory=UsageTotals)

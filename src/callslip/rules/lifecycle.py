@@ -43,7 +43,7 @@ from callslip.model.events import (
     encode_event,
     type_of,
 )
-from callslip.model.names import RETURNED_NAMESPACES
+from callslip.model.names import RETURNED_NAMESPACES, TRANSCRIPT_SOURCES
 from callslip.model.records import ApprovalRecord, CallRecord, record_text
 
 CallState = Literal[
@@ -258,16 +258,18 @@ def opening_mark(event: CallEvent) -> str:
 CallMatch = Literal["same", "new", "duplicate"]
 
 
-def resolve_call(newest: CallRecord | None, event: CallEvent, turn: str) -> CallMatch:
+def resolve_call(newest: CallRecord | None, event: CallEvent, turn: str, source: str = "") -> CallMatch:
     """Return whether an event with a foreign id belongs to the newest call with that id, or to a new call.
 
     Turn and model round are compared first: some agents restart their ids in every turn and send the same opening
-    again, and that is a new call.
+    again, and that is a new call. Agents with session files use no id twice.
     """
     if newest is None:
         return "new"
     ended = newest.state in TERMINAL_STATES
     if not isinstance(event, OPENING_EVENTS):
+        return "same"
+    if newest.source in TRANSCRIPT_SOURCES or (event.source or source) in TRANSCRIPT_SOURCES:
         return "same"
     if isinstance(event, CallProposed) or ended:
         later_turn = bool(turn) and turn != newest.turn

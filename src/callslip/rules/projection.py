@@ -14,6 +14,7 @@ from msgspec import UNSET
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Event
+from callslip.model.names import TRANSCRIPT_SOURCES
 from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord, record_text
 from callslip.rules.lifecycle import (
     ANSWER_STATES,
@@ -41,6 +42,13 @@ class Tables(Protocol):
 TEXT_EVENTS = (ev.MessageDelta, ev.ThoughtDelta, ev.MessageUser)
 MESSAGE_NAMESPACE = "message"
 """The alias namespace of message ids, which distinguishes a replay from new messages."""
+TRANSCRIPT_NAMESPACE = "transcript"
+"""The alias namespace of the message ids and turns that were read from the agent's session file."""
+TRANSCRIPT_READ = "session"
+"""The alias of a session whose session file was read."""
+LIVE_NAMESPACE = "live"
+LIVE_PROMPT = "prompt"
+"""The alias of a session with a prompt that was recorded live, without an id that the session file could repeat."""
 TURN_NAMESPACE = "turn"
 """The alias namespace of turn names, which keeps them unique."""
 SESSION_NAMESPACE = "session"
@@ -52,10 +60,7 @@ def apply_event(tables: Tables, session: SessionRecord, event: Event) -> None:
     session.last_seq = event.seq
     if event.verdict == "applied":
         if isinstance(event, TEXT_EVENTS):
-            if event.message_id and event.message_id != session.message:
-                if not event.parent:
-                    session.message = event.message_id
-                tables.put_alias(session.name, MESSAGE_NAMESPACE, event.message_id, "")
+            _apply_text(tables, session, event)
         elif isinstance(event, ev.CallEvent):
             if not isinstance(event, ev.CallReported):  # It changes no record.
                 _apply_call_event(tables, session, event)
@@ -63,10 +68,25 @@ def apply_event(tables: Tables, session: SessionRecord, event: Event) -> None:
             session.turn = event.turn
             session.turns += 1
             tables.put_alias(session.name, TURN_NAMESPACE, event.turn, "")
+            if event.source in TRANSCRIPT_SOURCES:
+                tables.put_alias(session.name, TRANSCRIPT_NAMESPACE, event.turn, "")
         elif isinstance(event, ev.TurnEnded):
             session.turn = ""
         elif isinstance(event, ev.SessionInfo):
             _apply_info(tables, session, event)
+
+
+def _apply_text(
+    tables: Tables, session: SessionRecord, event: ev.MessageDelta | ev.ThoughtDelta | ev.MessageUser
+) -> None:
+    if event.message_id and event.source in TRANSCRIPT_SOURCES:
+        tables.put_alias(session.name, TRANSCRIPT_NAMESPACE, event.message_id, "")
+    elif event.message_id and event.message_id != session.message:
+        if not event.parent:
+            session.message = event.message_id
+        tables.put_alias(session.name, MESSAGE_NAMESPACE, event.message_id, "")
+    elif isinstance(event, ev.MessageUser) and not event.message_id:
+        tables.put_alias(session.name, LIVE_NAMESPACE, LIVE_PROMPT, "")
 
 
 def _apply_info(tables: Tables, session: SessionRecord, event: ev.SessionInfo) -> None:
@@ -78,6 +98,8 @@ def _apply_info(tables: Tables, session: SessionRecord, event: ev.SessionInfo) -
         session.owner = session.owner or event.owner
     if event.foreign_id is not UNSET and event.foreign_id:
         tables.put_alias(session.name, SESSION_NAMESPACE, event.foreign_id, "")
+        if event.source in TRANSCRIPT_SOURCES:
+            tables.put_alias(session.name, TRANSCRIPT_NAMESPACE, TRANSCRIPT_READ, "")
 
 
 def input_mark(value: object) -> str:

@@ -19,9 +19,10 @@ from callslip.model.summaries import SessionSummary, UsageRecord, UsageTotals
 VERSION = 1
 """Increased whenever the same events give another summary. Summaries of another version are derived again."""
 MAX_PROMPT_CHARS = 200
+COST_DIGITS = 9
+"""To how many digits sums of costs are rounded, so that they are the same in any order."""
 _INFO_FIELDS = ("agent", "agent_version", "model", "project", "branch", "foreign_id", "continues")
-_ANSWERING = (*ev.TERMINAL, ev.CallStarted, ev.CallRequeued, ev.ApprovalAnswer)
-"""Events after which a call has no pending request."""
+_FAILED = (ev.CallFailed, ev.CallExpired, ev.CallLost)
 
 parse_summary: Callable[[bytes], SessionSummary] = codec.stored_decoder(SessionSummary, "a summary")
 encode_summary = msgspec.json.encode
@@ -36,13 +37,15 @@ def add_event(summary: SessionSummary, event: Event) -> UsageRecord | None:
     if event.verdict != "applied":
         return None
     if isinstance(event, ev.UsageReported):
-        return _usage_record(event, summary.turn)
+        if event.model and not event.parent:
+            summary.model = record_text(event.model)
+        return _usage_record(event, summary.turn or summary.last_turn)
     if isinstance(event, ev.CallEvent):
-        _add_call_event(summary, event)
+        summary.failed += _is_failure(event)
     elif isinstance(event, ev.TurnStarted):
-        summary.turn, summary.ended = event.turn, False
+        summary.turn, summary.last_turn, summary.ended = event.turn, "", False
     elif isinstance(event, ev.TurnEnded):
-        summary.turn = ""
+        summary.turn, summary.last_turn = "", summary.turn
     elif isinstance(event, ev.MessageUser):
         if not summary.prompt and not event.parent:
             summary.prompt = first_line(event.text)
@@ -55,35 +58,23 @@ def add_event(summary: SessionSummary, event: Event) -> UsageRecord | None:
     return None
 
 
-def _add_call_event(summary: SessionSummary, event: ev.CallEvent) -> None:
-    if isinstance(event, ev.ApprovalRequested):
-        _remove_requests(summary, event.call)
-        summary.requests = {**summary.requests, event.approval: event.call}
-    elif isinstance(event, _ANSWERING):
-        _remove_requests(summary, event.call)
-    if isinstance(event, ev.CallFailed):
-        summary.failed += 1
-    elif isinstance(event, ev.CallReported):  # It counts only for a call that has completed.
-        summary.failed += event.exit_status not in (UNSET, None, 0)
-
-
-def _remove_requests(summary: SessionSummary, call: str) -> None:
-    if summary.requests:
-        summary.requests = {approval: other for approval, other in summary.requests.items() if other != call}
+def _is_failure(event: ev.CallEvent) -> bool:
+    """Return whether a call did not succeed. A report about a call is applied only if the call has completed."""
+    if isinstance(event, ev.CallReported):
+        return event.exit_status not in (UNSET, None, 0)
+    return isinstance(event, _FAILED)
 
 
 def add_usage(summary: SessionSummary, usage: UsageRecord, earlier: UsageRecord | None) -> None:
     """Add the usage of a response to a summary, in place of an earlier report of it."""
     if earlier is not None:
-        add_to_totals(summary.usage, earlier, -1)
-    add_to_totals(summary.usage, usage)
-    if usage.model and not usage.parent:
-        summary.model = usage.model
+        add_to_totals(summary.turn_usage if earlier.of_turn else summary.usage, earlier, -1)
+    add_to_totals(summary.turn_usage if usage.of_turn else summary.usage, usage)
 
 
 def add_to_totals(totals: UsageTotals, usage: UsageRecord, sign: int = 1) -> None:
     """Add the usage of a response to totals, or with the sign -1 remove it."""
-    totals.responses += sign
+    totals.responses += sign * (usage.input_tokens + usage.output_tokens > 0)
     totals.input_tokens += sign * usage.input_tokens
     totals.output_tokens += sign * usage.output_tokens
     totals.cached_tokens += sign * usage.cached_tokens
@@ -91,7 +82,8 @@ def add_to_totals(totals: UsageTotals, usage: UsageRecord, sign: int = 1) -> Non
     totals.reasoning_tokens += sign * usage.reasoning_tokens
     totals.incomplete += sign * usage.incomplete
     if usage.cost is not None:
-        totals.costs = {**totals.costs, usage.currency: totals.costs.get(usage.currency, 0.0) + sign * usage.cost}
+        cost = totals.costs.get(usage.currency, 0.0) + sign * usage.cost
+        totals.costs = {**totals.costs, usage.currency: round(cost, COST_DIGITS)}
 
 
 def first_line(text: str) -> str:
@@ -102,7 +94,7 @@ def first_line(text: str) -> str:
 
 def _usage_record(event: ev.UsageReported, turn: str) -> UsageRecord:
     return UsageRecord(
-        id=event.id,
+        id=event.id or f"#{event.seq}",
         seq=event.seq,
         at=event.at,
         turn=turn,
@@ -116,4 +108,5 @@ def _usage_record(event: ev.UsageReported, turn: str) -> UsageRecord:
         cost=event.cost,
         currency=record_text(event.currency),
         incomplete=event.incomplete,
+        of_turn=event.of_turn,
     )

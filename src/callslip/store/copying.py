@@ -86,6 +86,20 @@ TABLES = (
     PIECES,
     _table("checkpoints", 1, "session bigint, seq bigint, version bigint, state bytea"),
     _table("bases", 1, "session bigint, seq bigint, state bytea"),
+    _table(
+        "summaries",
+        1,
+        "session bigint, seq bigint, version bigint, state text, title text, agent text, model text, project text, "
+        "branch text, labels text, calls bigint, open_calls bigint, pending bigint, failed bigint, tokens bigint, "
+        "has_responses bigint, started_at bigint, active_at bigint, body bytea",
+    ),
+    _table(
+        "usage",
+        2,
+        "session bigint, id text, seq bigint, at bigint, turn text, parent text, model text, input_tokens bigint, "
+        "output_tokens bigint, cached_tokens bigint, cache_write_tokens bigint, reasoning_tokens bigint, "
+        "cost float8, currency text, incomplete bigint, of_turn bigint",
+    ),
     # An upload that was interrupted is not copied: no event can name it.
     _table(
         "blobs",
@@ -119,10 +133,11 @@ TABLES = (
     ),
     _table("inputs", 2, "conversation bigint, version bigint, body bytea"),
     _table("posts", 2, "session text, key text, mark text, answer bytea, created_at bigint"),
+    _table("deleted_sessions", 2, "foreign_id text, name text, deleted_at bigint"),
 )
 """In an order in which the triggers and references of a target delete nothing that was copied before."""
 
-DATA_TABLES = ("sessions", "tokens", "conversations", "posts", "blobs")
+DATA_TABLES = ("sessions", "tokens", "conversations", "posts", "blobs", "deleted_sessions")
 """A database with a row in one of these tables is not empty."""
 
 

@@ -45,6 +45,8 @@ from callslip.store.postgres_cursor import STATE_COLUMNS, ChangeCursor, ChangePa
 from callslip.store.postgres_database import Connection, Database
 from callslip.store.postgres_maintenance import (
     DELETION_S,
+    SUMMARY_TABLES,
+    TABLES,
     count_rows,
     delete_session,
     find_copy_faults,
@@ -84,14 +86,13 @@ from callslip.store.shared_rows import (
 )
 from callslip.store.sql import statements
 from callslip.store.summaries import (
+    NEVER_SUMMARIZED,
     SessionQuery,
-    StaleSession,
     StoredSummary,
     SummaryProgress,
     UsageQuery,
     UsageRow,
-    encode_cursor,
-    listed_session,
+    session_page,
     sessions_sql,
     usage_record,
     usage_row,
@@ -108,6 +109,8 @@ def _contains(column: str, text: str) -> tuple[str, str]:
     return f"{column} ~ ?", regex_containing(text)
 
 
+FIRST_WITH_SUMMARIES = 2
+"""The first schema with summaries and usage."""
 MAX = 2**62
 ORDERED_PAGES = "SET LOCAL enable_bitmapscan = off"
 """Let the server read pages of a session in the order of an index.
@@ -126,6 +129,7 @@ class PostgresStore:
         self.display_name = database.name
         self.read_only = database.read_only
         self.was_unused = False
+        self._has_summaries = database.schema >= FIRST_WITH_SUMMARIES
         self._database = database
         self._listeners: list[Callable[[list[StoredEvent]], None]] = []
         self._command_listeners: list[Callable[[list[CallRecord]], None]] = []
@@ -420,6 +424,25 @@ class PostgresStore:
 
         await self._alone(drop)
 
+    # Transcripts
+
+    async def transcripts(self) -> list[tuple[ConversationName, ConversationRecord]]:
+        """Return how far the transcripts of agents were read."""
+        rows = await self._all("transcripts")
+        return [(ConversationName(*row[:3]), conversation_row(row[3:])) for row in rows]
+
+    async def sessions_with_alias(self, ns: str, identity: str) -> list[str]:
+        """Return the sessions that have an alias, in the order of their creation."""
+        return [row[0] for row in await self._all("sessions_with_alias", identity, ns)]
+
+    async def deleted_sessions(self) -> dict[str, str]:
+        """Return the names of deleted sessions by the agent's own id of each."""
+        return {row[0]: row[1] for row in await self._all("deleted_sessions")}
+
+    async def forget_deletion(self, foreign_id: str) -> None:
+        """Forget that the session with this id was deleted."""
+        await self._run("forget_deletion", foreign_id)
+
     # Tokens
 
     async def token(self, digest: str) -> TokenRecord | None:
@@ -466,10 +489,24 @@ class PostgresStore:
     # Summaries and usage
 
     async def summary(self, session: str) -> StoredSummary | None:
+        if not self._has_summaries:
+            return None
         return first(await self._all("summary", session), lambda row: StoredSummary(*row))
 
-    async def stale_sessions(self, since: int, version: int, limit: int) -> list[StaleSession]:
-        return [StaleSession(*row) for row in await self._all("stale_sessions", since, version, limit)]
+    async def stale_sessions(self, since: int, version: int, limit: int) -> list[str]:
+        if not self._has_summaries:
+            return [row[0] for row in await self._fetch("SELECT name FROM sessions LIMIT $1", [limit])]
+        rows = await self._all("stale_sessions", since, version, limit)
+        return [row[0] for row in rows or await self._all("outdated_sessions", version, limit)]
+
+    async def open_call_states(self, session: int, limit: int) -> dict[str, int]:
+        return {row[0]: row[1] for row in await self._all("open_call_states", session, limit)}
+
+    async def meta(self, name: str) -> str:
+        return first_value(await self._all("meta", name), "")
+
+    async def put_meta(self, name: str, value: str) -> None:
+        await self._run("put_meta", name, value, durable=False)
 
     async def add_summaries(self, since: int) -> None:
         await self._run("add_summaries", since, durable=False)
@@ -478,21 +515,23 @@ class PostgresStore:
         await self._alone(lambda connection: save_summaries(connection, summaries), durable=False)
 
     async def list_sessions(self, query: SessionQuery) -> Page[ListedSession]:
-        sql, values = sessions_sql(query, SESSION_COLUMNS, lambda number: f"${number}", _contains)
-        rows = [tuple(row) for row in await self._fetch(sql, values)]
-        items = [listed_session(session_record(row[:-3]), row[-3]) for row in rows]
-        return Page(items, encode_cursor(query, *rows[-1][-2:]) if len(items) == query.limit else "")
+        table = "summaries" if self._has_summaries else NEVER_SUMMARIZED
+        sql, values = sessions_sql(query, SESSION_COLUMNS, lambda number: f"${number}", _contains, table)
+        return session_page(query, [tuple(row) for row in await self._fetch(sql, values)], session_record)
 
     async def usage_by_ids(self, session: str, ids: Collection[str]) -> list[UsageRecord]:
+        if not self._has_summaries:
+            return []
         return [usage_record(row) for row in await self._all("usage_by_ids", session, list(ids))]
 
     async def usage_of_session(self, session: str, after: str, limit: int) -> list[UsageRecord]:
+        if not self._has_summaries:
+            return []
         return [usage_record(row) for row in await self._all("usage_of_session", session, after, limit)]
 
     async def add_up_usage(self, query: UsageQuery) -> list[UsageRow]:
         sql, values = usage_sql(query, lambda number: f"${number}", "floor({0} / {1}.0)::bigint")
-        # A sum of bigint is numeric.
-        return [usage_row(row) for row in await self._fetch(sql, values)]
+        return [usage_row(row) for row in await self._fetch(sql, values)] if self._has_summaries else []
 
     # Blobs
 
@@ -607,7 +646,8 @@ class PostgresStore:
 
     async def check(self) -> list[str]:
         """Return what contradicts itself in the tables."""
-        return await find_problems(self._database.fetch)
+        tables = TABLES if self._has_summaries else [table for table in TABLES if table not in SUMMARY_TABLES]
+        return await find_problems(self._database.fetch, tables)
 
     async def close(self) -> None:
         if self._writer is not None:

@@ -264,7 +264,25 @@ WHERE c.session = $1 AND c.format = $2 AND c.caller = $3 AND i.version > $4 ORDE
 SELECT mark, answer FROM posts WHERE session = $1 AND key = $2;
 
 -- name: drop_conversations
-DELETE FROM conversations WHERE updated_at < $1;
+DELETE FROM conversations WHERE updated_at < $1 AND NOT starts_with(caller, 'transcript:');
+
+-- name: transcripts
+SELECT session, format, caller, chunks, version, claimed_by, claimed_until, state_version, state FROM conversations
+WHERE starts_with(caller, 'transcript:') ORDER BY id;
+
+-- name: sessions_with_alias
+SELECT s.name FROM aliases a JOIN sessions s ON s.id = a.session WHERE a.id = $1 AND a.ns = $2 ORDER BY s.id;
+
+-- name: remember_deletion
+INSERT INTO deleted_sessions AS d (foreign_id, name, deleted_at)
+SELECT a.id, $1, $2 FROM aliases a WHERE a.session = $3 AND a.ns = 'session'
+ON CONFLICT (foreign_id, name) DO UPDATE SET deleted_at = excluded.deleted_at;
+
+-- name: deleted_sessions
+SELECT foreign_id, name FROM deleted_sessions;
+
+-- name: forget_deletion
+DELETE FROM deleted_sessions WHERE foreign_id = $1;
 
 -- name: drop_posts
 DELETE FROM posts WHERE created_at < $1;
@@ -607,48 +625,62 @@ SELECT m.seq, m.version, m.body FROM summaries m JOIN sessions s ON s.id = m.ses
 -- name: lock_summary
 SELECT m.seq, m.version FROM summaries m WHERE m.session = $1 FOR UPDATE;
 
+-- name: open_call_states
+SELECT o.state, count(*) FROM (
+  SELECT c.state FROM calls c WHERE c.session = $1 AND c.state IN ('queued', 'awaiting_approval', 'running') LIMIT $2) o
+GROUP BY o.state;
+
 -- name: stale_sessions
 -- `listed_at` is at most a second older than `updated_at`.
-SELECT s.name, s.id, s.head, coalesce(m.seq, -1) FROM sessions s LEFT JOIN summaries m ON m.session = s.id
-WHERE s.listed_at >= $1 - 1000 AND (m.seq IS NULL OR m.seq < s.head OR m.version <> $2)
+SELECT s.name FROM sessions s LEFT JOIN summaries m ON m.session = s.id
+WHERE s.listed_at >= $1 - 1000 AND (m.seq IS NULL OR m.seq < s.head OR m.version < $2)
 ORDER BY s.listed_at DESC LIMIT $3;
 
+-- name: outdated_sessions
+SELECT s.name FROM summaries m JOIN sessions s ON s.id = m.session WHERE m.version < $1 ORDER BY m.version DESC, m.active_at DESC LIMIT $2;
+
 -- name: add_summaries
-INSERT INTO summaries (session, seq, version, state, title, agent, model, project, branch, labels, calls, failed, tokens,
-  started_at, active_at, body)
-SELECT s.id, 0, 0, 'idle', '', '', '', '', '', '', 0, 0, 0, s.updated_at, s.updated_at, '{}'
+INSERT INTO summaries (session, seq, version, state, title, agent, model, project, branch, labels, calls, open_calls,
+  pending, failed, tokens, has_responses, started_at, active_at, body)
+SELECT s.id, 0, 0, 'idle', '', '', '', '', '', '', 0, 0, 0, 0, 0, 0, s.updated_at, s.updated_at, '{}'
 FROM sessions s WHERE s.listed_at >= $1 - 1000 ON CONFLICT DO NOTHING;
 
 -- name: add_summary
-INSERT INTO summaries (session, seq, version, state, title, agent, model, project, branch, labels, calls, failed, tokens,
-  started_at, active_at, body)
-VALUES ($1, -1, 0, 'idle', '', '', '', '', '', '', 0, 0, 0, 0, 0, '{}') ON CONFLICT DO NOTHING;
+INSERT INTO summaries (session, seq, version, state, title, agent, model, project, branch, labels, calls, open_calls,
+  pending, failed, tokens, has_responses, started_at, active_at, body)
+VALUES ($1, -1, 0, 'idle', '', '', '', '', '', '', 0, 0, 0, 0, 0, 0, 0, 0, '{}') ON CONFLICT DO NOTHING;
 
 -- name: put_summary
 UPDATE summaries SET seq = $2, version = $3, state = $4, title = $5, agent = $6, model = $7, project = $8, branch = $9,
-  labels = $10, calls = $11, failed = $12, tokens = $13, started_at = $14, active_at = $15, body = $16
+  labels = $10, calls = $11, open_calls = $12, pending = $13, failed = $14, tokens = $15,
+  has_responses = $16, started_at = $17, active_at = $18, body = $19
 WHERE session = $1;
+
+-- name: meta
+SELECT m.value FROM meta m WHERE m.name = $1;
 
 -- name: usage_by_ids
 SELECT u.id, u.seq, u.at, u.turn, u.parent, u.model, u.input_tokens, u.output_tokens, u.cached_tokens,
-  u.cache_write_tokens, u.reasoning_tokens, u.cost, u.currency, u.incomplete FROM usage u
+  u.cache_write_tokens, u.reasoning_tokens, u.cost, u.currency, u.incomplete, u.of_turn FROM usage u
 WHERE u.session = (SELECT s.id FROM sessions s WHERE s.name = $1) AND u.id = ANY ($2::text[]);
 
 -- name: usage_of_session
 SELECT u.id, u.seq, u.at, u.turn, u.parent, u.model, u.input_tokens, u.output_tokens, u.cached_tokens,
-  u.cache_write_tokens, u.reasoning_tokens, u.cost, u.currency, u.incomplete FROM usage u
+  u.cache_write_tokens, u.reasoning_tokens, u.cost, u.currency, u.incomplete, u.of_turn FROM usage u
 WHERE u.session = (SELECT s.id FROM sessions s WHERE s.name = $1) AND u.id > $2 ORDER BY u.id LIMIT $3;
 
 -- name: put_usage
 INSERT INTO usage (session, id, seq, at, turn, parent, model, input_tokens, output_tokens, cached_tokens,
-  cache_write_tokens, reasoning_tokens, cost, currency, incomplete)
+  cache_write_tokens, reasoning_tokens, cost, currency, incomplete, of_turn)
 SELECT $1, u.* FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::bigint[],
-  $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::double precision[], $14::text[], $15::boolean[]) AS u
+  $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::double precision[], $14::text[], $15::bigint[],
+  $16::bigint[]) AS u
 ON CONFLICT (session, id) DO UPDATE SET seq = excluded.seq, at = excluded.at, turn = excluded.turn,
   parent = excluded.parent, model = excluded.model, input_tokens = excluded.input_tokens,
   output_tokens = excluded.output_tokens, cached_tokens = excluded.cached_tokens,
   cache_write_tokens = excluded.cache_write_tokens, reasoning_tokens = excluded.reasoning_tokens, cost = excluded.cost,
-  currency = excluded.currency, incomplete = excluded.incomplete;
+  currency = excluded.currency, incomplete = excluded.incomplete,
+  of_turn = excluded.of_turn;
 
 -- name: drop_usage
 DELETE FROM usage WHERE session = $1;

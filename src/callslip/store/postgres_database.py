@@ -167,6 +167,7 @@ class Database:
         self.name = mask_password(url)
         self.settings = settings
         self.read_only = False
+        self.schema = 0
         self.has_pooler = False
         """Whether a pooler gives each transaction another connection of the server."""
         self.application_name = _application_name(url)
@@ -207,6 +208,7 @@ class Database:
                 if not create and not await schema_version(connection):
                     raise NotFoundError(f"no ledger in {database.name}")
                 await prepare(connection, database.name, migrate=migrate and not database.read_only)
+                database.schema = await schema_version(connection)
                 if not allows_incomplete:
                     require_complete(await read_copy_mark(connection), database.name)
                 if not database.read_only:

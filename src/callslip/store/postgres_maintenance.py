@@ -6,6 +6,7 @@ and queues last.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -27,8 +28,9 @@ SQL = statements("postgres.sql")
 TABLES = (
     *("events", "keys", "calls", "aliases", "approvals", "sealed"),
     *("entries", "pieces", "checkpoints", "bases", "blob_uses"),
+    *(SUMMARY_TABLES := ("summaries", "usage")),
 )
-"""The tables with rows of sessions."""
+"""The tables with rows of sessions. A database that can only be read may have no tables of summaries yet."""
 PAGE_ROWS = 1000
 CHECK_ROWS = 200
 """How many sessions, queues or blobs one statement checks. Each may take some reads of the disk."""
@@ -152,6 +154,7 @@ async def delete_session(connection: Connection, name: str) -> bool:
     if session is not None:
         pending = await run("pending_by_client", session)
         hashes = [row[0] for row in await run("blobs_of_session", session)]
+        await run("remember_deletion", name, int(time.time() * 1000), session)
         for table in TABLES:
             await connection.execute(f"DELETE FROM {table} WHERE session = $1", session, timeout=DELETION_S)
         await drop_unused_blobs(connection, hashes)
@@ -182,12 +185,12 @@ async def count_rows(fetch: Fetch, session: str) -> RowCounts:
     return RowCounts(*counts)
 
 
-async def find_problems(fetch: Fetch) -> list[str]:
+async def find_problems(fetch: Fetch, tables: Sequence[str] = TABLES) -> list[str]:
     """Return what contradicts itself in the tables. Only indexes are read, so this says nothing about single rows."""
     problems = await _check_rows(fetch, SQL["heads_to_check"], FIRST_NUMBER, _describe_head)
     problems += await _check_rows(fetch, SQL["queues_to_check"], "", _describe_queue)
     problems += await _check_rows(fetch, SQL["used_blobs_to_check"], "", _describe_blob)
-    for table in TABLES:
+    for table in tables:
         problems += await _check_rows(
             fetch, _numbers_of_sessions(table), FIRST_NUMBER, partial(_describe_number, table)
         )

@@ -31,7 +31,6 @@ from callslip.model.records import (
 from callslip.model.summaries import UsageRecord
 from callslip.store.summaries import (
     SessionQuery,
-    StaleSession,
     StoredSummary,
     SummaryProgress,
     UsageQuery,
@@ -234,6 +233,17 @@ class Store(Protocol):
     async def post(self, session: str, key: str) -> PostRecord | None: ...
     async def drop_conversations(self, before: int) -> None: ...
 
+    async def transcripts(self) -> list[tuple[ConversationName, ConversationRecord]]:
+        """Return how far the transcripts of agents were read. Each is a conversation, whose caller is its name."""
+        ...
+
+    async def sessions_with_alias(self, ns: str, identity: str) -> list[str]: ...
+    async def deleted_sessions(self) -> dict[str, str]:
+        """Return the names of deleted sessions by the agent's own id of each."""
+        ...
+
+    async def forget_deletion(self, foreign_id: str) -> None: ...
+
     async def token(self, digest: str) -> TokenRecord | None: ...
     async def tokens(self) -> list[TokenRecord]: ...
     async def put_token(self, row: TokenRecord) -> None: ...
@@ -250,9 +260,22 @@ class Store(Protocol):
     async def save_progress(self, progress: Progress) -> bool: ...
 
     async def summary(self, session: str) -> StoredSummary | None: ...
-    async def stale_sessions(self, since: int, version: int, limit: int) -> list[StaleSession]:
-        """Return sessions written since a time (ms) whose summary lacks events or has another version, newest first."""
+    async def stale_sessions(self, since: int, version: int, limit: int) -> list[str]:
+        """Return sessions written since a time (ms) whose summary lacks events, newest first.
+
+        Also any whose summary has an older version, whenever it was written.
+        """
         ...
+
+    async def open_call_states(self, session: int, limit: int) -> dict[str, int]:
+        """Count the open calls of a session (its number) in each state, up to a limit."""
+        ...
+
+    async def meta(self, name: str) -> str:
+        """Return a value that belongs to the database, "" if it is not stored."""
+        ...
+
+    async def put_meta(self, name: str, value: str) -> None: ...
 
     async def add_summaries(self, since: int) -> None:
         """Add what is known of them for the sessions written since a time (ms) that have no summary."""

@@ -67,15 +67,14 @@ from callslip.store.sqlite_open import translate_errors
 from callslip.store.sqlite_rows import SQL, approval_row, call_row, glob_containing, session_row
 from callslip.store.summaries import (
     SessionQuery,
-    StaleSession,
     StoredSummary,
     SummaryProgress,
     UsageQuery,
     UsageRow,
-    encode_cursor,
-    listed_session,
+    session_page,
     sessions_sql,
     usage_record,
+    usage_row,
     usage_sql,
 )
 from callslip.store.unit_of_work import UnitOfWork
@@ -431,6 +430,29 @@ class SqliteStore:
 
         await self._alone(drop)
 
+    # Transcripts
+
+    async def transcripts(self) -> list[tuple[ConversationName, ConversationRecord]]:
+        """Return how far the transcripts of agents were read."""
+        rows = self._all("transcripts")
+        return [(ConversationName(*row[:3]), conversation_row(row[3:])) for row in rows]
+
+    async def sessions_with_alias(self, ns: str, identity: str) -> list[str]:
+        """Return the sessions that have an alias, in the order of their creation."""
+        return [row[0] for row in self._all("sessions_with_alias", identity, ns)]
+
+    async def deleted_sessions(self) -> dict[str, str]:
+        """Return the names of deleted sessions by the agent's own id of each."""
+        return {row[0]: row[1] for row in self._all("deleted_sessions")}
+
+    async def forget_deletion(self, foreign_id: str) -> None:
+        """Forget that the session with this id was deleted."""
+
+        def forget(connection: Connection) -> None:
+            connection.execute(SQL["forget_deletion"], (foreign_id,)).fetchall()
+
+        await self._alone(forget)
+
     # Tokens
 
     async def token(self, digest: str) -> TokenRecord | None:
@@ -476,8 +498,18 @@ class SqliteStore:
     async def summary(self, session: str) -> StoredSummary | None:
         return first(self._all("summary", session), lambda row: StoredSummary(*row))
 
-    async def stale_sessions(self, since: int, version: int, limit: int) -> list[StaleSession]:
-        return [StaleSession(*row) for row in self._all("stale_sessions", since, version, limit)]
+    async def stale_sessions(self, since: int, version: int, limit: int) -> list[str]:
+        rows = self._all("stale_sessions", since, version, limit) or self._all("outdated_sessions", version, limit)
+        return [row[0] for row in rows]
+
+    async def open_call_states(self, session: int, limit: int) -> dict[str, int]:
+        return dict(self._all("open_call_states", session, limit))
+
+    async def meta(self, name: str) -> str:
+        return first_value(self._all("meta", name), "")
+
+    async def put_meta(self, name: str, value: str) -> None:
+        await self._alone(lambda c: c.execute(SQL["put_meta"], (name, value)).fetchall(), durable=False)
 
     async def add_summaries(self, since: int) -> None:
         await self._alone(lambda c: c.execute(SQL["add_summaries"], (since,)).fetchall(), durable=False)
@@ -487,9 +519,7 @@ class SqliteStore:
 
     async def list_sessions(self, query: SessionQuery) -> Page[ListedSession]:
         sql, values = sessions_sql(query, SESSION_COLUMNS, lambda _: "?", _contains)
-        rows = self._fetch(sql, values)
-        items = [listed_session(session_row(row[:-3]), row[-3]) for row in rows]
-        return Page(items, encode_cursor(query, *rows[-1][-2:]) if len(items) == query.limit else "")
+        return session_page(query, self._fetch(sql, values), session_row)
 
     async def usage_by_ids(self, session: str, ids: Collection[str]) -> list[UsageRecord]:
         rows = self._all("usage_by_ids", session, codec.encode(list(ids)).decode())
@@ -500,7 +530,7 @@ class SqliteStore:
 
     async def add_up_usage(self, query: UsageQuery) -> list[UsageRow]:
         sql, values = usage_sql(query, lambda _: "?", "CAST(floor({0} / {1}.0) AS INTEGER)")
-        return [UsageRow(*row) for row in self._fetch(sql, values)]
+        return [usage_row(row) for row in self._fetch(sql, values)]
 
     # Blobs
 

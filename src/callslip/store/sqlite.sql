@@ -100,7 +100,24 @@ DELETE FROM conversations WHERE session = ? RETURNING id;
 DELETE FROM posts WHERE session = ? RETURNING key;
 
 -- name: drop_conversations
-DELETE FROM conversations WHERE updated_at < ?;
+DELETE FROM conversations WHERE updated_at < ? AND caller NOT GLOB 'transcript:*';
+
+-- name: transcripts
+SELECT session, format, caller, chunks, version, claimed_by, claimed_until, state_version, state FROM conversations
+WHERE caller GLOB 'transcript:*' ORDER BY id;
+
+-- name: sessions_with_alias
+SELECT s.name FROM aliases a JOIN sessions s ON s.id = a.session WHERE a.id = ? AND a.ns = ? ORDER BY s.id;
+
+-- name: remember_deletion
+INSERT OR REPLACE INTO deleted_sessions (foreign_id, name, deleted_at)
+SELECT id, ?, ? FROM aliases WHERE session = ? AND ns = 'session';
+
+-- name: deleted_sessions
+SELECT foreign_id, name FROM deleted_sessions;
+
+-- name: forget_deletion
+DELETE FROM deleted_sessions WHERE foreign_id = ?;
 
 -- name: drop_posts
 DELETE FROM posts WHERE created_at < ?;
@@ -450,31 +467,47 @@ SELECT m.seq, m.version, m.body FROM summaries m JOIN sessions s ON s.id = m.ses
 -- name: summary_place
 SELECT seq, version FROM summaries WHERE session = ?;
 
+-- name: open_call_states
+SELECT state, count(*) FROM (
+  SELECT state FROM calls WHERE session = ? AND state IN ('queued', 'awaiting_approval', 'running') LIMIT ?)
+GROUP BY state;
+
 -- name: stale_sessions
-SELECT s.name, s.id, s.head, coalesce(m.seq, -1) FROM sessions s LEFT JOIN summaries m ON m.session = s.id
-WHERE s.updated_at >= ? AND (m.seq IS NULL OR m.seq < s.head OR m.version <> ?) ORDER BY s.updated_at DESC LIMIT ?;
+SELECT s.name FROM sessions s LEFT JOIN summaries m ON m.session = s.id
+WHERE s.updated_at >= ? AND (m.seq IS NULL OR m.seq < s.head OR m.version < ?) ORDER BY s.updated_at DESC LIMIT ?;
+
+-- name: outdated_sessions
+SELECT s.name FROM summaries m JOIN sessions s ON s.id = m.session WHERE m.version < ? ORDER BY m.version DESC, m.active_at DESC LIMIT ?;
 
 -- name: add_summaries
-INSERT OR IGNORE INTO summaries (session, seq, version, state, title, agent, model, project, branch, labels, calls, failed,
-  tokens, started_at, active_at, body)
-SELECT id, 0, 0, iif(turn = '', 'idle', 'running'), title, '', '', '', '', '', calls, 0, 0, created_at, updated_at, x'7b7d'
+INSERT OR IGNORE INTO summaries (session, seq, version, state, title, agent, model, project, branch, labels, calls,
+  open_calls, pending, failed, tokens, has_responses, started_at, active_at, body)
+SELECT id, 0, 0, iif(turn = '', 'idle', 'running'), title, '', '', '', '', '', calls, 0, 0, 0, 0, 0, created_at,
+  updated_at, x'7b7d'
 FROM sessions WHERE updated_at >= ?;
 
 -- name: put_summary
-INSERT OR REPLACE INTO summaries (session, seq, version, state, title, agent, model, project, branch, labels, calls, failed,
-  tokens, started_at, active_at, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT OR REPLACE INTO summaries (session, seq, version, state, title, agent, model, project, branch, labels, calls,
+  open_calls, pending, failed, tokens, has_responses, started_at, active_at, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: meta
+SELECT value FROM meta WHERE name = ?;
+
+-- name: put_meta
+INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?);
 
 -- name: usage_by_ids
 SELECT id, seq, at, turn, parent, model, input_tokens, output_tokens, cached_tokens, cache_write_tokens, reasoning_tokens,
-  cost, currency, incomplete FROM usage
+  cost, currency, incomplete, of_turn FROM usage
 WHERE session = (SELECT id FROM sessions WHERE name = ?) AND id IN (SELECT value FROM json_each(?));
 
 -- name: usage_of_session
 SELECT id, seq, at, turn, parent, model, input_tokens, output_tokens, cached_tokens, cache_write_tokens, reasoning_tokens,
-  cost, currency, incomplete FROM usage
+  cost, currency, incomplete, of_turn FROM usage
 WHERE session = (SELECT id FROM sessions WHERE name = ?) AND id > ? ORDER BY id LIMIT ?;
 
 -- name: put_usage
 INSERT OR REPLACE INTO usage (session, id, seq, at, turn, parent, model, input_tokens, output_tokens, cached_tokens,
-  cache_write_tokens, reasoning_tokens, cost, currency, incomplete)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+  cache_write_tokens, reasoning_tokens, cost, currency, incomplete, of_turn)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);

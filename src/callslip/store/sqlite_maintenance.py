@@ -17,7 +17,7 @@ from callslip.store.summaries import SummaryProgress, usage_values
 
 TABLES = (
     *("events", "keys", "calls", "aliases", "approvals"),
-    *("entries", "pieces", "checkpoints", "bases", "blob_uses"),
+    *("entries", "pieces", "checkpoints", "bases", "blob_uses", "summaries", "usage"),
 )
 
 
@@ -120,6 +120,7 @@ def delete_session(connection: Connection, name: str) -> bool:
     if session is None:
         return bool(conversations or posts)
     rows = connection.execute("SELECT DISTINCT hash FROM blob_uses WHERE session = ?", (session,)).fetchall()
+    connection.execute(SQL["remember_deletion"], (name, int(time.time() * 1000), session)).fetchall()
     for table in TABLES:
         connection.execute(f"DELETE FROM {table} WHERE session = ?", (session,)).fetchall()
     _drop_blobs(connection, [row[0] for row in rows])

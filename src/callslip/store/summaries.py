@@ -11,10 +11,10 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec.structs import astuple
 
-from callslip.errors import InvalidInputError
+from callslip.errors import CorruptDataError, InvalidInputError
 from callslip.model import codec
-from callslip.model.records import ListedSession, SessionRecord
-from callslip.model.summaries import UsageRecord
+from callslip.model.records import ListedSession, Page, SessionRecord
+from callslip.model.summaries import SessionState, SessionSummary, UsageRecord
 from callslip.rules.session_summary import parse_summary
 from callslip.store.shared_rows import LAST
 
@@ -43,8 +43,14 @@ DAY_MS = 86_400_000
 USAGE_COLUMNS = UsageRecord.__struct_fields__
 SUMMARY_COLUMNS = (
     *("session", "seq", "version", "state", "title", "agent", "model", "project", "branch", "labels"),
-    *("calls", "failed", "tokens", "started_at", "active_at", "body"),
+    *("calls", "open_calls", "pending", "failed", "tokens", "has_responses", "started_at", "active_at", "body"),
 )
+NEVER_SUMMARIZED = (
+    "(SELECT s.id AS session, 0 AS seq, 0 AS version, 'idle' AS state, '' AS title, '' AS agent, '' AS model, "
+    "'' AS project, '' AS branch, '' AS labels, 0 AS calls, 0 AS open_calls, 0 AS pending, 0 AS failed, 0 AS tokens, "
+    "0 AS has_responses, s.updated_at AS started_at, s.updated_at AS active_at, '{}'::bytea AS body FROM sessions s)"
+)
+"""In place of the table `summaries` of PostgreSQL, for a database that cannot be migrated as it can only be read."""
 
 
 class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,20 +66,12 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     label: str = ""
     q: str = ""
+    name: str = ""
     prefix: str = ""
     sort: Sort = "active"
     descending: bool = True
     limit: int = 100
     cursor: str = ""
-
-
-class StaleSession(NamedTuple):
-    """A session whose summary does not have all events. `seq` is -1 without a summary."""
-
-    name: str
-    number: int
-    head: int
-    seq: int
 
 
 class StoredSummary(msgspec.Struct, frozen=True):
@@ -94,7 +92,7 @@ class SummaryProgress(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     before: StoredSummary | None
     after: StoredSummary
-    state: str
+    state: SessionState
     title: str
     agent: str
     model: str
@@ -102,8 +100,11 @@ class SummaryProgress(msgspec.Struct, frozen=True, kw_only=True):
     branch: str
     labels: str
     calls: int
+    open_calls: int
+    pending: int
     failed: int
     tokens: int
+    has_responses: bool
     started_at: int
     active_at: int
     usage: list[UsageRecord]
@@ -113,8 +114,8 @@ class SummaryProgress(msgspec.Struct, frozen=True, kw_only=True):
         """Return the values of SUMMARY_COLUMNS."""
         after = self.after
         texts = (self.state, self.title, self.agent, self.model, self.project, self.branch, self.labels)
-        numbers = (self.calls, self.failed, self.tokens, self.started_at, self.active_at)
-        return (self.number, after.seq, after.version, *texts, *numbers, after.body)
+        counts = (self.calls, self.open_calls, self.pending, self.failed, self.tokens, int(self.has_responses))
+        return (self.number, after.seq, after.version, *texts, *counts, self.started_at, self.active_at, after.body)
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,13 +157,19 @@ def labels_text(labels: Any) -> str:
     return "\n".join(["", *lines, ""]) if lines else ""
 
 
-def listed_session(record: SessionRecord, body: bytes) -> ListedSession:
+def listed_session(
+    record: SessionRecord, body: bytes, state: SessionState, open_calls: int, pending: int
+) -> ListedSession:
     """Return a session with what its stored summary says."""
-    summary = parse_summary(body)
-    fields: dict[str, Any] = {name: getattr(record, name) for name in record.__struct_fields__}
+    try:
+        summary = parse_summary(body)
+    except CorruptDataError:  # `verify` reports it.
+        summary = SessionSummary()
+    started_at, active_at = times_of(record, summary)
+    fields: dict[str, Any] = {name: getattr(record, name) for name in SessionRecord.__struct_fields__}
     return ListedSession(
         **fields,
-        state=summary.state,
+        state=state,
         agent=summary.agent,
         agent_version=summary.agent_version,
         model=summary.model,
@@ -170,28 +177,35 @@ def listed_session(record: SessionRecord, body: bytes) -> ListedSession:
         branch=summary.branch,
         prompt=summary.prompt,
         continues=summary.continues,
+        open_calls=open_calls,
+        pending=pending,
         failed=summary.failed,
-        pending=len(summary.requests),
-        started_at=summary.started_at or record.created_at,
-        active_at=summary.active_at or record.updated_at,
-        usage=summary.usage,
+        started_at=started_at,
+        active_at=active_at,
+        usage=summary.counted_usage,
     )
 
 
+def times_of(record: SessionRecord, summary: SessionSummary) -> tuple[int, int]:
+    """Return when a session began and when it was last active. It was not active after it was written."""
+    active_at = min(summary.active_at or record.updated_at, record.updated_at)
+    return min(summary.started_at or record.created_at, active_at), active_at
+
+
 def usage_row(row: Sequence[Any]) -> UsageRow:
-    """Convert a row of sums, which may be decimal numbers."""
+    """Convert a row of sums, which are decimal numbers in PostgreSQL."""
     return UsageRow(*row[:3], *map(int, row[3:9]), cost=float(row[9]), incomplete=int(row[10]))
 
 
 def usage_record(row: Sequence[Any]) -> UsageRecord:
     """Convert a row of USAGE_COLUMNS."""
     record = UsageRecord(**dict(zip(USAGE_COLUMNS, row, strict=True)))
-    return msgspec.structs.replace(record, incomplete=bool(record.incomplete))
+    return msgspec.structs.replace(record, incomplete=bool(record.incomplete), of_turn=bool(record.of_turn))
 
 
 def usage_values(record: UsageRecord) -> tuple[Any, ...]:
     """Convert the usage of a response to a row of USAGE_COLUMNS."""
-    return astuple(record)
+    return astuple(msgspec.structs.replace(record, incomplete=int(record.incomplete), of_turn=int(record.of_turn)))
 
 
 class _Conditions:
@@ -222,6 +236,7 @@ def sessions_sql(
     columns: str,
     parameter: Callable[[int], str],
     contains: Callable[[str, str], tuple[str, Any]],
+    table: str = "summaries",
 ) -> tuple[str, list[Any]]:
     """Return a statement that lists sessions, and its values. After the columns it reads the summary and the cursor."""
     expression, kind = SORTS[query.sort]
@@ -238,13 +253,16 @@ def sessions_sql(
     if query.q:
         condition, value = contains("m.title", query.q)
         where.add(condition, value)
+    if query.name:
+        where.add("s.name = ?", query.name)
     if query.prefix:
         where.add("s.name >= ? AND s.name < ?", query.prefix, query.prefix + LAST)
     if query.cursor:
         where.add(f"({expression}, m.session) {'<' if query.descending else '>'} (?, ?)", *_read_cursor(query, kind))
     direction = "DESC" if query.descending else "ASC"
     return (
-        f"SELECT {columns}, m.body, {expression}, m.session FROM summaries m JOIN sessions s ON s.id = m.session "
+        f"SELECT {columns}, m.body, m.state, m.open_calls, m.pending, {expression}, m.session "
+        f"FROM {table} m JOIN sessions s ON s.id = m.session "
         f"{where.text()} ORDER BY {expression} {direction}, m.session {direction} LIMIT {int(query.limit)}",
         where.values,
     )
@@ -257,8 +275,17 @@ def _read_cursor(query: SessionQuery, kind: type) -> tuple[Any, int]:
     return value, session
 
 
-def encode_cursor(query: SessionQuery, value: Any, session: int) -> str:
-    """Return the cursor after a row."""
+LIST_COLUMNS = 6
+"""How many columns `sessions_sql` adds to those of a session."""
+
+
+def session_page(query: SessionQuery, rows: list[Any], read: Callable[[Any], SessionRecord]) -> Page[ListedSession]:
+    """Return the sessions in rows of `sessions_sql`; `read` converts the columns of a session."""
+    items = [listed_session(read(row[:-LIST_COLUMNS]), *row[-LIST_COLUMNS:-2]) for row in rows]
+    return Page(items, _encode_cursor(query, *rows[-1][-2:]) if rows and len(rows) == query.limit else "")
+
+
+def _encode_cursor(query: SessionQuery, value: Any, session: int) -> str:
     return codec.encode([query.sort, query.descending, value, session]).decode()
 
 
@@ -268,6 +295,7 @@ def usage_sql(query: UsageQuery, parameter: Callable[[int], str], quotient: str)
     `quotient` is how the engine divides integers and rounds down, with the parts `{0}` and `{1}`.
     """
     where = _Conditions(parameter)
+    where.add("(u.of_turn = 0 OR coalesce(m.has_responses, 0) = 0)")
     if query.by == "day":
         group = quotient.format(f"(u.at + {int(query.utc_offset_ms)})", DAY_MS)
     else:
@@ -285,8 +313,9 @@ def usage_sql(query: UsageQuery, parameter: Callable[[int], str], quotient: str)
         where.add("u.at < ?", query.until)
     sums = ", ".join(f"sum(u.{name})" for name in UsageRow._fields[4:9])
     return (
-        f"SELECT {group}, s.name, u.currency, count(*), {sums}, coalesce(sum(u.cost), 0), "
-        f"sum(CASE WHEN u.incomplete THEN 1 ELSE 0 END) FROM usage u JOIN sessions s ON s.id = u.session "
+        f"SELECT {group}, s.name, u.currency, "
+        f"sum(CASE WHEN u.input_tokens + u.output_tokens > 0 THEN 1 ELSE 0 END), {sums}, coalesce(sum(u.cost), 0), "
+        f"sum(u.incomplete) FROM usage u JOIN sessions s ON s.id = u.session "
         f"LEFT JOIN summaries m ON m.session = u.session {where.text()} GROUP BY 1, 2, 3",
         where.values,
     )

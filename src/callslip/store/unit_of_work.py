@@ -220,9 +220,13 @@ class UnitOfWork:
 
     def user_messages(self, session: str) -> list[MessageUser]:
         """Return the messages of the user that are shown, oldest first. The log of the session is read for it."""
+        return [event for event in self.all_user_messages(session) if event.verdict == "applied"]
+
+    def all_user_messages(self, session: str) -> list[MessageUser]:
+        """Return the messages of the user with those that are only repetitions, oldest first."""
         written = (stored.event for stored in self.events if stored.session == session)
         events = [*self._stored.user_messages(session), *written]
-        return [event for event in events if isinstance(event, MessageUser) and event.verdict == "applied"]
+        return [event for event in events if isinstance(event, MessageUser)]
 
     def add_event(self, session: str, event: Event) -> None:
         """Append an event."""
@@ -299,7 +303,7 @@ class _UnitReads:
         return self._unit.pending(client, limit)
 
     def user_messages(self, session: str) -> list[Event]:
-        return list(self._unit.user_messages(session))
+        return list(self._unit.all_user_messages(session))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._unit, name)

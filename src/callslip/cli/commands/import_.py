@@ -1,4 +1,4 @@
-"""`callslip import`: import messages from a file. Importing a file again adds only what is new."""
+"""`callslip import`: import messages from a file, or the history of an agent. Again it adds only what is new."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from callslip.cli import exit_status
+from callslip.cli.commands.transcripts import import_transcripts
 from callslip.cli.options import ID, db_option, json_option, wants_json, with_ledger
 from callslip.cli.terminal import tables
 from callslip.errors import InvalidInputError
@@ -23,6 +24,7 @@ from callslip.ingest.importer import Report, import_file, import_lines
 from callslip.ingest.stream_parser import MAX_LINE_BYTES
 from callslip.model.display import pluralize
 from callslip.model.names import MAX_NAME_BYTES, check_session_name
+from callslip.transcripts.agents import SOURCES
 
 if TYPE_CHECKING:
     from callslip.api.ledger import LocalLedger
@@ -33,7 +35,7 @@ SUFFIXES = (".json", ".jsonl", ".ndjson", ".log", ".txt")
 
 
 @click.command("import")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.argument("paths", nargs=-1, type=click.Path(exists=True, allow_dash=True), metavar="[PATH]...")
 @click.option(
     "--format",
     "format_",
@@ -53,15 +55,36 @@ SUFFIXES = (".json", ".jsonl", ".ndjson", ".log", ".txt")
     metavar="TOOL",
     help="For rows: a user must accept the calls of this tool; one without an answer is pending.",
 )
+@click.option("--restore", is_flag=True, help="For the history of an agent: also import sessions that were deleted.")
 @db_option
 @json_option
-def import_(file: str, format_: str | None, session: str | None, chunks: Chunks | None, tools: tuple[str, ...]) -> int:
-    """Import messages from a file.
+def import_(
+    paths: tuple[str, ...],
+    format_: str | None,
+    session: str | None,
+    chunks: Chunks | None,
+    tools: tuple[str, ...],
+    restore: bool,
+) -> int:
+    """Import messages from a file, or the history of an agent.
 
-    FILE has one JSON value per line, or is a document that `callslip export` wrote; - is stdin. What was imported
+    PATH has one JSON value per line, or is a document that `callslip export` wrote; - is stdin. What was imported
     before is skipped, so a file that has grown can be imported again. Lines that are not understood are stored as they
     are; if that is most of them, the exit status is 1.
+
+    With the format of an agent, such as claude-code, each PATH is a session file or a folder of them. Without a PATH
+    it is the agent's own folder. Each session gets the name of its agent and the agent's own id. What cannot be read
+    is skipped and reported, and the exit status is 1.
     """
+    if format_ in SOURCES and not session and "-" not in paths:
+        if chunks or tools:
+            raise click.UsageError(f"--chunks and --requires-validation have no effect on the history of {format_}")
+        return import_transcripts(format_, paths, restores=restore)
+    if restore:
+        raise click.UsageError(f"--restore needs --format with one of {', '.join(SOURCES)}, and no --session")
+    if len(paths) != 1 or os.path.isdir(paths[0]):
+        raise click.UsageError("pass one file; only the history of an agent has several, with --format")
+    file = paths[0]
     if file == "-" and not session:
         raise click.UsageError("stdin has no name; pass --session")
     name = check_session_name(session or session_name(file))

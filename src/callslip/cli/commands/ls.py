@@ -29,7 +29,7 @@ from callslip.rules.lifecycle import OPEN_STATES, TRANSITIONS
 SESSION_STATES: tuple[str, ...] = get_args(SessionState)
 STATES = [state for state in TRANSITIONS if state != "none"]
 MAX_COUNTED = 10_000
-"""The maximum number of open calls and of pending approvals that are counted."""
+"""The maximum number of pending approvals that are counted."""
 
 
 @click.command()
@@ -100,41 +100,29 @@ def ls(
             _list_sessions(selected, wanted_sessions, limit)
 
 
-def count_open_calls(selected: SelectedLedger) -> Counter[str]:
-    """Return how many calls are open in each session."""
-    counts: Counter[str] = Counter()
-    cursor = ""
-    while True:
-        page = selected.ledger.calls(states=sorted(OPEN_STATES), limit=1000, cursor=cursor)
-        counts.update(record.session for record in page.items)
-        cursor = page.cursor
-        if not cursor or counts.total() >= MAX_COUNTED:
-            return counts
-
-
 def _list_sessions(selected: SelectedLedger, filters: SessionFilters, limit: int) -> None:
     page = selected.ledger.sessions(limit=limit, **filters)
-    calls = count_open_calls(selected)
     pending = selected.ledger.approvals(limit=MAX_COUNTED)
     approvals = Counter(record.session for record in pending if not record.answer_at)
     if wants_json():
-        tables.write_json(*(session_json(record, calls[record.name], approvals[record.name]) for record in page.items))
+        tables.write_json(*(session_json(record, approvals[record.name]) for record in page.items))
     elif page.items:
-        _print_sessions(page.items, calls, approvals)
+        _print_sessions(page.items, approvals)
     else:
         where = "" if selected.is_remote else f" in {selected_location().display_name}"
         has_filters = any(value for name, value in filters.items() if name not in ("sort", "descending"))
         tables.print_status(f"no {'such ' if has_filters else ''}sessions{where}")
     tables.print_more_hint(bool(page.cursor), limit)
+    if not page.is_complete:
+        tables.print_status("some sessions are not up to date in this list: run this again")
 
 
-def session_json(record: ListedSession, open_calls: int, pending_approvals: int) -> dict[str, Any]:
-    """Return a session as JSON, with the number of its open calls and of the approvals that can be answered here."""
-    view = msgspec.to_builtins(session_view(record))
-    return {**view, "openCalls": open_calls, "pendingApprovals": pending_approvals}
+def session_json(record: ListedSession, pending_approvals: int) -> dict[str, Any]:
+    """Return a session as JSON, with the number of the approvals that can be answered here."""
+    return {**msgspec.to_builtins(session_view(record)), "pendingApprovals": pending_approvals}
 
 
-def _print_sessions(records: Sequence[ListedSession], calls: Counter[str], approvals: Counter[str]) -> None:
+def _print_sessions(records: Sequence[ListedSession], approvals: Counter[str]) -> None:
     from rich.text import Text
 
     from callslip.cli.terminal.formatting import format_age, format_number
@@ -142,8 +130,8 @@ def _print_sessions(records: Sequence[ListedSession], calls: Counter[str], appro
     cells: list[list[str | Text]] = []
     for record in records:
         pending = approvals[record.name]
-        label = f"{calls[record.name]}" + (f" ({pending} to approve)" if pending else "")
-        open_calls = Text(label, "yellow" if pending else "cyan") if calls[record.name] else "0"
+        label = f"{record.open_calls:,}" + (f" ({pending} to approve)" if pending else "")
+        open_calls = Text(label, "yellow" if pending else "cyan") if record.open_calls else "0"
         failed = Text(f"{record.failed:,}", "red") if record.failed else "0"
         tokens = format_number(record.usage.input_tokens + record.usage.output_tokens)
         project = record.project.rstrip("/\\").replace("\\", "/").rpartition("/")[2]

@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
@@ -169,6 +169,32 @@ def serve(
     The options for commands apply to commands that are submitted and listed through this server: over HTTP, MCP and
     `callslip --server`.
     """
+    return run_server(
+        host,
+        port,
+        token,
+        opens_browser=opens_browser,
+        settings=Settings(**ledger_settings),
+        allow_hosts=hosts,
+        allow_origins=origins,
+    )
+
+
+Beside = Callable[["LocalLedger"], contextlib.AbstractAsyncContextManager[None]]
+"""What runs beside a server on the same ledger."""
+
+
+def run_server(
+    host: str,
+    port: int,
+    token: str,
+    *,
+    opens_browser: bool,
+    settings: Settings = DEFAULTS,
+    beside: Beside | None = None,
+    **options: tuple[str, ...],
+) -> int:
+    """Run a server until a signal stops it, and return the exit status."""
     import asyncio
 
     from callslip.client.token_file import main_token
@@ -180,10 +206,9 @@ def serve(
     with open_socket(host, port) as listener:
         name, bound_port = WILDCARD_HOSTS.get(host, host), listener.getsockname()[1]
         url = f"http://[{name}]:{bound_port}" if ":" in name else f"http://{name}:{bound_port}"
-        info = ServerInfo(location, url, secret, opens_browser, settings=Settings(**ledger_settings))
-        options = {"host": host, "allow_hosts": hosts, "allow_origins": origins}
+        info = ServerInfo(location, url, secret, opens_browser, settings=settings)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_serve(info, listener, options))
+            return runner.run(_serve(info, listener, {"host": host, **options}, beside))
 
 
 @dataclass(frozen=True)
@@ -288,7 +313,7 @@ def loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-async def _serve(info: ServerInfo, listener: socket.socket, options: dict[str, Any]) -> int:
+async def _serve(info: ServerInfo, listener: socket.socket, options: dict[str, Any], beside: Beside | None) -> int:
     import asyncio
 
     from callslip import http
@@ -302,7 +327,8 @@ async def _serve(info: ServerInfo, listener: socket.socket, options: dict[str, A
         async with await open_ledger(info.location.url, info.settings) as ledger:
             app = http.standalone(ledger, info.token, mcp_app=http_app, **options)
             server = create_server(app, ledger, info)
-            await server.serve(sockets=[listener])
+            async with beside(ledger) if beside is not None else contextlib.nullcontext():
+                await server.serve(sockets=[listener])
     return next((STATUS[number] for number in server.stop_signals), exit_status.OK)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from callslip.cli.commands.ls import count_open_calls, session_json
+from callslip.cli.commands.ls import session_json
 from callslip.cli.entry_json import entries_json
 from callslip.cli.options import ID, SelectedLedger, db_option, json_option, open_selected, server_options, wants_json
 from callslip.cli.terminal import tables
@@ -65,9 +65,9 @@ def _show_session(selected: SelectedLedger, record: SessionRecord, limit: int, f
     snapshot = ledger.snapshot(record.name, **({"limit": limit} if limit else {}))
     entries = entries_json(snapshot.entries, ledger.blob if full else None)
     if wants_json():
-        open_calls = count_open_calls(selected)[record.name]
+        listed = ledger.sessions(name=record.name).items
         approvals = [approval for approval in ledger.approvals(session=record.name) if not approval.answer_at]
-        facts = session_json(record, open_calls, len(approvals))
+        facts = session_json(listed[0], len(approvals)) if listed else {}
         tables.write_json({**facts, "info": snapshot.info, "entries": entries})
         return
     from callslip.cli.terminal.pages import print_session

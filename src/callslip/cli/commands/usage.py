@@ -40,7 +40,7 @@ def usage(
     """
     with open_selected() as selected:
         name = selected.ledger.find_session(session).name if session else ""
-        groups = selected.ledger.usage(
+        report = selected.ledger.usage(
             by,
             session=name,
             project=project,
@@ -50,10 +50,12 @@ def usage(
             until=_to_ms(until),
             utc_offset_minutes=(time.localtime().tm_gmtoff or 0) // 60,
         )
+    if not report.complete:
+        tables.print_status("some sessions were not added up yet: run this again")
     if wants_json():
-        tables.write_json(*groups)
+        tables.write_json(*report.groups)
         return
-    if not groups:
+    if not report.groups:
         tables.print_status("no usage was reported")
         return
     cells = [
@@ -65,7 +67,7 @@ def usage(
             f"{group.output_tokens:,}{'*' if group.incomplete else ''}",
             " + ".join(f"{cost:,.2f} {currency}".strip() for currency, cost in sorted(group.costs.items())),
         ]
-        for group in groups
+        for group in report.groups
     ]
     numbers = ("RESPONSES", "INPUT", "CACHED", "OUTPUT", "COST")
     tables.print_table([by.upper(), *numbers], cells, right=numbers)

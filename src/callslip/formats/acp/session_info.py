@@ -9,10 +9,13 @@ from msgspec import UNSET
 from callslip.formats.acp import capabilities
 from callslip.formats.acp.wire import Message, raw_message_if
 from callslip.formats.json_fields import as_dict, as_list, has_other_fields
+from callslip.formats.usage import read_cost
 from callslip.model import events as ev
 from callslip.model.events import Event
 
 Json = dict[str, Any]
+COST = "session:cost"
+"""The id of the report of what a session has cost so far."""
 
 
 class SessionFacts:
@@ -36,7 +39,9 @@ class SessionFacts:
         """Read the usage. The cost is a sum: it stays if an update does not contain it."""
         fields = _without_kind(update)
         self._cost = fields.get("cost", self._cost)
-        return [ev.SessionInfo(usage={**fields, "cost": self._cost} if self._cost is not None else fields)]
+        info = ev.SessionInfo(usage={**fields, "cost": self._cost} if self._cost is not None else fields)
+        cost, currency = read_cost(fields.get("cost"))
+        return [info] if cost is None else [info, ev.UsageReported(id=COST, cost=cost, currency=currency, of_turn=True)]
 
     def notice(self, update: Json, message: Message) -> list[Event]:
         return [ev.SessionInfo(notice=_without_kind(update))]

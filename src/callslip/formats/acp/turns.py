@@ -16,6 +16,7 @@ from callslip.formats.acp.calls import Calls
 from callslip.formats.acp.update import DRAFT
 from callslip.formats.acp.wire import Message, raw_message_if
 from callslip.formats.json_fields import as_dict, as_str, has_other_fields
+from callslip.formats.usage import read_usage
 from callslip.model import events as ev
 from callslip.model.events import Event
 
@@ -64,7 +65,7 @@ class Turns:
         if message.error is not UNSET:
             ended = self._end("error", as_str(error.get("message")))
             return self._next(ended, raw_message_if(has_other_fields(error, {"message"}), message))
-        ended = self._end(as_str(reason) or "end_turn")
+        ended = self._end(as_str(reason) or "end_turn", usage=result.get("usage"))
         return self._next(ended, raw_message_if(has_other_fields(result, {"stopReason"}), message))
 
     def _confirm(self, message: Message) -> list[Event]:
@@ -89,7 +90,8 @@ class Turns:
         if not self._is_open:
             return []
         error = as_dict(update.get("error"))
-        ended = self._end(as_str(update.get("stopReason")) or "end_turn", as_str(error.get("message")))
+        reason = as_str(update.get("stopReason")) or "end_turn"
+        ended = self._end(reason, as_str(error.get("message")), update.get("usage"))
         needs_raw = has_other_fields(update, {*STATE_FIELDS, "error"}) or has_other_fields(error, {"message"})
         return ended + raw_message_if(needs_raw, message)
 
@@ -100,12 +102,12 @@ class Turns:
         self._calls.start_turn()
         return [ev.TurnStarted()]
 
-    def _end(self, reason: str, detail: str = "") -> list[Event]:
+    def _end(self, reason: str, detail: str = "", usage: Any = None) -> list[Event]:
         if not self._is_open:
             return []
         self._is_open = False
         self._calls.end_turn(reason)
-        return [ev.TurnEnded(reason=reason, detail=detail)]
+        return [*read_usage(usage, of_turn=True), ev.TurnEnded(reason=reason, detail=detail)]
 
     def _next(self, ended: list[Event], raw: list[Event]) -> list[Event]:
         """Begin the turn of the next queued prompt after one has ended."""

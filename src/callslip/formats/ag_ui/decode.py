@@ -23,6 +23,7 @@ from callslip.formats.ag_ui.turns import Turns
 from callslip.formats.ag_ui.wire import ENVELOPE, FORMAT, RENAMED, time_of
 from callslip.formats.base import Unfinished, raw_if
 from callslip.formats.json_fields import as_dict, as_list, as_str, has_other_fields, identifier
+from callslip.formats.usage import read_usage
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event
 
@@ -261,7 +262,10 @@ def _parent(event: Fields) -> str:
 
 
 def _usage(event: Fields) -> list[Event]:
-    return [ev.SessionInfo(usage=event["usage"])] if event.get("usage") is not None else []
+    usage = event.get("usage")
+    if usage is None:
+        return []
+    return [ev.SessionInfo(usage=usage), *read_usage(usage, id=identifier(event.get("runId")), of_turn=True)]
 
 
 _OUTCOME_FIELDS = {"type", "interrupts", "pendingToolCallIds"}

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from callslip.formats.ai_sdk import decode_calls
 from callslip.formats.ai_sdk.decode_calls import Calls
-from callslip.formats.ai_sdk.decode_messages import DELTA_TYPES, user_message
+from callslip.formats.ai_sdk.decode_messages import DELTA_TYPES, read_metadata, user_message
 from callslip.formats.ai_sdk.message_state import MessageState
 from callslip.formats.ai_sdk.wire import Chunk, UIMessage
 from callslip.formats.base import Events
@@ -67,7 +67,10 @@ class Conversation:
         if self._is_start_due and any(isinstance(event, NEW_CONTENT) for event in events or ()):
             self._is_start_due = False
             started = [ev.TurnStarted()]
-        return None if events is None else started + events
+        if events is None:
+            return None
+        # A replay reports the usage again, which the id of the message shows.
+        return started + events + read_metadata(chunk.get("messageMetadata"), self.message.id)
 
     def read_again(self, message: MessageState, chunks: list[Chunk]) -> Events:
         """Return the events of chunks of a message other than the current one."""
@@ -239,6 +242,7 @@ class Conversation:
         "abort": (_stop, {"type", "reason"}),
         "error": (_stop, {"type", "errorText"}),
         "start-step": (_start_step, {"type"}),
+        "message-metadata": (lambda self, chunk: [], {"type"}),
         "finish-step": (lambda self, chunk: [], {"type"}),
         "reset-step": (_reset_step, {"type"}),
         **dict.fromkeys(("text-start", "reasoning-start"), (_start_text, {"type", "id"})),

@@ -14,7 +14,14 @@ from typing import Any
 
 from callslip.formats.ai_sdk import decode_messages
 from callslip.formats.ai_sdk.conversation import Conversation
-from callslip.formats.ai_sdk.decode_messages import chunks_of, history_events, is_message, messages_in, turn_of
+from callslip.formats.ai_sdk.decode_messages import (
+    chunks_of,
+    history_events,
+    is_message,
+    messages_in,
+    read_metadata,
+    turn_of,
+)
 from callslip.formats.ai_sdk.message_state import MessageState
 from callslip.formats.ai_sdk.wire import UIMessage
 from callslip.formats.base import Events, Unfinished, drafts_of, raw_if
@@ -88,7 +95,8 @@ class UiDecoder:
         raw = self._raw_message(message, message_id)
         started = self._conversation.enter(message_id)
         parts = [event for chunk in chunks_of(message) for event in self._conversation.read(chunk) or []]
-        return [*started, *parts, *raw, *self._finish()]
+        used = read_metadata(message.get("metadata"), message_id)
+        return [*started, *parts, *raw, *used, *self._finish()]
 
     def _raw_message(self, message: UIMessage, message_id: str) -> Events:
         """Store a message raw the first time if it has more than its events carry."""

@@ -16,6 +16,7 @@ from callslip.formats.base import DeltaType
 from callslip.formats.call_tracker import RESULT_UNKNOWN
 from callslip.formats.json_fields import as_dict, as_list, as_str, has_other_fields, identifier
 from callslip.formats.providers.content import join_texts
+from callslip.formats.usage import read_usage
 from callslip.model import events as ev
 from callslip.model.events import Alias, Event
 
@@ -59,6 +60,13 @@ def chunks_of(message: UIMessage) -> list[Chunk]:
         convert = _PARTS.get(kind) or (_call if is_call(kind) else _same if kind.startswith("data-") else None)
         chunks += convert(part, f"{number}") if convert else []
     return chunks
+
+
+def read_metadata(value: Any, message_id: str) -> list[Event]:
+    """Return the usage in the metadata of a message, where the AI SDK's own examples put it."""
+    metadata = as_dict(value)
+    usage = metadata.get("totalUsage") or metadata.get("usage")
+    return read_usage(usage, id=message_id, model=metadata.get("model"), of_turn=True)
 
 
 def needs_raw(message: UIMessage) -> bool:

@@ -49,7 +49,8 @@ class AnthropicDecoder(MessageDecoder[Reply]):
     def _message_start(self, fields: Fields) -> Events:
         message = as_dict(fields.get("message"))
         events = self._interrupt("error")
-        self._begin("stream", identifier(message.get("id"))).usage = as_dict(message.get("usage"))
+        reply = self._begin("stream", identifier(message.get("id")))
+        reply.usage, reply.model = as_dict(message.get("usage")), message.get("model")
         return events
 
     def _block_start(self, fields: Fields) -> Events:
@@ -79,7 +80,7 @@ class AnthropicDecoder(MessageDecoder[Reply]):
         return self._finish(reply) if reply is not None else self._raw_if(True, fields)
 
     def _finish(self, reply: Reply) -> Events:
-        events = reply.finish() + usage_events(reply.usage)
+        events = reply.finish() + usage_events(reply.usage, reply.usage_id, reply.model)
         reason = blocks.REASONS.get(reply.reason, reply.reason) or "end_turn"
         return events + ([] if reply.is_continued else self._conversation.end(reason, reply.detail))
 
@@ -96,6 +97,7 @@ class AnthropicDecoder(MessageDecoder[Reply]):
             events += self._raw_if(block_needs_raw(block), block)
         reply.reason, reply.usage = as_str(message.get("stop_reason")), as_dict(message.get("usage"))
         reply.detail = as_str(as_dict(message.get("stop_details")).get("explanation"))
+        reply.model = message.get("model")
         needs_raw = has_other_content(message, {*blocks.RESPONSE_FIELDS, "stop_details"})
         return events + self._finish(reply) + self._raw_if(needs_raw, message)
 

@@ -56,8 +56,9 @@ class ChatDecoder(MessageDecoder[Reply]):
         message = as_dict(first.get("message" if is_full else "delta"))
         if is_full:
             answer = {**message, "role": chat_messages.ASSISTANT}
-            events = self._answer(answer, "whole", identifier(fields.get("id")), reason or "stop")
-            events += usage_events(fields.get("usage")) if events else []
+            response_id = identifier(fields.get("id"))
+            events = self._answer(answer, "whole", response_id, reason or "stop")
+            events += usage_events(fields.get("usage"), response_id, fields.get("model")) if events else []
         else:
             events = self._chunk(fields, message, reason)
         needs_raw = (
@@ -81,13 +82,14 @@ class ChatDecoder(MessageDecoder[Reply]):
             events = self._interrupt("error")
             reply = self._begin("chunk", response_id)
         if reply is None or reply.is_finished:
-            return events + usage_events(usage)
+            usage_id = reply.usage_id if reply is not None and is_known else response_id
+            return events + usage_events(usage, usage_id, fields.get("model"))
         events += reply.add_delta(delta)
-        reply.usage = usage or reply.usage
+        reply.usage, reply.model = usage or reply.usage, fields.get("model") or reply.model
         return events + (self._finish(reply, reason) if reason else [])
 
     def _finish(self, reply: Reply, reason: str = "stop") -> Events:
-        events = reply.finish() + usage_events(reply.usage)
+        events = reply.finish() + usage_events(reply.usage, reply.usage_id, reply.model)
         return events if reply.calls else events + self._end_turn(reply.is_refused, reason)
 
     def _end_turn(self, is_refused: bool, reason: str) -> Events:

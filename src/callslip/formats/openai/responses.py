@@ -170,7 +170,7 @@ class ResponsesDecoder(ModelDecoder):
         cause = error_text(response.get("error")) or incomplete_reason
         failure = FAILURES.get(state, "")
         events += self._output.interrupt(failure, cause) if failure else self._output.finish()
-        events += usage_events(response.get("usage"))
+        events += usage_events(response.get("usage"), identifier(response.get("id")), response.get("model"))
         self._is_open = False
         reason = failure or items.REASONS.get(cause, "refusal" if self._output.is_refused else "end_turn")
         if failure or not self._output.awaits_client:

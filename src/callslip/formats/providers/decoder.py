@@ -13,13 +13,14 @@ from callslip.formats.base import Events, raw_if
 from callslip.formats.json_fields import Fields, as_dict, as_list, error_text
 from callslip.formats.providers.conversation import ModelConversation
 from callslip.formats.providers.reply import ModelReply
+from callslip.formats.usage import read_usage
 from callslip.model import events as ev
 from callslip.model.events import Draft
 
 
-def usage_events(usage: Any) -> Events:
-    """Return the event of the tokens that a response used, if they are known."""
-    return [ev.SessionInfo(usage=usage)] if usage else []
+def usage_events(usage: Any, response_id: str, model: Any) -> Events:
+    """Return the events of the tokens that a response used, if they are known."""
+    return [ev.SessionInfo(usage=usage), *read_usage(usage, id=response_id, model=model)] if usage else []
 
 
 class ModelDecoder(ABC):
@@ -119,7 +120,10 @@ class MessageDecoder(ModelDecoder, Generic[ReplyT]):
     def _begin(self, shape: str, message_id: str) -> ReplyT:
         self._conversation.begin_round()
         self._shape = shape
+        last_id = self._reply.id if self._reply is not None else ""
         self._reply = self._reply_type(self._conversation, message_id, self._chunks)
+        # A server may give all its responses one id. Then each counts by itself.
+        self._reply.usage_id = message_id if message_id != last_id else ""
         return self._reply
 
     def _open_reply(self) -> ReplyT | None:
@@ -134,7 +138,10 @@ class MessageDecoder(ModelDecoder, Generic[ReplyT]):
 
     def _interrupt(self, reason: str, cause: str = "") -> Events:
         reply = self._open_reply()
-        return reply.interrupt(reason, cause) if reply is not None else []
+        if reply is None:
+            return []
+        used = read_usage(reply.usage, id=reply.usage_id, model=reply.model, incomplete=True)
+        return reply.interrupt(reason, cause) + used
 
     def _is_last_answer(self, message: Fields, shape: str) -> bool:
         """Return whether a full answer is the last one again in another shape."""

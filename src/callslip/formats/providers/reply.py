@@ -11,12 +11,14 @@ from callslip.model import events as ev
 
 
 class ModelReply(ABC):
-    """One answer. `id` is its id in the API."""
+    """One answer. `id` is its id in the API, `usage_id` the id of its usage, "" if others have the same."""
 
     def __init__(self, conversation: ModelConversation, reply_id: str, chunks: ev.Chunks) -> None:
         self.id = reply_id
         self.is_finished = False
         self.usage: Any = {}
+        self.usage_id = reply_id
+        self.model: Any = ""
         self._conversation = conversation
         self._chunks: ev.Chunks = chunks
         self._texts: list[str] = []

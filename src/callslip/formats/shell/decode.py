@@ -16,6 +16,7 @@ from callslip.formats.json_fields import as_dict, as_list, as_str, has_other_fie
 from callslip.formats.shell import results
 from callslip.formats.shell.commands import MAX_ROUNDS, Commands
 from callslip.formats.shell.parse import Command, Piece, ShellParser
+from callslip.formats.usage import read_usage
 from callslip.model import events as ev
 from callslip.model.events import Alias, Draft, Event
 from callslip.rules.streamed_text import StreamedText, merge_chunk
@@ -218,7 +219,8 @@ class ShellDecoder:
         return [end_type(aliases=_agent_alias(fields), **result)]
 
     def _usage(self, fields: Fields) -> Events:
-        return [ev.SessionInfo(usage={name: value for name, value in fields.items() if name != "type"})]
+        usage = {name: value for name, value in fields.items() if name != "type"}
+        return [ev.SessionInfo(usage=usage), *read_usage(usage, model=usage.get("model"))]
 
     # Stored messages
 

@@ -22,6 +22,7 @@ from callslip.ledger.queries import all_sessions
 from callslip.ledger.verify.blobs import find_blob_fault
 from callslip.ledger.verify.entries import EntryCheck
 from callslip.ledger.verify.problems import Problem, Report, differences
+from callslip.ledger.verify.summaries import SummaryCheck
 from callslip.ledger.verify.tables import RecordCheck
 from callslip.model import codec
 from callslip.model import events as ev
@@ -123,15 +124,18 @@ class _SessionCheck:
         self.report = Report(record.name)
         self.records = RecordCheck(store, record, self.report)
         self.entries = EntryCheck(store, record, self.report)
+        self.summary = SummaryCheck(store, record, self.report)
 
     async def verify(self) -> list[Problem]:
         """Return the problems of the session."""
         await self._load_base()
         await self.entries.start(self.state)
+        await self.summary.start()
         await self._replay()
         await self.entries.check_checkpoint(self.state)
         self._check_session()
         await self.records.finish(self.state)
+        await self.summary.finish()
         await self._check_keys_and_blobs()
         for fault in await self.store.find_copy_faults(self.record.name):
             self.report.add("row", fault)
@@ -180,6 +184,7 @@ class _SessionCheck:
             event = self._parse_event(seq, body)
             if event is not None:
                 events.append(event)
+                self.summary.add(event)
                 await self._project(event)
         self.state.fold(events)
         finished = self.state.take_finished()

@@ -1,6 +1,5 @@
--- What lists show of a session, and the tokens that it used. Both are derived from the log by a process of this version or
--- a later one, some moments after the events: `seq` is the last event in a summary. Until then a session has a row with
--- what is known of it, so that it is in the lists.
+-- What lists show of a session, and the tokens that it used. Both are derived from the log by a process that reads them:
+-- `seq` is the last event in a summary. Before that a session has a row with what is known of it, so that lists have it.
 CREATE TABLE summaries (
   session bigint PRIMARY KEY,
   seq bigint NOT NULL,
@@ -13,20 +12,26 @@ CREATE TABLE summaries (
   branch text COLLATE "C" NOT NULL,
   labels text COLLATE "C" NOT NULL,
   calls bigint NOT NULL,
+  open_calls bigint NOT NULL,
+  pending bigint NOT NULL,
   failed bigint NOT NULL,
   tokens bigint NOT NULL,
+  has_responses bigint NOT NULL,
   started_at bigint NOT NULL,
   active_at bigint NOT NULL,
   body bytea NOT NULL
 ) WITH (fillfactor = 80);
 CREATE INDEX summaries_by_activity ON summaries (active_at, session);
+CREATE INDEX summaries_by_start ON summaries (started_at, session);
+CREATE INDEX summaries_by_tokens ON summaries (tokens, session);
 CREATE INDEX summaries_by_project ON summaries (project, active_at, session);
 CREATE INDEX summaries_by_agent ON summaries (agent, active_at, session);
 CREATE INDEX summaries_by_state ON summaries (state, active_at, session);
+CREATE INDEX summaries_by_version ON summaries (version, active_at);
 
-INSERT INTO summaries (session, seq, version, state, title, agent, model, project, branch, labels, calls, failed, tokens,
-  started_at, active_at, body)
-SELECT s.id, 0, 0, 'idle', '', '', '', '', '', '', 0, 0, 0, s.updated_at, s.updated_at, '{}' FROM sessions s;
+INSERT INTO summaries (session, seq, version, state, title, agent, model, project, branch, labels, calls, open_calls,
+  pending, failed, tokens, has_responses, started_at, active_at, body)
+SELECT s.id, 0, 0, 'idle', '', '', '', '', '', '', 0, 0, 0, 0, 0, 0, s.updated_at, s.updated_at, '{}' FROM sessions s;
 
 -- The tokens of one response of a model. `seq` is the event of its last report.
 CREATE TABLE usage (
@@ -44,7 +49,8 @@ CREATE TABLE usage (
   reasoning_tokens bigint NOT NULL,
   cost double precision,
   currency text COLLATE "C" NOT NULL,
-  incomplete boolean NOT NULL,
+  incomplete bigint NOT NULL,
+  of_turn bigint NOT NULL,
   PRIMARY KEY (session, id)
 );
 CREATE INDEX usage_by_time ON usage (at);

@@ -1,0 +1,1 @@
+"""The session files of Claude Code."""

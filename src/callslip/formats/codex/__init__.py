@@ -1,0 +1,1 @@
+"""The rollouts of Codex: the files in which it stores its sessions."""

@@ -1,0 +1,1 @@
+"""The chat files of Gemini CLI, in which it stores its sessions."""

@@ -1,0 +1,1 @@
+"""Read the histories that agents write on this machine into sessions."""

@@ -1,0 +1,157 @@
+"""Read files of JSON lines that grow, in pieces, from a position that was stored earlier.
+
+A position has digests of the beginning and of the last bytes that were read. If they are not in the file any more, it
+was replaced or rewritten, and is read from its start.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from typing import Any, BinaryIO
+
+import msgspec
+
+from callslip.errors import InvalidInputError
+from callslip.model import codec
+from callslip.transcripts.source import Piece, Problem, Transcript
+
+MAX_LINE_BYTES = 64 * 2**20
+"""A longer line is skipped."""
+PIECE_BYTES = 2**20
+COMPARED_BYTES = 512
+MAX_FOLDER_DEPTH = 8
+BOM = b"\xef\xbb\xbf"
+TOO_LONG = f"has more than {MAX_LINE_BYTES:,} bytes"
+
+_encode_position = msgspec.msgpack.Encoder().encode
+_decode_position = msgspec.msgpack.Decoder(tuple[int, int, bytes, bytes]).decode
+
+
+def find_files(path: str, suffix: str, *, depth: int = MAX_FOLDER_DEPTH) -> Iterator[str]:
+    """Yield the files below a folder whose names end with `suffix`, or the file itself, in the order of their names.
+
+    Symbolic links to folders are not followed, and what cannot be read is left out.
+    """
+    try:
+        with os.scandir(path) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except NotADirectoryError:
+        yield path
+        return
+    except OSError:
+        return
+    for entry in entries:
+        try:
+            is_folder = entry.is_dir(follow_symlinks=False)
+        except OSError:
+            continue
+        if is_folder:
+            if depth > 0:
+                yield from find_files(entry.path, suffix, depth=depth - 1)
+        elif entry.name.endswith(suffix):
+            yield entry.path
+
+
+def stat_file(path: str, session: str = "", *, is_secondary: bool = False) -> Transcript | None:
+    """Return a file as a transcript; None if it is gone or is no file."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    mark = f"{status.st_size}.{status.st_mtime_ns}.{status.st_ino}"
+    changed_at = status.st_mtime_ns // 10**6
+    return Transcript(
+        path=path,
+        mark=mark,
+        session=session,
+        size=status.st_size,
+        changed_at=changed_at,
+        is_secondary=is_secondary,
+    )
+
+
+def parse_line(line: bytes) -> Any:
+    """Return the value of a line, or raise InvalidInputError."""
+    return codec.parse_json(line, field="line", max_bytes=MAX_LINE_BYTES)
+
+
+def read_lines(path: str, position: bytes, parse: Callable[[bytes], Any] = parse_line) -> Iterator[Piece]:
+    """Yield the values of the complete lines after a position, in pieces. Lines that cannot be read are skipped."""
+    with open(path, "rb") as file:
+        start = _find_start(file, position)
+        offset, number = start or (0, 0)
+        restarted = bool(position) and start is None
+        file.seek(offset)
+        for lines, size in _chunks(file):
+            messages: list[Any] = []
+            problem, skipped = None, 0
+            for line in lines:
+                number += 1
+                if number == 1:
+                    line = line.removeprefix(BOM)
+                if not line or line.isspace():
+                    continue
+                try:
+                    messages.append(parse(line))
+                except InvalidInputError as error:
+                    skipped += 1
+                    problem = problem or Problem(number, error.problem)
+            if not lines:  # Of a line that is too long.
+                number, skipped, problem = number + 1, 1, Problem(number + 1, TOO_LONG)
+            offset += size
+            position = _encode_position((offset, number, *_digests(file, offset)))
+            yield Piece(
+                messages=messages, position=position, size=size, skipped=skipped, problem=problem, restarted=restarted
+            )
+            restarted = False
+
+
+def _find_start(file: BinaryIO, position: bytes) -> tuple[int, int] | None:
+    """Return the offset of a position and the number of lines before it; None if this is not the file it is of."""
+    if not position:
+        return 0, 0
+    try:
+        offset, number, *digests = _decode_position(position)
+    except msgspec.DecodeError:
+        return None
+    is_same = os.fstat(file.fileno()).st_size >= offset and _digests(file, offset) == tuple(digests)
+    return (offset, number) if is_same else None
+
+
+def _digests(file: BinaryIO, offset: int) -> tuple[bytes, bytes]:
+    """Return the digests of the first bytes and of the last bytes before an offset."""
+    size = min(offset, COMPARED_BYTES)
+    head, tail = os.pread(file.fileno(), size, 0), os.pread(file.fileno(), size, offset - size)
+    return blake2b(head, digest_size=16).digest(), blake2b(tail, digest_size=16).digest()
+
+
+def _chunks(file: BinaryIO) -> Iterator[tuple[list[bytes], int]]:
+    """Yield complete lines and their size with all line ends; for a line that is too long no line, and its size.
+
+    An incomplete line at the end is left out.
+    """
+    rest: list[bytes] = []
+    rest_size, is_too_long = 0, False
+    while data := file.read(PIECE_BYTES):
+        end = data.rfind(b"\n")
+        if end < 0:
+            rest.append(data)
+            rest_size += len(data)
+            if rest_size > MAX_LINE_BYTES:
+                rest, is_too_long = [], True
+            continue
+        if is_too_long:
+            end = data.find(b"\n")
+            yield [], rest_size + end + 1
+            is_too_long = False
+            file.seek(end + 1 - len(data), os.SEEK_CUR)
+        else:
+            complete = b"".join((*rest, data[:end]))
+            yield complete.split(b"\n"), len(complete) + 1
+            file.seek(end + 1 - len(data), os.SEEK_CUR)
+        rest, rest_size = [], 0

@@ -1,0 +1,233 @@
+"""Read the sessions of opencode from its database, `opencode.db`, which a running opencode writes at the same time.
+
+The database is opened for reading only. Each session is a transcript, also that of a sub-agent, which belongs to the
+session that started it. Rows change after they were written, so a position is a time: all rows that changed since are
+read, in the order in which they were created, message by message. A row may be read again; its drafts then have keys
+that are known.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from callslip.errors import InvalidInputError
+from callslip.formats.json_fields import as_dict
+from callslip.model import codec
+from callslip.transcripts.json_lines import MAX_LINE_BYTES, PIECE_BYTES
+from callslip.transcripts.source import Messages, Piece, Problem, Transcript
+
+DATABASE = "opencode.db"
+PIECE_ROWS = 500
+BUSY_TIMEOUT_S = 5.0
+ACTIVE_MS = 3_600_000
+"""A session that changed so long before the last write to the database may be the one that was written to."""
+MAX_DEPTH = 20
+
+_SESSIONS = "SELECT id, parent_id, time_updated FROM session ORDER BY time_created, id"
+_SESSION = """SELECT id, parent_id, title, directory, version, time_created, time_updated FROM session WHERE id = ?"""
+_MESSAGES = """SELECT id, time_updated, CASE WHEN json_valid(data) THEN json_extract(data, '$.role') END,
+    CASE WHEN json_valid(data) THEN json_extract(data, '$.time.created') END FROM message WHERE session_id = ?"""
+_PARTS = "SELECT id, message_id, time_updated FROM part WHERE session_id = ? AND time_updated >= ?"
+_DATA = ("SELECT data FROM message WHERE id = ?", "SELECT data FROM part WHERE id = ?")
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
+    """A row. That of a message of the user comes before its parts, that of the agent after them: it tells their end."""
+
+    message: str = ""
+    place: int = 0
+    id: str = ""
+
+
+class Position(msgspec.Struct, frozen=True, array_like=True):
+    """What was read: all rows that changed before `since`, and if `until` is set, those before `until` up to `row`."""
+
+    since: int = 0
+    until: int = 0
+    row: Row = Row()
+
+
+OF_USER, PART, OF_AGENT = range(3)
+_decode_position = msgspec.msgpack.Decoder(Position).decode
+
+
+class Opencode:
+    """The history of opencode."""
+
+    name = "opencode"
+    session_prefix = "opencode"
+
+    def folders(self, environ: Mapping[str, str], home: str) -> list[str]:
+        data = environ.get("XDG_DATA_HOME") or os.path.join(home, ".local", "share")
+        folder = os.path.join(data, "opencode")
+        database = environ.get("OPENCODE_DB") or DATABASE
+        return [] if database == ":memory:" else [os.path.join(folder, database)]
+
+    def find(self, path: str) -> Iterator[Transcript]:
+        path = os.path.join(path, DATABASE) if os.path.isdir(path) else path
+        written = _written_at(path)
+        if written is None:
+            return
+        try:
+            with closing(_open(path)) as connection:
+                rows = [tuple(row) for row in connection.execute(_SESSIONS)]
+        except sqlite3.Error:
+            return  # It is not a database of opencode, or is not ready yet.
+        size = _size_of(path) // max(1, len(rows))
+        parents = {session: parent for session, parent, _ in rows}
+        # Those of sub-agents come last: their parents name the calls that they belong to.
+        for session, parent, updated in sorted(rows, key=lambda row: row[1] is not None):
+            root = _root_of(str(session), parents)
+            yield _transcript(path, str(session), root if parent else str(session), updated, written, size)
+
+    def refresh(self, transcript: Transcript) -> Transcript | None:
+        written = _written_at(transcript.path)
+        if written is None:
+            return None
+        try:
+            with closing(_open(transcript.path)) as connection:
+                row = connection.execute(_SESSION, (transcript.part,)).fetchone()
+        except sqlite3.Error:
+            return transcript
+        if row is None:
+            return None
+        updated = row["time_updated"]
+        return _transcript(transcript.path, transcript.part, transcript.session, updated, written, transcript.size)
+
+    def session_of(self, transcript: Transcript, messages: Messages) -> str:
+        return transcript.session
+
+    def opening(self, transcript: Transcript) -> Messages:
+        return ()
+
+    def read(self, transcript: Transcript, position: bytes) -> Iterator[Piece]:
+        """Yield the rows that changed, each piece after the current row of the session itself."""
+        try:
+            start = _decode_position(position) if position else Position()
+        except msgspec.DecodeError:
+            start = Position()
+        try:
+            with closing(_open(transcript.path)) as connection:
+                yield from _read_rows(connection, transcript.part, start)
+        except sqlite3.Error as error:
+            problem = Problem(0, f"the database cannot be read: {error}")
+            yield Piece(position=position, skipped=1, problem=problem)
+
+
+def _read_rows(connection: sqlite3.Connection, part: str, start: Position) -> Iterator[Piece]:
+    session = connection.execute(_SESSION, (part,)).fetchone()
+    if session is None:
+        return
+    rows, about, until = _changed_rows(connection, part, start)
+    messages: list[Any] = [{"session": _session_fields(session)}]
+    problem, skipped, size = None, 0, 0
+    for number, row in enumerate(rows, 1):
+        found = connection.execute(_DATA[row.place == PART], (row.id,)).fetchone()
+        if found is not None:  # Else it was deleted meanwhile.
+            size += len(found["data"])
+            try:
+                messages.append(_message_of(row, found["data"], part, *about[row.message]))
+            except InvalidInputError as error:
+                skipped += 1
+                problem = problem or Problem(0, f"{row.id}: {error.problem}")
+        if size >= PIECE_BYTES or len(messages) >= PIECE_ROWS:
+            position = Position(start.since, until, row) if number < len(rows) else Position(until)
+            yield _piece(messages, position, size, skipped, problem)
+            messages, problem, skipped, size = [], None, 0, 0
+    if messages or problem is not None or not rows:
+        yield _piece(messages, Position(until), size, skipped, problem)
+
+
+def _changed_rows(
+    connection: sqlite3.Connection, session: str, start: Position
+) -> tuple[list[Row], dict[str, tuple[Any, Any]], int]:
+    """Return the rows to read in order, the role and time of each message, and the time of the last change."""
+    about: dict[str, tuple[Any, Any]] = {}
+    changed: list[tuple[int, Row]] = []
+    for identity, updated, role, created in connection.execute(_MESSAGES, (session,)):
+        about[identity] = (role, created)
+        if updated >= start.since:
+            changed.append((updated, Row(identity, OF_USER if role == "user" else OF_AGENT, identity)))
+    for identity, message, updated in connection.execute(_PARTS, (session, start.since)):
+        if message in about:
+            changed.append((updated, Row(message, PART, identity)))
+    until = start.until or max((updated for updated, _ in changed), default=start.since)
+    # A row that changed after `until` is read with the next position.
+    rows = sorted(row for updated, row in changed if updated <= until and row > start.row)
+    return rows, about, until
+
+
+def _piece(messages: list[Any], position: Position, size: int, skipped: int, problem: Problem | None) -> Piece:
+    data = msgspec.msgpack.encode(position)
+    return Piece(messages=messages, position=data, size=size, skipped=skipped, problem=problem)
+
+
+def _session_fields(row: sqlite3.Row) -> dict[str, Any]:
+    return {
+        "id": row["id"],
+        "parentID": row["parent_id"],
+        "title": row["title"],
+        "directory": row["directory"],
+        "version": row["version"],
+        "time": {"created": row["time_created"], "updated": row["time_updated"]},
+    }
+
+
+def _message_of(row: Row, data: str, session: str, role: Any, created: Any) -> Any:
+    """Return a row of a message or a part as the decoder reads it."""
+    fields = as_dict(codec.parse_json(data, max_bytes=MAX_LINE_BYTES))
+    if row.place != PART:
+        return {"message": {**fields, "id": row.id, "sessionID": session}}
+    part = {**fields, "id": row.id, "messageID": row.message, "sessionID": session}
+    return {"part": part, "role": role, "created": created}
+
+
+def _open(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def _written_at(path: str) -> tuple[int, str] | None:
+    """Return when the database was last written to, in ms, and a mark of that; None if there is none."""
+    try:
+        stats = [os.stat(path)]
+    except OSError:
+        return None
+    with suppress(OSError):
+        log = os.stat(f"{path}-wal")
+        stats += [log] if log.st_size else []  # A reader creates an empty one.
+    newest = max(stat.st_mtime_ns for stat in stats)
+    return newest // 10**6, ".".join(f"{stat.st_mtime_ns}.{stat.st_size}" for stat in stats)
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _transcript(path: str, part: str, session: str, updated: Any, written: tuple[int, str], size: int) -> Transcript:
+    changed_at = updated if isinstance(updated, int) else 0
+    written_at, mark = written
+    is_active = written_at - changed_at < ACTIVE_MS
+    mark = f"{changed_at}.{mark}" if is_active else str(changed_at)
+    return Transcript(path=path, part=part, mark=mark, session=session, size=size, changed_at=changed_at)
+
+
+def _root_of(session: str, parents: Mapping[str, str | None]) -> str:
+    """Return the session that was not started by another one."""
+    for _ in range(MAX_DEPTH):
+        parent = parents.get(session)
+        if not parent or parent not in parents:
+            return session
+        session = parent
+    return session

@@ -1,0 +1,269 @@
+"""Find and read the histories of Codex, Gemini CLI and opencode, as these keep them in a home folder."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callslip.formats import registry
+from callslip.model import events as ev
+from callslip.transcripts import opencode
+from callslip.transcripts.agents import find_source
+from callslip.transcripts.source import Piece, Source, Transcript
+from tests.support import format_cases
+from tests.support.strategies import MemoryLedger
+
+SESSION = "f486816d-e2f1-4f72-8e24-a5531e2a8729"
+NOW_MS = int(time.time() * 1000)
+TABLES = """
+CREATE TABLE session (id text PRIMARY KEY, parent_id text, title text NOT NULL, directory text NOT NULL,
+    version text NOT NULL, time_created integer NOT NULL, time_updated integer NOT NULL);
+CREATE TABLE message (id text PRIMARY KEY, session_id text NOT NULL, time_created integer NOT NULL,
+    time_updated integer NOT NULL, data text NOT NULL);
+CREATE TABLE part (id text PRIMARY KEY, message_id text NOT NULL, session_id text NOT NULL,
+    time_created integer NOT NULL, time_updated integer NOT NULL, data text NOT NULL);
+"""
+
+
+def write_lines(path: Path, *messages: Any) -> Path:
+    """Write a file of JSON lines, with its folders."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(message) + "\n" for message in messages), "utf-8")
+    return path
+
+
+def copy_case(case: str, path: Path) -> Path:
+    """Copy a case of tests/inputs to a place in a home folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(format_cases.input_path(case).read_bytes())
+    return path
+
+
+def found(source: Source, folder: Path) -> list[Transcript]:
+    return list(source.find(str(folder)))
+
+
+def read_all(source: Source, transcript: Transcript, position: bytes = b"") -> list[Piece]:
+    return list(source.read(transcript, position))
+
+
+def messages_of(pieces: list[Piece]) -> list[Any]:
+    return [message for piece in pieces for message in piece.messages]
+
+
+# Codex
+
+
+def test_codex_keeps_its_sessions_in_its_own_folder() -> None:
+    """CDX6: in CODEX_HOME, else in the home folder; archived sessions are next to the others."""
+    codex = find_source("codex")
+    assert codex.folders({}, "/home/dev") == ["/home/dev/.codex/sessions", "/home/dev/.codex/archived_sessions"]
+    assert codex.folders({"CODEX_HOME": "/c"}, "/home/dev")[0] == "/c/sessions"
+
+
+def test_a_rollout_of_a_sub_agent_belongs_to_the_session_that_started_it(tmp_path: Path) -> None:
+    """CDX4 CDX6: the rollouts are found in order, and each names its session."""
+    codex, day = find_source("codex"), tmp_path / "2026" / "11" / "19"
+    copy_case("codex/agents", day / "rollout-2026-11-19T17-56-44-01a1f4f4-279c.jsonl")
+    copy_case("codex/agent", day / "rollout-2026-11-19T17-56-45-01a1f4f4-28a7.jsonl")
+    (day / "notes.txt").write_text("no rollout")
+    sessions = [
+        codex.session_of(transcript, messages_of(read_all(codex, transcript))) for transcript in found(codex, tmp_path)
+    ]
+    assert sessions == ["01a1f4f4-279c-7872-88c2-bd197744e080"] * 2
+
+
+def test_a_compressed_rollout_is_reported_once(tmp_path: Path) -> None:
+    """CDX6: unless it is also there as it was."""
+    codex = find_source("codex")
+    write_lines(tmp_path / "rollout-a.jsonl", {})
+    (tmp_path / "rollout-a.jsonl.zst").write_bytes(b"\x28\xb5\x2f\xfd")
+    (tmp_path / "rollout-b.jsonl.zst").write_bytes(b"\x28\xb5\x2f\xfd")
+    transcripts = found(codex, tmp_path)
+    assert [Path(transcript.path).name for transcript in transcripts] == ["rollout-a.jsonl", "rollout-b.jsonl.zst"]
+    (piece,) = read_all(codex, transcripts[1])
+    assert piece.problem is not None and "zstd" in piece.problem.reason and piece.skipped == 1
+    assert read_all(codex, transcripts[1], piece.position) == []
+
+
+# Gemini CLI
+
+
+def test_gemini_chats_are_found_in_their_projects(tmp_path: Path) -> None:
+    """GEM6: no other file of JSON is, and a sub-agent's chat follows that of its session."""
+    gemini = find_source("gemini")
+    assert gemini.folders({}, "/home/dev") == ["/home/dev/.gemini/tmp"]
+    assert gemini.folders({"GEMINI_CLI_HOME": "/g"}, "/home/dev") == ["/g/.gemini/tmp"]
+    project = tmp_path / "project"
+    copy_case("gemini/agent", project / "chats" / SESSION / "6af32275-7c3c-445c-9330-6ee5e1629d3b.jsonl")
+    chat = copy_case("gemini/agents", project / "chats" / "session-2026-11-19T18-03-f486816d.jsonl")
+    write_lines(project / "logs" / "session-f486816d.jsonl", {"log": 1})
+    write_lines(project / "chats" / "checkpoint.json", {})
+    (project / ".project_root").write_text("/home/dev/project\n")
+    first, second = found(gemini, tmp_path)
+    assert first.path == str(chat) and second.session == SESSION
+    assert gemini.opening(first) == ({"project": "/home/dev/project"},) and gemini.opening(second) == ()
+    assert gemini.session_of(first, messages_of(read_all(gemini, first))) == SESSION
+    (info,) = [draft.event for message in gemini.opening(first) for draft in registry.decoder("gemini").feed(message)]
+    assert isinstance(info, ev.SessionInfo) and info.project == "/home/dev/project"
+
+
+def test_a_chat_in_one_object_is_read_again_after_each_change(tmp_path: Path) -> None:
+    """GEM6: earlier versions write the whole file again; the same decoder takes only what is new."""
+    gemini, (chat, longer) = find_source("gemini"), map(json.loads, format_cases.lines_of("gemini/whole_chat"))
+    path = write_lines(tmp_path / "chats" / "session-old.json", chat)
+    decoder, ledger = registry.decoder("gemini"), MemoryLedger()
+    (transcript,) = found(gemini, tmp_path)
+    (piece,) = read_all(gemini, transcript)
+    ledger.write(*(draft for message in piece.messages for draft in decoder.feed(message)))
+    assert read_all(gemini, transcript, piece.position) == []
+    write_lines(path, longer)
+    changed = gemini.refresh(transcript)
+    assert changed is not None and changed.mark != transcript.mark
+    new = [
+        draft for message in messages_of(read_all(gemini, changed, piece.position)) for draft in decoder.feed(message)
+    ]
+    assert [draft.event.text for draft in new if isinstance(draft.event, ev.MessageDelta)] == ["Bye."]
+    path.write_text("{")
+    broken = gemini.refresh(transcript)
+    assert broken is not None and (problem := read_all(gemini, broken, b"x")[0].problem) is not None
+    assert "invalid JSON" in problem.reason
+
+
+# opencode
+
+
+class Store:
+    """A database of opencode that is open for writing, as a running opencode has it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.connection = sqlite3.connect(path, isolation_level=None)
+        self.connection.execute("PRAGMA journal_mode = WAL")
+        self.connection.executescript(TABLES)
+
+    def add_session(self, session: str, parent: str | None = None, updated: int = NOW_MS) -> None:
+        row = (session, parent, "Title", "/home/dev/project", "1.18.33", updated, updated)
+        self.connection.execute("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+    def put_message(self, session: str, message: str, updated: int, **data: Any) -> None:
+        row = (message, session, updated, updated, json.dumps(data))
+        self.connection.execute("INSERT OR REPLACE INTO message VALUES (?, ?, ?, ?, ?)", row)
+
+    def put_part(self, session: str, message: str, part: str, updated: int, data: Any) -> None:
+        text = data if isinstance(data, str) else json.dumps(data)
+        row = (part, message, session, updated, updated, text)
+        self.connection.execute("INSERT OR REPLACE INTO part VALUES (?, ?, ?, ?, ?, ?)", row)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "opencode.db")
+    store.add_session("ses_1")
+    store.put_message("ses_1", "msg_1", NOW_MS, role="user", time={"created": NOW_MS})
+    store.put_part("ses_1", "msg_1", "prt_1", NOW_MS, {"type": "text", "text": "Go"})
+    yield store
+    store.connection.close()
+
+
+def tool_part(status: str, **state: Any) -> dict[str, Any]:
+    state = {"status": status, "input": {"command": "make"}, "time": {"start": NOW_MS + 2}, **state}
+    return {"type": "tool", "tool": "bash", "callID": "call_1", "state": state}
+
+
+def test_the_database_of_opencode_is_found(tmp_path: Path, store: Store) -> None:
+    """OPC6: with each session in it, the sub-agents' last; another file is no database."""
+    source = find_source("opencode")
+    assert source.folders({}, "/home/dev") == ["/home/dev/.local/share/opencode/opencode.db"]
+    assert source.folders({"XDG_DATA_HOME": "/x"}, "/home/dev") == ["/x/opencode/opencode.db"]
+    assert source.folders({"OPENCODE_DB": "/o.db"}, "/home/dev") == ["/o.db"]
+    store.add_session("ses_0", "ses_1", NOW_MS - 5)
+    store.add_session("ses_00", "ses_0", NOW_MS - 4)
+    store.add_session("ses_2")
+    transcripts = found(source, tmp_path)
+    assert [(each.part, each.session) for each in transcripts] == [
+        ("ses_1", "ses_1"),
+        ("ses_2", "ses_2"),
+        ("ses_0", "ses_1"),
+        ("ses_00", "ses_1"),
+    ]
+    assert [source.refresh(each) for each in transcripts] == transcripts
+    other = tmp_path / "other.db"
+    other.write_text("no database, but a text of more than a few bytes")
+    assert found(source, other) == [] and found(source, tmp_path / "none.db") == []
+
+
+def test_a_running_opencode_is_read_while_it_writes(store: Store) -> None:
+    """OPC6: only what changed since is read, also in rows that were read before, and nothing is written."""
+    source = find_source("opencode")
+    (transcript,) = found(source, store.path)
+    pieces = read_all(source, transcript)
+    assert [next(iter(message)) for message in messages_of(pieces)] == ["session", "message", "part"]
+    store.put_message("ses_1", "msg_2", NOW_MS + 1, role="assistant", time={"created": NOW_MS + 1}, parentID="msg_1")
+    store.put_part("ses_1", "msg_2", "prt_2", NOW_MS + 2, tool_part("running"))
+    changed = source.refresh(transcript)
+    assert changed is not None and changed.mark != transcript.mark
+    pieces += read_all(source, changed, pieces[-1].position)
+    end = {"output": "ok", "title": "make", "metadata": {"exit": 0}, "time": {"start": NOW_MS + 2, "end": NOW_MS + 9}}
+    store.put_part("ses_1", "msg_2", "prt_2", NOW_MS + 9, tool_part("completed", **end))
+    last = read_all(source, changed, pieces[-1].position)
+    assert [message["part"]["state"]["status"] for message in messages_of(last) if "part" in message] == ["completed"]
+    decoder, ledger = registry.decoder("opencode"), MemoryLedger()
+    for message in messages_of(pieces + last):
+        ledger.write(*decoder.feed(message))
+    assert [event.verdict for event in ledger.log] == ["applied"] * len(ledger.log)
+    assert [type(event) for event in ledger.log][-2:] == [ev.CallStarted, ev.CallCompleted]
+    for message in messages_of(read_all(source, changed, last[-1].position)):  # Rows of the same millisecond.
+        assert ledger.write(*decoder.feed(message)) == []
+    with closing(sqlite3.connect(store.path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_message_of_the_agent_follows_its_parts(store: Store) -> None:
+    """OPC6: it tells their end. Rows that cannot be read are skipped and reported, and others are read."""
+    store.put_message("ses_1", "msg_2", NOW_MS, role="assistant", time={"created": NOW_MS, "completed": NOW_MS + 1})
+    for number in range(3):
+        store.put_part("ses_1", "msg_2", f"prt_2{number}", NOW_MS, {"type": "text", "text": str(number)})
+    store.put_part("ses_1", "msg_2", "prt_3", NOW_MS, "{no json")
+    store.connection.execute("INSERT INTO message VALUES ('msg_3', 'ses_1', 1, 1, '{no json')")
+    source = find_source("opencode")
+    (transcript,) = found(source, store.path)
+    (piece,) = read_all(source, transcript)
+    rows = [message.get("part", message.get("message", {})).get("id") for message in piece.messages]
+    assert rows == [None, "msg_1", "prt_1", "prt_20", "prt_21", "prt_22", "msg_2"]
+    assert piece.skipped == 2 and piece.problem is not None and piece.problem.reason.startswith("prt_3: ")
+
+
+def test_a_large_session_is_read_in_pieces(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OPC6: each continues after the one before, also in another process; what changes meanwhile is read later."""
+    monkeypatch.setattr(opencode, "PIECE_ROWS", 3)
+    for number in range(10):
+        store.put_part("ses_1", "msg_1", f"prt_5{number}", NOW_MS + number, {"type": "text", "text": str(number)})
+    source = find_source("opencode")
+    (transcript,) = found(source, store.path)
+    position, names = b"", list[str]()
+    while True:
+        piece = next(source.read(transcript, position))
+        if position == piece.position:
+            break
+        if not position:
+            store.put_part("ses_1", "msg_1", "prt_0", NOW_MS + 50, {"type": "text", "text": "late"})
+        position = piece.position
+        names += [message["part"]["id"] for message in piece.messages if "part" in message]
+    assert names[:11] == ["prt_1", *(f"prt_5{number}" for number in range(10))]
+    assert "prt_0" in names[11:]
+
+
+def test_a_session_that_was_deleted_is_gone(store: Store) -> None:
+    """OPC6: reading it gives nothing."""
+    source = find_source("opencode")
+    (transcript,) = found(source, store.path)
+    store.connection.execute("DELETE FROM session")
+    assert source.refresh(transcript) is None and read_all(source, transcript) == []
