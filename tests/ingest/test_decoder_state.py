@@ -16,7 +16,7 @@ from callslip.model import events as ev
 from callslip.rules.redaction import DEFAULT, Redactor
 from tests.support import format_cases
 
-RECORDED_CLASSES = {1: "dc64d153f7bc2e2a"}
+RECORDED_CLASSES = {1: "732a568a25663f50"}
 SECRET = "sk-ant-" + "Qx7" * 12
 REDACTOR = Redactor(DEFAULT)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from callslip.formats import registry
 from callslip.model import events as ev
@@ -72,12 +73,15 @@ def test_a_rollout_of_a_sub_agent_belongs_to_the_session_that_started_it(tmp_pat
     """CDX4 CDX6: the rollouts are found in order, and each names its session."""
     codex, day = find_source("codex"), tmp_path / "2026" / "11" / "19"
     copy_case("codex/agents", day / "rollout-2026-11-19T17-56-44-01a1f4f4-279c.jsonl")
-    copy_case("codex/agent", day / "rollout-2026-11-19T17-56-45-01a1f4f4-28a7.jsonl")
+    copy_case("codex/agent", day / "rollout-2026-11-19T17-56-45-01a1f4f4-28a7-7ae2-9d95-413277114caf.jsonl")
+    (day / "rollout-empty.jsonl").touch()
     (day / "notes.txt").write_text("no rollout")
-    sessions = [
-        codex.session_of(transcript, messages_of(read_all(codex, transcript))) for transcript in found(codex, tmp_path)
-    ]
-    assert sessions == ["01a1f4f4-279c-7872-88c2-bd197744e080"] * 2
+    line = json.loads(format_cases.lines_of("codex/agent")[0])
+    main, agent, empty = found(codex, tmp_path)
+    assert [main.is_secondary, agent.is_secondary, empty.is_secondary] == [False, True, False]
+    session = "01a1f4f4-279c-7872-88c2-bd197744e080"
+    assert [codex.session_of(each, messages_of(read_all(codex, each))) for each in (main, agent)] == [session] * 2
+    assert agent.session == session and codex.session_of(structs.replace(agent, session=""), [line]) == session
 
 
 def test_a_compressed_rollout_is_reported_once(tmp_path: Path) -> None:
@@ -97,7 +101,7 @@ def test_a_compressed_rollout_is_reported_once(tmp_path: Path) -> None:
 
 
 def test_gemini_chats_are_found_in_their_projects(tmp_path: Path) -> None:
-    """GEM6: no other file of JSON is, and a sub-agent's chat follows that of its session."""
+    """GEM6: no other file of JSON is, and a sub-agent's chat is known as one."""
     gemini = find_source("gemini")
     assert gemini.folders({}, "/home/dev") == ["/home/dev/.gemini/tmp"]
     assert gemini.folders({"GEMINI_CLI_HOME": "/g"}, "/home/dev") == ["/g/.gemini/tmp"]
@@ -107,12 +111,14 @@ def test_gemini_chats_are_found_in_their_projects(tmp_path: Path) -> None:
     write_lines(project / "logs" / "session-f486816d.jsonl", {"log": 1})
     write_lines(project / "chats" / "checkpoint.json", {})
     (project / ".project_root").write_text("/home/dev/project\n")
-    first, second = found(gemini, tmp_path)
+    first, second = sorted(found(gemini, tmp_path), key=lambda transcript: transcript.is_secondary)
     assert first.path == str(chat) and second.session == SESSION
     assert gemini.opening(first) == ({"project": "/home/dev/project"},) and gemini.opening(second) == ()
     assert gemini.session_of(first, messages_of(read_all(gemini, first))) == SESSION
-    (info,) = [draft.event for message in gemini.opening(first) for draft in registry.decoder("gemini").feed(message)]
-    assert isinstance(info, ev.SessionInfo) and info.project == "/home/dev/project"
+    decoder = registry.decoder("gemini")
+    messages = [*gemini.opening(first), *messages_of(read_all(gemini, first))]
+    info = next(draft.event for message in messages for draft in decoder.feed(message))
+    assert isinstance(info, ev.SessionInfo) and (info.project, info.foreign_id) == ("/home/dev/project", SESSION)
 
 
 def test_a_chat_in_one_object_is_read_again_after_each_change(tmp_path: Path) -> None:

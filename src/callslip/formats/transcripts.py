@@ -26,6 +26,7 @@ CALL_NAMESPACE = "acp"
 SUBAGENT_NAMESPACE = "subagent"
 """The alias namespace by which a call is also found: the agent's own id of the sub-agent that the call started."""
 MAX_KEY_CHARS = 120
+MAX_REMEMBERED = 300
 MARK = "message"
 """The mark of all keys: a message that was written again in another form is still the same."""
 MAX_EPOCH_MS = 10**14
@@ -84,6 +85,14 @@ def start_call(call: dict[str, Any], key: str, parent: Alias | None = None) -> l
     proposed = ev.CallProposed(scope="detached", **call)
     begun = ev.CallStarted(aliases=started.aliases, at=started.at)
     return [keyed_draft(proposed, key, parent), keyed_draft(begun, f"{key}:start", parent)]
+
+
+def remember(table: dict[str, str], key: str, value: str) -> None:
+    """Add an entry to a table of limited size: what a decoder remembers is stored after each piece that is read."""
+    table.pop(key, None)
+    table[key] = value
+    if len(table) > MAX_REMEMBERED:
+        del table[next(iter(table))]
 
 
 def subagent_alias(agent: str) -> Alias:

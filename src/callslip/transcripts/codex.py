@@ -7,13 +7,21 @@ days, with zstd; Python cannot read them without another package, so they are re
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+from msgspec import structs
 
 from callslip.formats.codex.decode import session_of_line
 from callslip.transcripts.json_lines import find_files, read_lines, stat_file
 from callslip.transcripts.source import Messages, Piece, Problem, Transcript
 
 COMPRESSED = ".jsonl.zst"
+HEAD_BYTES = 1024
+_THREAD = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.jsonl\Z")
+_SESSION = re.compile(r'"session_id": ?"([^"]+)"')
+_PARENT = re.compile(r'"parent_thread_id": ?"([^"]+)"')
 
 
 class Codex:
@@ -32,11 +40,13 @@ class Codex:
                 # A rollout is in one of both forms, for a moment in both.
                 if file.endswith(COMPRESSED) and os.path.exists(file.removesuffix(".zst")):
                     continue
-                if (transcript := stat_file(file)) is not None:
-                    yield transcript
+                if (transcript := stat_file(file)) is None:
+                    continue
+                session = _session_of_agent(file) if transcript.size else ""
+                yield structs.replace(transcript, session=session, is_secondary=True) if session else transcript
 
     def refresh(self, transcript: Transcript) -> Transcript | None:
-        return stat_file(transcript.path, transcript.session)
+        return stat_file(transcript.path, transcript.session, is_secondary=transcript.is_secondary)
 
     def session_of(self, transcript: Transcript, messages: Messages) -> str:
         sessions = (session_of_line(line) for line in messages)
@@ -51,3 +61,18 @@ class Codex:
         elif not position:
             problem = Problem(0, "is compressed with zstd. Decompress it with `zstd -d` and import the result.")
             yield Piece(position=COMPRESSED.encode(), skipped=1, problem=problem)
+
+
+@lru_cache(maxsize=2**16)
+def _session_of_agent(path: str) -> str:
+    """Return the session that a sub-agent works for, "" for the rollout of a session. The first line never changes."""
+    found = _THREAD.search(path)
+    try:
+        with open(path, "rb") as file:
+            head = file.read(HEAD_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    session, parent = _SESSION.search(head), _PARENT.search(head)
+    if parent is None or found is None:
+        return ""
+    return session[1] if session is not None and session[1] != found[1] else parent[1]

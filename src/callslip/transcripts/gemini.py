@@ -32,18 +32,14 @@ class Gemini:
         return [os.path.join(environ.get("GEMINI_CLI_HOME") or home, ".gemini", "tmp")]
 
     def find(self, path: str) -> Iterator[Transcript]:
-        """Yield the chats of each project: first those of the sessions, which name their sub-agents."""
-        if not os.path.isdir(path):
-            files = [path]
-        else:
-            found = (file for suffix in (".jsonl", ".json") for file in find_files(path, suffix))
-            files = sorted(filter(_is_chat, found), key=lambda file: (bool(_parent_session(file)), file))
-        for file in files:
-            if (transcript := stat_file(file, _parent_session(file))) is not None:
+        files = (file for suffix in (".jsonl", ".json") for file in find_files(path, suffix) if _is_chat(file))
+        for file in files if os.path.isdir(path) else (path,):
+            session = _parent_session(file)
+            if (transcript := stat_file(file, session, is_secondary=bool(session))) is not None:
                 yield transcript
 
     def refresh(self, transcript: Transcript) -> Transcript | None:
-        return stat_file(transcript.path, transcript.session)
+        return stat_file(transcript.path, transcript.session, is_secondary=transcript.is_secondary)
 
     def session_of(self, transcript: Transcript, messages: Messages) -> str:
         ids = (identifier(as_dict(message).get("sessionId")) for message in messages)

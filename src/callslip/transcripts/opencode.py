@@ -220,7 +220,15 @@ def _transcript(path: str, part: str, session: str, updated: Any, written: tuple
     written_at, mark = written
     is_active = written_at - changed_at < ACTIVE_MS
     mark = f"{changed_at}.{mark}" if is_active else str(changed_at)
-    return Transcript(path=path, part=part, mark=mark, session=session, size=size, changed_at=changed_at)
+    return Transcript(
+        path=path,
+        part=part,
+        mark=mark,
+        session=session,
+        size=size,
+        changed_at=changed_at,
+        is_secondary=part != session,
+    )
 
 
 def _root_of(session: str, parents: Mapping[str, str | None]) -> str:

@@ -32,6 +32,7 @@ from callslip.formats.transcripts import (
     epoch_ms,
     key_of,
     keyed_draft,
+    remember,
     start_call,
     subagent_alias,
     time_ms,
@@ -51,8 +52,6 @@ KINDS = {
     "web_search": "fetch",
     "view_image": "read",
 }
-MAX_REMEMBERED = 512
-"""So many calls that ended, and commands that still run, are remembered."""
 PLAN_TOOL, SPAWN_TOOL, WRITE_TOOL = "update_plan", "spawn_agent", "write_stdin"
 DEFAULT_NAMESPACE = "functions"
 IN_BACKGROUND, ENDED = "background", "ended"
@@ -330,7 +329,7 @@ class CodexDecoder:
             agent = identifier(as_dict(parse_json_or(result.output, None)).get("agent_id"))
             aliases += (subagent_alias(agent),) if agent else ()
         if result.process:
-            _remember(self._processes, result.process, call_id)
+            remember(self._processes, result.process, call_id)
         self._note_end(call_id, IN_BACKGROUND if result.process else ENDED)
         event = end(aliases=aliases, at=at, **fields)
         return [*reports, self._end_draft(event, call_id, self._turn_of(item))]
@@ -340,7 +339,7 @@ class CodexDecoder:
 
     def _note_end(self, call_id: str, how: str) -> None:
         self._open_calls.pop(call_id, None)
-        _remember(self._ended_calls, call_id, how)
+        remember(self._ended_calls, call_id, how)
 
     def _report_process(self, process: str, result: results.Result, at: int) -> list[Draft]:
         """Report how a command ended whose call had completed while the command still ran."""
@@ -458,7 +457,7 @@ class CodexDecoder:
         if call_id not in self._open_calls or not thread:
             return []
         if path:
-            _remember(self._agents, path, call_id)
+            remember(self._agents, path, call_id)
         event = ev.CallProgress(aliases=(*call_aliases(call_id), subagent_alias(thread)), at=at)
         return [self._draft(event, "agent", call_id, thread)]
 
@@ -608,11 +607,3 @@ def _join_texts(parts: Any, separator: str = "") -> str:
 
 def _raw(message: Any, at: int) -> list[Draft]:
     return [keyed_draft(ev.Raw(format=FORMAT, body=message, at=at), key_of(FORMAT, "raw", value_digest(message)))]
-
-
-def _remember(table: dict[str, str], key: str, value: str) -> None:
-    """Add an entry to a table of limited size."""
-    table.pop(key, None)
-    table[key] = value
-    if len(table) > MAX_REMEMBERED:
-        del table[next(iter(table))]

@@ -3,7 +3,8 @@
 A message is stored again, with the same id, whenever its calls or its tokens change. `$set` changes facts of the
 session, or all messages at once: after a compression it has a summary and copies, whose calls are recorded already.
 Calls are stored when they have ended, and say `success` for a command that failed; the exit status is in the text of
-the result. A prompt starts a turn; nothing in the file tells its end, so the next prompt does.
+the result. A prompt starts a turn. Nothing in the file tells its end, so a text without calls ends it; what follows
+without a prompt is another turn.
 
 A sub-agent has a chat file of its own. All of it belongs to the call whose record names the sub-agent.
 """
@@ -20,6 +21,7 @@ from callslip.formats.transcripts import (
     call_aliases,
     key_of,
     keyed_draft,
+    remember,
     start_call,
     subagent_alias,
     time_ms,
@@ -66,11 +68,11 @@ class GeminiDecoder:
         self._session = ""
         self._parent: Alias | None = None
         self._facts: Json = {}
+        self._new_facts: Json = {}
         self._turn = ""
-        self._is_answered = False
-        self._texts: set[str] = set()
-        self._parts: dict[str, str] = {}
-        self._calls: dict[str, bool] = {}
+        self._texts: dict[str, str] = {}
+        self._counts: dict[str, str] = {}
+        self._calls: dict[str, str] = {}
 
     def feed(self, message: Any) -> list[Draft]:
         record = as_dict(message)
@@ -84,15 +86,13 @@ class GeminiDecoder:
         if isinstance(record.get("sessionId"), str) and ("projectHash" in record or "messages" in record):
             return self._session_record(record)
         if set(record) == {PROJECT} and isinstance(record[PROJECT], str):
-            return self._info(time_ms(None), project=record[PROJECT])
+            self._new_facts[PROJECT] = record[PROJECT]
+            return []
         return _raw(message)
 
     def close(self, reason: str) -> list[Draft]:
-        """End the turn. If the agent's last message is there, nothing is missing."""
-        if not self._turn:
-            return []
         turn, self._turn = self._turn, ""
-        return [Draft(ev.TurnEnded(turn=turn, reason="end_turn" if self._is_answered and reason == "eof" else reason))]
+        return [Draft(ev.TurnEnded(turn=turn, reason=reason))] if turn else []
 
     def holds_input(self) -> bool:
         return False
@@ -108,7 +108,8 @@ class GeminiDecoder:
         self._session = self._session or session
         if record.get("kind") == "subagent":
             self._parent = self._parent or subagent_alias(session)
-        drafts = self._info(at, agent=FORMAT, foreign_id=session)
+        facts, self._new_facts = self._new_facts, {}
+        drafts = self._info(at, agent=FORMAT, foreign_id=session, **facts)
         drafts += self._metadata(record, time_ms(record.get("lastUpdated")) or at)
         return drafts + self._messages(record.get("messages"), is_replaced=False)
 
@@ -123,7 +124,6 @@ class GeminiDecoder:
         self._facts.update(facts)
         if not facts or self._parent is not None:
             return []
-        # The folder may be known before the session; it is the same for all sessions in that file.
         return [
             self._draft(ev.SessionInfo(**facts, at=at), "session", self._session, text_digest(*facts, *facts.values()))
         ]
@@ -132,32 +132,33 @@ class GeminiDecoder:
         if not set(fields) <= NOISE_METADATA:
             return _raw(message)
         at = time_ms(fields.get("lastUpdated"))
-        return self._metadata(fields, at) + self._messages(fields.get("messages"), is_replaced=bool(self._parts))
+        return self._metadata(fields, at) + self._messages(fields.get("messages"), is_replaced=bool(self._texts))
 
     def _messages(self, messages: Any, *, is_replaced: bool) -> list[Draft]:
         """Read a list of messages. In one that replaces what is recorded, unknown texts come from a compression."""
         drafts: list[Draft] = []
+        known = set(self._texts.values()) if is_replaced else set[str]()
         for message in as_list(messages):
             record = as_dict(message)
             identity = identifier(record.get("id"))
             if not identity or not isinstance(record.get("type"), str):
                 drafts += _raw(message)
-            elif is_replaced and identity not in self._parts:
-                drafts += self._replacement(record, identity)
+            elif is_replaced and identity not in self._texts:
+                drafts += self._replacement(record, identity, known)
             else:
                 found = self._message(record)
                 drafts += _raw(message) if found is None else found
         return drafts
 
-    def _replacement(self, record: Json, identity: str) -> list[Draft]:
+    def _replacement(self, record: Json, identity: str, known: set[str]) -> list[Draft]:
         """Show a text that is only in a replaced history, unless it is a copy under another id."""
         text = _join_texts(record.get("content"))
-        self._parts[identity] = text_digest(text)
+        digest = text_digest(text)
+        remember(self._texts, identity, digest)
         calls = self._tool_calls(record, identity)
-        is_known = self._parts[identity] in self._texts or text.startswith(IGNORED_STARTS)
+        is_known = digest in known or text.startswith(IGNORED_STARTS)
         if record["type"] != "user" or not text.strip() or is_known:
             return calls
-        self._texts.add(self._parts[identity])
         notice = {"severity": "info", "title": "The conversation was compacted", "description": text}
         at = time_ms(record.get("timestamp"))
         return [self._draft(ev.SessionInfo(notice=notice, at=at), "compressed", identity), *calls]
@@ -176,7 +177,8 @@ class GeminiDecoder:
         if kind == "gemini":
             return self._answer(record, identity, at)
         if kind in NOTICES:
-            is_new = self._parts.setdefault(identity, kind) is kind
+            is_new = identity not in self._texts
+            remember(self._texts, identity, kind)
             notice = {"severity": kind, "title": _join_texts(record.get("content"))}
             return [self._draft(ev.SessionInfo(notice=notice, at=at), "notice", identity)] if is_new else []
         return [] if kind == "info" else None
@@ -185,14 +187,12 @@ class GeminiDecoder:
         """Read a message of the user. The results of calls are in the message of the calls, too."""
         content = record.get("content")
         text = _join_texts(content)
-        if identity in self._parts:
+        if identity in self._texts:
             return []
-        self._parts[identity] = text_digest(text)
+        remember(self._texts, identity, text_digest(text))
         others = [part for part in as_list(content) if not ({"text", "functionResponse"} & set(as_dict(part)))]
         if not (text.strip() or others) or text.lstrip().startswith(IGNORED_STARTS):
             return []
-        self._texts.add(self._parts[identity])
-        self._is_answered = False
         prompt = ev.MessageUser(text=text, message_id=identity, content=as_list(content) if others else UNSET, at=at)
         drafts = self._start_turn(identity, at)
         return [*drafts, self._draft(prompt, "prompt", identity)]
@@ -200,26 +200,31 @@ class GeminiDecoder:
     def _start_turn(self, turn: str, at: int) -> list[Draft]:
         if self._parent is not None:
             return []
-        previous, self._turn = self._turn, turn
-        ended = [self._draft(ev.TurnEnded(turn=previous, at=at), "turn-end", previous)] if previous else []
+        ended = self._end_turn(at)
+        self._turn = turn
         return [*ended, self._draft(ev.TurnStarted(turn=turn, at=at), "turn", turn)]
 
+    def _end_turn(self, at: int) -> list[Draft]:
+        turn, self._turn = self._turn, ""
+        return [self._draft(ev.TurnEnded(turn=turn, at=at), "turn-end", turn)] if turn else []
+
     def _answer(self, record: Json, identity: str, at: int) -> list[Draft]:
-        content = record.get("content")
-        text = _join_texts(content)
-        self._is_answered = bool(text) and not record.get("toolCalls")
+        text = _join_texts(record.get("content"))
         drafts: list[Draft] = []
-        if identity not in self._parts:
+        is_new_text = bool(text) and not self._texts.get(identity)
+        if identity not in self._texts:
             drafts += self._thoughts(record, identity, at)
-        if text and not self._parts.get(identity):
-            self._parts[identity] = text_digest(text)
-            self._texts.add(self._parts[identity])
+        if is_new_text:
             event = ev.MessageDelta(text=text, message_id=identity, chunks="delta", at=at)
             drafts.append(self._draft(event, "text", identity))
             if self._parent is not None:  # Nothing after it would show that it is complete.
                 drafts.append(self._draft(ev.MessageEnded(at=at), "text-end", identity))
-        self._parts.setdefault(identity, "")
-        return drafts + self._tool_calls(record, identity) + self._usage(record, identity, at)
+        remember(self._texts, identity, text_digest(text) if is_new_text else self._texts.get(identity, ""))
+        drafts += self._tool_calls(record, identity)
+        if drafts and not self._turn:
+            drafts = [*self._start_turn(drafts[0].key, drafts[0].event.at or at), *drafts]
+        drafts += self._usage(record, identity, at)
+        return drafts + self._end_turn(at) if is_new_text and not record.get("toolCalls") else drafts
 
     def _thoughts(self, record: Json, identity: str, at: int) -> list[Draft]:
         drafts: list[Draft] = []
@@ -240,9 +245,9 @@ class GeminiDecoder:
             return []
         counts = {name: token_count(tokens.get(name)) for name in ("input", "output", "cached", "thoughts", "tool")}
         digest = ".".join(map(str, counts.values()))
-        if self._parts.get(f"usage {identity}") == digest:
+        if self._counts.get(identity) == digest:
             return []
-        self._parts[f"usage {identity}"] = digest
+        remember(self._counts, identity, digest)
         event = ev.UsageReported(
             id=identity,
             model=as_str(record.get("model")),
@@ -279,7 +284,7 @@ class GeminiDecoder:
             if 0 < len(title) <= MAX_TITLE_CHARS and end is not ev.CallFailed:
                 started["title"] = title
             drafts += start_call(started, key_of(FORMAT, "call", call_id), self._parent)
-        self._calls[call_id] = end is not None
+        remember(self._calls, call_id, "ended" if end is not None else "")
         if end is not None:
             agent = identifier(call.get("agentId"))
             aliases = (*aliases, subagent_alias(agent)) if agent else aliases

@@ -24,6 +24,7 @@ from callslip.formats.transcripts import (
     epoch_ms,
     key_of,
     keyed_draft,
+    remember,
     start_call,
     subagent_alias,
     token_count,
@@ -294,7 +295,7 @@ class OpencodeDecoder:
         elif agent and known == "running":
             linked = ev.CallProgress(aliases=aliases, title=as_str(state.get("title")) or UNSET, at=begun)
             drafts.append(self._draft(linked, "agent", identity, agent))
-        self._calls[identity] = "linked" if agent and status == "running" else str(status)
+        remember(self._calls, identity, "linked" if agent and status == "running" else str(status))
         if status != "running":
             drafts.append(self._end(part, state, identity, aliases))
         return drafts
