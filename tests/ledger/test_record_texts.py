@@ -108,7 +108,7 @@ async def test_an_older_ledger_with_nul_is_migrated(db: str, monkeypatch: pytest
     columns = {"calls": "tool title kind worker reason client", "approvals": "description option by reason"}
     expected = {(table, column) for table, names in columns.items() for column in names.split()}
     assert columns_with_nul(db) == expected | {("sessions", "title")}
-    for name in ("TABLE summaries", "TABLE usage", "TRIGGER summaries_deleted"):
+    for name in ("TABLE summaries", "TABLE usage", "TRIGGER summaries_deleted", "TABLE deleted_sessions"):
         change_rows(db, f"DROP {name}")
     change_rows(db, "PRAGMA user_version = 4")
     async with callslip.open(db, SETTINGS) as ledger:

@@ -38,7 +38,7 @@ DERIVED_TABLES = ("meta", "lanes", "queues", "sqlite_sequence")
 SQLITE_TABLES = (
     *("sessions", "events", "keys", "calls", "aliases", "approvals", "owners", "entries", "pieces", "checkpoints"),
     *("bases", "blobs", "blob_pieces", "blob_uses", "tokens", "sealed", "executors", "conversations", "inputs"),
-    *("posts", "summaries", "usage"),
+    *("posts", "summaries", "usage", "deleted_sessions"),
 )
 
 
@@ -67,7 +67,7 @@ async def _add_rows(url: str) -> None:
             "go", {"token": SECRET_ARGUMENT}, queue="moved", correlation_id="moved-1", timeout=9e5
         )
         await ledger.commands.submit("go", {"n": 2}, queue="moved", correlation_id="moved-2", timeout=9e5)
-        await ledger.log.append("deleted", [ev.MessageUser(text="gone")])
+        await ledger.log.append("deleted", [ev.MessageUser(text="gone"), ev.SessionInfo(foreign_id="of-the-agent")])
         await ledger.delete("deleted")  # Its id was the highest, and is not given again.
         await ledger.log.store.put_executor("moved", await ledger.log.store.clock())
         assert await ledger.log.summaries.refresh()

@@ -564,7 +564,7 @@ def test_recording_resumes_and_no_message_is_lost(path: str) -> None:
 
 def test_a_full_disk_stops_the_recording_and_not_the_agent(path: str) -> None:
     """Files cannot grow beyond a few pages: the agent continues, and the lost messages are counted."""
-    limit_file_size = ["sh", "-c", 'ulimit -f 600 && exec "$@"', "sh"]
+    limit_file_size = ["sh", "-c", 'ulimit -f 700 && exec "$@"', "sh"]
     with Client([*limit_file_size, *wrap_command(path), *AGENT, "one"]) as client:
         session = client.open_session()
         texts = [f"{number} " + "x" * 20_000 for number in range(30)]

@@ -30,7 +30,7 @@ from callslip.ledger.event_log import EventLog
 from callslip.ledger.write import WriteContext, WriteOperation
 from callslip.model import codec
 from callslip.model import events as ev
-from callslip.model.events import Draft
+from callslip.model.events import Alias, Draft
 from callslip.model.records import ConversationChange, ConversationName, ConversationRecord
 from callslip.rules.projection import SESSION_NAMESPACE, TRANSCRIPT_NAMESPACE
 from callslip.store.unit_of_work import UnitOfWork
@@ -45,7 +45,6 @@ MAX_DRAFTS = 1000
 MAX_TRIES = 5
 MAX_COMPARED_IDS = 3
 """How many ids at the start of a transcript are looked up in other sessions."""
-TEXTS = (ev.MessageUser, ev.MessageDelta)
 
 
 class Skipped(msgspec.Struct, frozen=True, rename="camel"):
@@ -269,26 +268,29 @@ class TranscriptImporter:
 
         A fork repeats the messages of another session with their ids.
         """
-        events = [draft.event for unit in units for draft in unit.drafts]
-        ids = (event.message_id for event in events if isinstance(event, TEXTS) and event.message_id)
-        for message_id in itertools.islice(ids, MAX_COMPARED_IDS):
-            sessions = await self._log.store.sessions_with_alias(TRANSCRIPT_NAMESPACE, message_id)
+        ids = (alias for unit in units for draft in unit.drafts for alias in _ids_of(draft.event))
+        for alias in itertools.islice(ids, MAX_COMPARED_IDS):
+            sessions = await self._log.store.sessions_with_alias(alias.ns, alias.id)
             if others := [session for session in sessions if session != known.name.session]:
                 return "" if len(others) < len(sessions) else others[0]
         return ""
 
-    async def _mark_copies(self, known: _Open, units: Sequence[_Unit]) -> str:
+    async def _leave_out_copied_usage(self, known: _Open, units: Sequence[_Unit]) -> str:
         """Leave out the tokens that the original counts, and return the original if more copies may follow."""
-        origin, store = known.place.copied_from, self._log.store
+        origin = known.place.copied_from
         for unit in units:
-            for number, draft in enumerate(unit.drafts):
-                if not isinstance(draft.event, ev.UsageReported):
-                    continue
-                if origin not in await store.sessions_with_alias(TRANSCRIPT_NAMESPACE, draft.event.id):
-                    return ""
-                del unit.drafts[number]
-                break
+            ids = [identity for draft in unit.drafts for identity in _ids_of(draft.event)]
+            if ids and not await self._has_any(origin, ids):
+                return ""
+            unit.drafts = [draft for draft in unit.drafts if not isinstance(draft.event, ev.UsageReported)]
         return origin
+
+    async def _has_any(self, session: str, ids: Iterable[Alias]) -> bool:
+        """Return whether a session has one of some messages or calls."""
+        for alias in ids:
+            if session in await self._log.store.sessions_with_alias(alias.ns, alias.id):
+                return True
+        return False
 
     # Writing
 
@@ -315,7 +317,7 @@ class TranscriptImporter:
             )
             if foreign_id:
                 units.insert(0, _Unit([Draft(ev.SessionInfo(continues=foreign_id), "continues", MARK)]))
-        copied_from = await self._mark_copies(known, units) if known.place.copied_from else ""
+        copied_from = await self._leave_out_copied_usage(known, units) if known.place.copied_from else ""
         if closes:
             units.append(_Unit(known.decoder.close("eof")))
         place = Place(
@@ -421,6 +423,14 @@ class _UnitWrite:
             change = ConversationChange(state=_encode_place(self._place), drops_inputs=True)
             version = unit.change_conversation(self._name, change)
         return _Done(events, version)
+
+
+def _ids_of(event: ev.Event) -> list[Alias]:
+    """Return the ids by which an event is found in another session that has a copy of it."""
+    if isinstance(event, ev.CallEvent):
+        return list(event.aliases[:1])
+    message_id = event.message_id if isinstance(event, ev.MessageUser | ev.MessageDelta | ev.ThoughtDelta) else ""
+    return [Alias(TRANSCRIPT_NAMESPACE, message_id)] if message_id else []
 
 
 def _decode(decoder: Decoder, message: Any) -> _Unit:

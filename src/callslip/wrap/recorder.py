@@ -233,6 +233,9 @@ class RecorderProcess:
                 continue
             if session := self._agent_sessions.get(name):
                 conversation.session = await self._names.for_agent_id(self._log, session[0], is_new=session[1])
+                # The agent's own file of the session has this id.
+                known_as = Draft(ev.SessionInfo(foreign_id=session[0]), f"session.{session[0]}", "session")
+                conversation.waiting.insert(0, (None, [known_as]))
             elif all or self._unnamed_bytes > self._max_unnamed_bytes:
                 self._unnamed_session = self._unnamed_session or await self._names.for_unnamed(self._log)
                 conversation.session = self._unnamed_session

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from callslip.ingest.conversations import joined
+from callslip.rules.projection import SESSION_NAMESPACE
 from callslip.rules.shell_command import parse_command
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ SUBCOMMANDS = {"dlx", "exec", "run", "x"}
 BUILTINS = {".", "cd", "echo", "eval", "export", "set", "source", "trap", "true", "ulimit", "umask", "unset", "wait"}
 EXTENSIONS = (".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".exe")
 MAX_NAME_CHARS = 60
+UNIQUE_ID_CHARS = 16
+"""A shorter id may be that of a session of another agent, or of another run."""
 
 
 def program_name(command: Sequence[str]) -> str:
@@ -102,7 +105,14 @@ class SessionNames:
         self._program = self._program or _base_name(name)
 
     async def for_agent_id(self, log: EventLog, agent_id: str, *, is_new: bool) -> str:
-        """Return the session for an id of the agent: a free name if `is_new`, else the newest of that name."""
+        """Return the session for an id of the agent: a free name if `is_new`, else the newest of that name.
+
+        A session with this id may be known from the agent's own session file, under another name.
+        """
+        if len(agent_id) >= UNIQUE_ID_CHARS:
+            known = await log.store.sessions_with_alias(SESSION_NAMESPACE, agent_id)
+            if known:
+                return known[-1]
         base = joined(self._program or self._launcher, "-", agent_id)
         newest, free = await self._find_names(log, base)
         if is_new:

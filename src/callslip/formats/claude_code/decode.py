@@ -30,6 +30,7 @@ SYNTHETIC = "<synthetic>"
 OPENING = "transcript"
 """The type of the message before the first line, which tells what only the name of the file does."""
 NO_BRANCH = "HEAD"
+NO_RESULT = "the agent's session file has no result of this call"
 LINE_IDS = ("uuid", "sessionId", "leafUuid", "messageId", "agentId")
 """Each line has one of these."""
 
@@ -55,6 +56,9 @@ KINDS = {
     "Write": "edit",
 }
 SUBAGENT_TOOLS = ("Agent", "Task")
+TITLES = ("command", "file_path", "notebook_path", "pattern", "path", "url", "query", "description", "prompt")
+"""The arguments that tell best what a call does."""
+MAX_TITLE_CHARS = 200
 IGNORED = frozenset(
     {
         *("agent-color", "agent-name", "agent-setting", "attribution-snapshot", "bridge-session"),
@@ -95,7 +99,7 @@ class ClaudeCodeDecoder:
     def close(self, reason: str) -> list[Draft]:
         turn, self._turn = self._turn, ""
         self._open_calls.clear()
-        return [Draft(ev.TurnEnded(turn=turn, reason=reason))] if turn else []
+        return [Draft(ev.TurnEnded(turn=turn, reason=reason, detail=NO_RESULT))] if turn else []
 
     def holds_input(self) -> bool:
         return False
@@ -182,6 +186,7 @@ class ClaudeCodeDecoder:
         call: dict[str, Any] = {
             "aliases": call_aliases(call_id),
             "tool_name": name or UNSET,
+            "title": _title(arguments) or UNSET,
             "kind": KINDS.get(name, UNSET),
             "input": {} if arguments is None else arguments,
             "at": at,
@@ -196,7 +201,7 @@ class ClaudeCodeDecoder:
     # Turns
 
     def _start_turn(self, uuid: str, at: int) -> Events:
-        ended = self._end_turn("eof" if self._open_calls else "end_turn", at)
+        ended = self._end_turn("eof", at, NO_RESULT) if self._open_calls else self._end_turn("end_turn", at)
         self._turn = uuid
         return [*ended, ev.TurnStarted(turn=uuid, at=at)] if uuid else ended
 
@@ -307,3 +312,10 @@ class ClaudeCodeDecoder:
         "last-prompt": _read_last_prompt,
         OPENING: _read_opening,
     }
+
+
+def _title(arguments: Any) -> str:
+    """Return the first line of the argument that tells best what a call does, "" if there is none."""
+    fields = as_dict(arguments)
+    text = next((text for name in TITLES if (text := as_str(fields.get(name)).strip())), "")
+    return text[:MAX_TITLE_CHARS].partition("\n")[0]

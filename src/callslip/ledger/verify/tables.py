@@ -13,7 +13,7 @@ from callslip.model.events import CallEvent, CallReported, type_of
 from callslip.model.records import OPERATIONAL, AliasRecord, ApprovalRecord, CallRecord, SessionRecord, record_text
 from callslip.rules.fold import SessionFold
 from callslip.rules.lifecycle import TERMINAL_STATES, next_state
-from callslip.rules.projection import TURN_NAMESPACE, input_mark
+from callslip.rules.projection import LIVE_NAMESPACE, TURN_NAMESPACE, input_mark
 from callslip.store.protocol import Store
 
 R = TypeVar("R", CallRecord, ApprovalRecord)
@@ -183,8 +183,8 @@ class RecordCheck:
             for row in rows:
                 self._check_alias(row, derived.pop((row.ns, row.id), None))
         for (ns, alias), call in derived.items():
-            # Version 0.1, which may still write the file, does not store the names of turns.
-            if ns != TURN_NAMESPACE:
+            # Earlier versions, which may still write the file, do not store them.
+            if ns not in (TURN_NAMESPACE, LIVE_NAMESPACE):
                 self._report.add("alias", f"{ns} {alias!r}, of {call!r}, is not stored")
 
     def _check_alias(self, stored: AliasRecord, call: str | None) -> None:

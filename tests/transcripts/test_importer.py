@@ -1,0 +1,378 @@
+"""Import histories of agents: incremental, damaged and hostile files, forks, deleted sessions, live recordings."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import callslip
+from callslip.api.ledger import LocalLedger
+from callslip.formats.json_fields import as_dict, as_str
+from callslip.ingest.conversations import Conversations
+from callslip.ingest.importer import import_lines
+from callslip.ledger.verify import verify
+from callslip.model import events as ev
+from callslip.model.entries import Message, ToolCall
+from callslip.settings import Settings
+from callslip.transcripts import importer as importing
+from callslip.transcripts.agents import find_source
+from callslip.transcripts.importer import Report, TranscriptImporter
+from tests.support.claude_files import PARALLEL, Script, lines_of, session_id, write_lines
+from tests.support.paths import TESTS
+
+pytestmark = pytest.mark.anyio
+SETTINGS = Settings(reaper_interval=3600)
+SOURCE = find_source("claude-code")
+FIRST = f"claude-{session_id(1)}"
+
+
+async def import_history(ledger: LocalLedger, *paths: Path, restores: bool = False) -> Report:
+    """Import as a new process would."""
+    importer = TranscriptImporter(ledger.log, restores=restores)
+    await importer.load()
+    return await importer.run(SOURCE, [transcript for path in paths for transcript in SOURCE.find(str(path))])
+
+
+async def read_entries(ledger: LocalLedger, session: str) -> list[Any]:
+    return list((await ledger.snapshot(session)).entries)
+
+
+async def texts_and_calls(ledger: LocalLedger, session: str) -> list[Any]:
+    """Return what a reader sees: the texts, and the calls with their states."""
+    entries = await read_entries(ledger, session)
+    return [
+        entry.content if isinstance(entry, Message) else (entry.tool_call_id, entry.status)
+        for entry in entries
+        if isinstance(entry, Message | ToolCall)
+    ]
+
+
+async def all_events(ledger: LocalLedger, session: str) -> list[ev.Event]:
+    return [event async for event in ledger.log.events(session)]
+
+
+def age(path: Path, seconds: float) -> None:
+    """Let a file be last written some time ago."""
+    os.utime(path, (time.time() - seconds,) * 2)
+
+
+TURN_1 = ["prompt 1", ("toolu_1_1", "completed"), "answer 1"]
+TURN_2 = ["prompt 2", ("toolu_1_2", "completed"), "answer 2"]
+
+
+async def test_a_history_is_imported_once(db: str, tmp_path: Path) -> None:
+    """TRN1, TRN2: facts of the session come from the file; again, only what is new is imported."""
+    script = Script().turn(1)
+    path = script.write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        first = await import_history(ledger, tmp_path)
+        assert (first.sessions, first.messages, first.skipped) == ([FIRST], 4, 0)
+        info = (await ledger.snapshot(FIRST)).info
+        assert (info.agent, info.agent_version, info.model) == ("claude-code", "2.1.197", "claude-opus-4-8")
+        assert (info.project, info.branch, info.foreign_id) == ("/home/dev/shop", "main", session_id(1))
+        assert await texts_and_calls(ledger, FIRST) == TURN_1
+        events = await all_events(ledger, FIRST)
+        assert {event.at // 1000 for event in events} <= {1_794_724_980 + number for number in range(4)}
+        again = await import_history(ledger, tmp_path)
+        assert (again.transcripts, again.events) == (0, 0)
+        write_lines(path, script.turn(2).lines[4:], "a")
+        more = await import_history(ledger, tmp_path)
+        assert more.messages == 4
+        assert await texts_and_calls(ledger, FIRST) == TURN_1 + TURN_2
+        assert await verify(ledger.log) == []
+
+
+async def test_a_line_is_read_when_it_is_complete(db: str, tmp_path: Path) -> None:
+    """TRN3: the beginning of a last line is left for the next time, wherever the file ends meanwhile."""
+    script = Script().turn(1)
+    data = b"".join(json.dumps(line).encode() + b"\n" for line in script.lines)
+    path = script.path(tmp_path)
+    path.parent.mkdir(parents=True)
+    async with callslip.open(db, SETTINGS) as ledger:
+        for end in [*range(0, len(data), 97), len(data)]:
+            path.write_bytes(data[:end])
+            assert not (await import_history(ledger, tmp_path)).skipped
+        assert await texts_and_calls(ledger, FIRST) == TURN_1
+
+
+async def test_lines_that_cannot_be_read_are_skipped(db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRN4: broken, huge and deep lines are counted with the first reason; control characters are kept as text."""
+    monkeypatch.setattr("callslip.transcripts.json_lines.MAX_LINE_BYTES", 3 * 2**20)
+    lines: list[Any] = list(Script().turn(1).prompt("\x00\x1b[31m\u202e red").lines)
+    lines[1:1] = [
+        "{broken",
+        "\x00\x01",
+        "[" * 100_000,
+        '"' + "x" * 4_000_000 + '"',
+        "17",
+        '{"type": "new", "uuid": "u"}',
+    ]
+    write_lines(Script().path(tmp_path), lines)
+    async with callslip.open(db, SETTINGS) as ledger:
+        report = await import_history(ledger, tmp_path)
+        ((path, count, line, reason),) = [(each.path, each.count, each.line, each.reason) for each in report.problems]
+        assert (Path(path).stem, count, line) == (session_id(1), 4, 2) and "JSON" in reason
+        assert await texts_and_calls(ledger, FIRST) == [*TURN_1, "\x00\x1b[31m\u202e red"]
+        raws = [event.body for event in await all_events(ledger, FIRST) if isinstance(event, ev.Raw)]
+        assert raws == [17, {"type": "new", "uuid": "u"}]
+
+
+async def test_a_rewritten_file_is_read_again(db: str, tmp_path: Path) -> None:
+    """TRN5: after a shorter or other content, only messages with new ids are added, and none is removed."""
+    script = Script().turn(1).turn(2)
+    path = script.write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        await import_history(ledger, tmp_path)
+        write_lines(path, script.lines[:3] + script.lines[4:])
+        assert (await import_history(ledger, tmp_path)).events == 0
+        write_lines(path, script.lines[:2])
+        assert (await import_history(ledger, tmp_path)).events == 0
+        path.unlink()
+        assert (await import_history(ledger, tmp_path)).events == 0
+        assert await texts_and_calls(ledger, FIRST) == TURN_1 + TURN_2
+
+
+async def test_secrets_are_redacted(db: str, tmp_path: Path) -> None:
+    """TRN6: in texts, arguments and outputs, and in what is stored of the decoder."""
+    secret = "sk-ant-" + "Abc123" * 8
+    script = Script().prompt(f"use {secret}").call("t1", command=f"login {secret}").result("t1", f"ok {secret}")
+    script.call("t2", "Task", prompt=f"with {secret}").text(f"done {secret}")
+    script.write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        await import_history(ledger, tmp_path)
+        assert len(await read_entries(ledger, FIRST)) == 4
+        places = [record.state for _, record in await ledger.log.store.transcripts()]
+        stored = [ev.encode_event(event) for event in await all_events(ledger, FIRST)] + places
+        assert places and not [data for data in stored if secret.encode() in data]
+
+
+# Sub-agents and tokens
+
+
+@pytest.mark.parametrize("has_details", [True, False])
+async def test_calls_of_a_sub_agent_have_its_call_as_parent(db: str, tmp_path: Path, has_details: bool) -> None:
+    """SUB1, USE1: also if the file of the sub-agent is listed first; its tokens count once for each response."""
+    main = Script().prompt("go").call("task", "Agent", prompt="look around")
+    main.result("task", "found it", agentId="abc", status="completed").text("It is there.")
+    sub = Script(agent="abc").prompt("look around").call("inner", command="ls").result("inner", "a b")
+    sub.text("found it", stop="", output_tokens=1).lines[-1]["uuid"] = "first"
+    sub.lines.append({**sub.lines[-1], "uuid": "second"})
+    sub.lines[-1]["message"] = {**sub.lines[-1]["message"], "stop_reason": "end_turn", "content": []}
+    sub_path = sub.write(tmp_path)
+    if has_details:
+        sub_path.with_suffix(".meta.json").write_text(json.dumps({"agentType": "Explore", "toolUseId": "task"}))
+    main.write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        await import_history(ledger, sub_path.parent, tmp_path)
+        entries = await read_entries(ledger, FIRST)
+        task, inner = (
+            next(call for call in entries if getattr(call, "tool_call_id", "") == name) for name in ("task", "inner")
+        )
+        own = [entry for entry in entries if getattr(entry, "parent", "")]
+        assert {entry.parent for entry in own} == {task.call_id}
+        assert [inner.status, *(entry.content for entry in own if isinstance(entry, Message))] == [
+            *("completed", "look around", "found it")
+        ]
+        reports = [event for event in await all_events(ledger, FIRST) if isinstance(event, ev.UsageReported)]
+        assert {(event.id, event.parent) for event in reports if event.parent} == {
+            *(("msg_1abc_1", task.call_id), ("msg_1abc_2", task.call_id))
+        }
+        assert [event.incomplete for event in reports if event.id == "msg_1abc_2"] == [True, False]
+        assert all(event.input_tokens == 23 for event in reports)
+
+
+# Copies
+
+
+@pytest.mark.parametrize("is_marked", [True, False])
+async def test_a_fork_has_its_history_once(db: str, tmp_path: Path, is_marked: bool) -> None:
+    """MRG1: it continues the other session, shows what was copied, and counts only its own tokens."""
+    script = Script().turn(1)
+    script.write(tmp_path)
+    fork = Script(2)
+    marks = {"forkedFrom": {"sessionId": script.session, "messageUuid": ""}} if is_marked else {}
+    fork.lines = [{**line, "sessionId": fork.session, **marks} for line in script.lines]
+    fork.turn(2).write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        await import_history(ledger, script.path(tmp_path))
+        await import_history(ledger, tmp_path)
+        name = f"claude-{fork.session}"
+        assert await texts_and_calls(ledger, name) == [*TURN_1, "prompt 2", ("toolu_2_2", "completed"), "answer 2"]
+        assert (await ledger.snapshot(name)).info.continues == script.session
+        counted = [event.id for event in await all_events(ledger, name) if isinstance(event, ev.UsageReported)]
+        assert counted == ["msg_2_1", "msg_2_2"]
+        assert await texts_and_calls(ledger, FIRST) == TURN_1
+
+
+async def test_a_compacted_and_rewound_session_keeps_what_happened(db: str, tmp_path: Path) -> None:
+    """MRG2: both are notices; a copied line, such as a preserved message, is not added again."""
+    script = Script().turn(1)
+    script.line("system", subtype="compact_boundary", content="Conversation compacted")
+    script.line("user", isCompactSummary=True, message={"role": "user", "content": "This session is being continued."})
+    script.lines += script.lines[:4]
+    script.lines.append({"type": "last-prompt", "rewound": True, "leafUuid": "1-0", "sessionId": script.session})
+    script.turn(2).write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        await import_history(ledger, tmp_path)
+        assert await texts_and_calls(ledger, FIRST) == TURN_1 + TURN_2
+        infos = [event for event in await all_events(ledger, FIRST) if isinstance(event, ev.SessionInfo)]
+        titles = [as_str(as_dict(info.notice).get("title")).partition(":")[0] for info in infos]
+        assert [title for title in titles if title] == ["The conversation was compacted", "The conversation was rewound"]
+
+
+# Sessions that were recorded live
+
+
+def live_lines() -> list[bytes]:
+    """Return the ACP traffic of the session, with the times of its own file."""
+    lines = (TESTS / "captures/claude-allow.jsonl").read_bytes().splitlines()
+    live = lines[: next(number for number, line in enumerate(lines) if b'"mark"' in line)]
+    return [line for line in live if line.strip()]
+
+
+async def import_live(ledger: LocalLedger, session: str, lines: Sequence[bytes]) -> None:
+    """Record traffic as `callslip wrap` does, which notes the agent's id of the session."""
+    await ledger.log.append(session, [ev.SessionInfo(foreign_id=PARALLEL)])
+    await import_lines(ledger.log, session, "acp", lines, started=1_794_725_161_000)
+
+
+LIVE = [
+    "Use TOOL please",
+    "Let me look. ",
+    ("toolu_ea4cd311d51242dd", "completed"),
+    ("toolu_a90c9a9a31d9461d", "completed"),
+    "All done with tools.",
+]
+
+
+@pytest.mark.parametrize("order", ["live first", "file first"])
+async def test_a_live_recording_and_its_file_are_one_session(db: str, tmp_path: Path, order: str) -> None:
+    """MRG3: in either order each message and each call is there once."""
+    write_lines(tmp_path / f"{PARALLEL}.jsonl", lines_of("parallel"))
+    async with callslip.open(db, SETTINGS) as ledger:
+        name = f"claude-{PARALLEL}"
+        if order == "live first":
+            name = "claude-acp-1"
+            await import_live(ledger, name, live_lines())
+        await import_history(ledger, tmp_path)
+        if order == "file first":
+            lines = (TESTS / "captures/claude-allow.jsonl").read_bytes().splitlines()
+            replay = lines[next(number for number, line in enumerate(lines) if b'"mark"' in line) + 1 :]
+            await import_live(ledger, name, replay)
+        assert await texts_and_calls(ledger, name) == LIVE
+        assert [row.name for row in (await ledger.sessions(limit=9)).items] == [name]
+        assert (await ledger.snapshot(name)).info.turn == ""
+        assert await verify(ledger.log) == []
+
+
+@pytest.mark.parametrize("first", ["live", "file"])
+async def test_two_recorders_at_once_add_nothing_twice(db: str, tmp_path: Path, first: str) -> None:
+    """MRG4: the file is followed while the agent is recorded; whichever comes first with a step, it is there once."""
+    path = tmp_path / f"{PARALLEL}.jsonl"
+    lines, live = lines_of("parallel"), live_lines()
+    # Steps of both sides: the prompt, the text with the calls, the results, the answer.
+    live_ends = [5, 23, 29, len(live)]
+    file_ends = [3, 8, 10, len(lines)]
+    async with callslip.open(db, SETTINGS) as ledger:
+        name = "claude-acp-1"
+        await ledger.log.append(name, [ev.SessionInfo(foreign_id=PARALLEL)])
+        conversations = Conversations("acp", lambda _: name, started=1_794_725_161_000)
+        done = 0
+        for live_end, file_end in zip(live_ends, file_ends, strict=True):
+            for side in ("live", "file") if first == "live" else ("file", "live"):
+                if side == "file":
+                    write_lines(path, lines[:file_end])
+                    await import_history(ledger, tmp_path)
+                    continue
+                for line in live[done:live_end]:
+                    for _, _, drafts in conversations.read(json.loads(line)):
+                        await ledger.log.append(name, drafts, source="acp")
+                done = live_end
+        assert sorted(map(str, await texts_and_calls(ledger, name))) == sorted(map(str, LIVE))
+        assert not [event for event in await all_events(ledger, name) if event.verdict == "late"]
+        assert await verify(ledger.log) == []
+
+
+async def test_a_failure_that_only_the_file_knows_reaches_the_call(db: str, tmp_path: Path) -> None:
+    """MRG5: the live recording says completed; the call keeps its state, and has the report."""
+    Script().prompt("go").call("t1", command="false").result("t1", "Exit code 3\nbad", is_error=True).write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        alias = (ev.Alias("acp", "t1"),)
+        live = [
+            ev.SessionInfo(foreign_id=session_id(1)),
+            ev.CallStarted(aliases=alias),
+            ev.CallCompleted(aliases=alias),
+        ]
+        await ledger.log.append("live", live, source="acp")
+        await import_history(ledger, tmp_path)
+        (call,) = [entry for entry in await read_entries(ledger, "live") if isinstance(entry, ToolCall)]
+        assert call.status == "completed" and call.report is not None
+        assert (call.report.text, call.report.exit_status) == ("Exit code 3\nbad", 3)
+
+
+# Calls without a result
+
+
+async def test_a_call_ends_when_its_file_is_abandoned(db: str, tmp_path: Path) -> None:
+    """TRN7: while the agent may still work the call is open, also after the importing process has ended."""
+    path = Script().prompt("go").call("t1", command="sleep 9").write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        await import_history(ledger, tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        assert await texts_and_calls(ledger, FIRST) == ["go", ("t1", "running")]
+        age(path, importing.ABANDONED_S + 60)
+        await import_history(ledger, tmp_path)
+        assert await texts_and_calls(ledger, FIRST) == ["go", ("t1", "lost")]
+        assert (await ledger.snapshot(FIRST)).info.turn == ""
+        assert (await import_history(ledger, tmp_path)).transcripts == 0
+
+
+# Deleted sessions
+
+
+async def test_a_deleted_session_stays_deleted(db: str, tmp_path: Path) -> None:
+    """MRG6: also if its file grows, and in a process that had read it; on request it is imported again."""
+    script = Script().turn(1)
+    path = script.write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        importer = TranscriptImporter(ledger.log)
+        await importer.load()
+        await importer.run(SOURCE, SOURCE.find(str(tmp_path)))
+        await ledger.delete(FIRST)
+        write_lines(path, script.turn(2).lines[4:], "a")
+        report = await importer.run(SOURCE, SOURCE.find(str(tmp_path)))
+        assert (report.events, report.deleted) == (0, 1)
+        assert (await import_history(ledger, tmp_path)).deleted == 1
+        assert not (await ledger.sessions(limit=9)).items
+        await import_history(ledger, tmp_path, restores=True)
+        assert await texts_and_calls(ledger, FIRST) == TURN_1 + TURN_2
+        assert (await import_history(ledger, tmp_path)).deleted == 0
+
+
+async def test_retention_is_respected(db: str, tmp_path: Path) -> None:
+    """TRN8: what retention removed is not imported again, and what was read is still known."""
+    script = Script().turn(1)
+    path = script.write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        await import_history(ledger, tmp_path)
+        await ledger.prune(0)
+        assert (await import_history(ledger, tmp_path)).events == 0
+        write_lines(path, script.turn(2).lines[4:], "a")
+        await import_history(ledger, tmp_path)
+        assert (await texts_and_calls(ledger, FIRST))[-3:] == TURN_2
+
+
+async def test_a_moved_folder_adds_nothing(db: str, tmp_path: Path) -> None:
+    """TRN9: the same files under another path, as in a copy of a home folder, have the same messages."""
+    Script().turn(1).write(tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    async with callslip.open(db, SETTINGS) as ledger:
+        await import_history(ledger, tmp_path / "one")
+        assert (await import_history(ledger, tmp_path / "two")).events == 0
