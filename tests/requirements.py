@@ -2596,7 +2596,7 @@ AGENTS = (
         "A resumed, forked or compacted session of an agent has each call and each response once.",
         (
             "tests/agents/test_real_agents.py::test_a_resumed_session_is_one_session",
-            "tests/agents/test_real_agents.py::test_a_fork_has_only_what_it_added",
+            "tests/agents/test_real_agents.py::test_a_fork_continues_its_origin",
             "tests/agents/test_real_agents.py::test_a_compacted_session_keeps_its_calls",
         ),
     ),

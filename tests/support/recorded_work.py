@@ -21,7 +21,7 @@ from tests.support.scripted_models import NO_USAGE, Usage
 
 @dataclasses.dataclass
 class Work:
-    """What all sessions of a ledger contain, in the order of their starts. `seqs` are their last events.
+    """What all sessions of a ledger contain, in the order of their starts. `seqs` are the last events of each.
 
     `prompts`, `texts` and `thoughts` are those of the agents themselves. `delegated` has the texts of each sub-agent,
     by the id of the call that started it.
@@ -30,6 +30,7 @@ class Work:
     sessions: list[ListedSession]
     seqs: dict[str, int]
     calls: list[ToolCall]
+    calls_of: dict[str, set[str]]
     prompts: list[str]
     texts: list[str]
     thoughts: list[str]
@@ -80,7 +81,7 @@ def read_work(db: str) -> Work:
         seqs = {session.name: session.last_seq for session in sessions}
         groups = (await ledger.usage()).groups
         responses = sum(group.responses for group in groups)
-        work = Work(sessions, seqs, [], [], [], [], {}, _add_up(groups), {}, responses)
+        work = Work(sessions, seqs, [], {}, [], [], [], {}, _add_up(groups), {}, responses)
         for session in sessions:
             for group in (await ledger.usage("call", session=session.name)).groups:
                 if group.group:
@@ -88,6 +89,7 @@ def read_work(db: str) -> Work:
             for entry in (await ledger.snapshot(session.name)).entries:
                 if isinstance(entry, ToolCall):
                     work.calls.append(entry)
+                    work.calls_of.setdefault(session.name, set()).add(entry.call_id)
                 elif isinstance(entry, Message) and entry.parent:
                     if entry.role != "user":
                         work.delegated.setdefault(entry.parent, []).append(entry.content)

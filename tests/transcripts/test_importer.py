@@ -224,7 +224,10 @@ async def test_a_compacted_and_rewound_session_keeps_what_happened(db: str, tmp_
         assert await texts_and_calls(ledger, FIRST) == TURN_1 + TURN_2
         infos = [event for event in await all_events(ledger, FIRST) if isinstance(event, ev.SessionInfo)]
         titles = [as_str(as_dict(info.notice).get("title")).partition(":")[0] for info in infos]
-        assert [title for title in titles if title] == ["The conversation was compacted", "The conversation was rewound"]
+        assert [title for title in titles if title] == [
+            "The conversation was compacted",
+            "The conversation was rewound",
+        ]
 
 
 # Sessions that were recorded live
