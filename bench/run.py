@@ -22,6 +22,7 @@ from measure import best, say
 from postgres import bench_postgres
 from rows import bench_rows
 from serving import bench_serve
+from transcripts import bench_transcripts
 from wrap import bench_wrap
 
 import callslip
@@ -328,6 +329,7 @@ BENCHES = {
     "notice": bench_notice,
     "wrap": bench_wrap,
     "rows": bench_rows,
+    "transcripts": bench_transcripts,
     "serve": bench_serve,
     "commands": bench_commands,
     "postgres": bench_postgres,

@@ -60,7 +60,8 @@ async def all_events(ledger: LocalLedger, session: str) -> list[ev.Event]:
 
 def age(path: Path, seconds: float) -> None:
     """Let a file be last written some time ago."""
-    os.utime(path, (time.time() - seconds,) * 2)
+    written_at = time.time() - seconds
+    os.utime(path, (written_at, written_at))
 
 
 TURN_1 = ["prompt 1", ("toolu_1_1", "completed"), "answer 1"]

@@ -30,6 +30,7 @@ SYNTHETIC = "<synthetic>"
 OPENING = "transcript"
 """The type of the message before the first line, which tells what only the name of the file does."""
 NO_BRANCH = "HEAD"
+FACTS = ("sessionId", "version", "gitBranch", "cwd", "forkedFrom")
 NO_RESULT = "the agent's session file has no result of this call"
 LINE_IDS = ("uuid", "sessionId", "leafUuid", "messageId", "agentId")
 """Each line has one of these."""
@@ -77,6 +78,7 @@ class ClaudeCodeDecoder:
         self._turn = ""
         self._session = ""
         self._facts: dict[str, str] = {}
+        self._seen: list[Any] = []
         self._titles = 0
         self._has_custom_title = False
         self._usage = Usage()
@@ -238,6 +240,10 @@ class ClaudeCodeDecoder:
 
     def _new_facts(self, fields: Fields, message: Fields, at: int) -> Events:
         """Return what a line tells about the session, unless an earlier line told the same."""
+        seen = [fields.get(name) for name in FACTS]
+        if seen == self._seen and (message.get("model") or SYNTHETIC) in (self._facts.get("model"), SYNTHETIC):
+            return []
+        self._seen = seen
         line_session = identifier(fields.get("sessionId"))
         session = self._session or line_session
         origin = identifier(as_dict(fields.get("forkedFrom")).get("sessionId")) or line_session
