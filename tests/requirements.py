@@ -2653,6 +2653,7 @@ AGENT_SESSIONS = (
             "tests/formats/test_agent_sessions.py::test_the_rollout_of_a_wrapped_codex_has_the_ids_of_its_traffic",
             "tests/formats/test_agent_sessions.py::test_calls_have_the_ids_of_the_agents_own_protocol",
             "tests/formats/test_agent_sessions.py::test_a_turn_starts_directly_before_its_prompt",
+            "tests/transcripts/test_agent_histories.py::test_a_wrapped_codex_and_its_rollout_are_one_session",
         ),
     ),
     R(
@@ -2662,6 +2663,7 @@ AGENT_SESSIONS = (
             "tests/formats/test_agent_sessions.py::test_a_sub_agent_belongs_to_the_call_that_started_it",
             "tests/formats/test_agent_sessions.py::test_a_sub_agent_without_its_session_keeps_its_own_id",
             "tests/formats/test_agent_sessions.py::test_the_answer_of_a_codex_agent_is_on_its_call",
+            "tests/transcripts/test_agent_histories.py::test_a_session_and_its_sub_agent_are_imported_once",
             "tests/transcripts/test_agent_histories.py::test_a_rollout_of_a_sub_agent_belongs_to_the_session_that_started_it",
         ),
     ),
@@ -2710,6 +2712,7 @@ AGENT_SESSIONS = (
         (
             "tests/formats/test_agent_sessions.py::test_a_sub_agent_belongs_to_the_call_that_started_it",
             "tests/formats/test_agent_sessions.py::test_a_sub_agent_without_its_session_keeps_its_own_id",
+            "tests/transcripts/test_agent_histories.py::test_a_session_and_its_sub_agent_are_imported_once",
         ),
     ),
     R(
@@ -2731,6 +2734,7 @@ AGENT_SESSIONS = (
         (
             "tests/formats/test_every_format.py::test_the_entries_of_a_case_match_its_golden_file",
             "tests/formats/test_agent_sessions.py::test_the_export_of_opencode_is_read_like_its_database",
+            "tests/transcripts/test_agent_histories.py::test_an_export_of_opencode_is_a_file_of_its_own",
             "tests/formats/test_agent_sessions.py::test_a_call_that_was_not_permitted_is_denied",
             "tests/formats/test_agent_sessions.py::test_a_session_that_was_killed_and_resumed_has_both_turns",
         ),
@@ -2759,6 +2763,7 @@ AGENT_SESSIONS = (
         (
             "tests/formats/test_agent_sessions.py::test_a_sub_agent_belongs_to_the_call_that_started_it",
             "tests/formats/test_agent_sessions.py::test_a_sub_agent_without_its_session_keeps_its_own_id",
+            "tests/transcripts/test_agent_histories.py::test_a_session_and_its_sub_agent_are_imported_once",
         ),
     ),
     R(
@@ -2775,6 +2780,7 @@ AGENT_SESSIONS = (
         (
             "tests/transcripts/test_agent_histories.py::test_the_database_of_opencode_is_found",
             "tests/transcripts/test_agent_histories.py::test_a_running_opencode_is_read_while_it_writes",
+            "tests/transcripts/test_agent_histories.py::test_reading_leaves_no_files_behind",
             "tests/transcripts/test_agent_histories.py::test_a_message_of_the_agent_follows_its_parts",
             "tests/transcripts/test_agent_histories.py::test_a_large_session_is_read_in_pieces",
             "tests/transcripts/test_agent_histories.py::test_a_session_that_was_deleted_is_gone",

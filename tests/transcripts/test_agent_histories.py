@@ -13,12 +13,18 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+import callslip
+from callslip.api.ledger import LocalLedger
 from callslip.formats import registry
+from callslip.ingest.importer import import_lines
 from callslip.model import events as ev
+from callslip.model.entries import ToolCall
 from callslip.transcripts import opencode
 from callslip.transcripts.agents import find_source
+from callslip.transcripts.importer import Report, TranscriptImporter
 from callslip.transcripts.source import Piece, Source, Transcript
 from tests.support import format_cases
+from tests.support.invariants import find_faults
 from tests.support.strategies import MemoryLedger
 
 SESSION = "f486816d-e2f1-4f72-8e24-a5531e2a8729"
@@ -232,6 +238,17 @@ def test_a_running_opencode_is_read_while_it_writes(store: Store) -> None:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
+def test_reading_leaves_no_files_behind(tmp_path: Path) -> None:
+    """OPC6: a database that no program has open is read without a log of its own."""
+    store = Store(tmp_path / "opencode.db")
+    store.add_session("ses_1")
+    store.connection.close()
+    source = find_source("opencode")
+    (transcript,) = found(source, tmp_path)
+    assert len(messages_of(read_all(source, transcript))) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["opencode.db"]
+
+
 def test_a_message_of_the_agent_follows_its_parts(store: Store) -> None:
     """OPC6: it tells their end. Rows that cannot be read are skipped and reported, and others are read."""
     store.put_message("ses_1", "msg_2", NOW_MS, role="assistant", time={"created": NOW_MS, "completed": NOW_MS + 1})
@@ -267,9 +284,95 @@ def test_a_large_session_is_read_in_pieces(store: Store, monkeypatch: pytest.Mon
     assert "prt_0" in names[11:]
 
 
+def test_an_export_of_opencode_is_a_file_of_its_own(tmp_path: Path) -> None:
+    """OPC1 OPC6: the file is one object, on as many lines as opencode writes."""
+    (export,) = map(json.loads, format_cases.lines_of("opencode/export"))
+    path = tmp_path / "session.json"
+    path.write_text(json.dumps(export, indent=2))
+    source = find_source("opencode")
+    (transcript,) = found(source, path)
+    (piece,) = read_all(source, transcript)
+    assert piece.messages == [export] and source.refresh(transcript) == transcript
+    assert source.session_of(transcript, piece.messages) == export["info"]["id"]
+    assert read_all(source, transcript, piece.position) == []
+    rows = copy_case("opencode/agents", tmp_path / "rows.jsonl")
+    (transcript,) = found(source, rows)
+    assert source.session_of(transcript, messages_of(read_all(source, transcript))) == export["info"]["id"]
+    child = {**export, "info": {"id": "ses_x", "parentID": "ses_y"}}
+    assert source.session_of(transcript, [child]) == "ses_y"
+
+
 def test_a_session_that_was_deleted_is_gone(store: Store) -> None:
     """OPC6: reading it gives nothing."""
     source = find_source("opencode")
     (transcript,) = found(source, store.path)
     store.connection.execute("DELETE FROM session")
     assert source.refresh(transcript) is None and read_all(source, transcript) == []
+
+
+# Imported
+
+
+async def import_history(ledger: LocalLedger, name: str, path: Path) -> Report:
+    """Import what is new, as a new process would."""
+    source, importer = find_source(name), TranscriptImporter(ledger.log)
+    await importer.load()
+    return await importer.run(source, source.find(str(path)))
+
+
+def fill_home(tmp_path: Path) -> dict[str, Path]:
+    """Write a session with a sub-agent as each agent keeps it; return the places of the histories."""
+    day, chats = tmp_path / "codex" / "2026" / "11" / "19", tmp_path / "gemini" / "project" / "chats"
+    # The rollout of the session is the last to change, as it is when the session ends.
+    copy_case("codex/agent", day / "rollout-2026-11-19T17-56-45-01a1f4f4-28a7-7ae2-9d95-413277114caf.jsonl")
+    copy_case("codex/agents", day / "rollout-2026-11-19T17-56-44-01a1f4f4-279c-7872-88c2-bd197744e080.jsonl")
+    copy_case("gemini/agent", chats / SESSION / "6af32275-7c3c-445c-9330-6ee5e1629d3b.jsonl")
+    copy_case("gemini/agents", chats / "session-2026-11-19T18-03-f486816d.jsonl")
+    store = Store(tmp_path / "opencode.db")
+    for case in ("opencode/agents", "opencode/agent"):
+        for row in map(json.loads, format_cases.lines_of(case)):
+            if "session" in row:
+                session = row["session"]
+                store.add_session(session["id"], session["parentID"], session["time"]["updated"])
+            elif "message" in row:
+                store.put_message(row["message"]["sessionID"], row["message"]["id"], NOW_MS, **row["message"])
+            else:
+                part = row["part"]
+                store.put_part(part["sessionID"], part["messageID"], part["id"], NOW_MS, part)
+    store.connection.close()
+    return {"codex": tmp_path / "codex", "gemini": tmp_path / "gemini", "opencode": tmp_path / "opencode.db"}
+
+
+@pytest.mark.anyio
+async def test_a_session_and_its_sub_agent_are_imported_once(tmp_path: Path) -> None:
+    """CDX4 GEM4 OPC4: in one session, each call once and with its parent; again, nothing is added."""
+    async with await callslip.open("sqlite:///:memory:") as ledger:
+        for name, path in fill_home(tmp_path).items():
+            report = await import_history(ledger, name, path)
+            assert len(report.sessions) == 1 and not report.problems, name
+            (session,) = report.sessions
+            snapshot = await ledger.snapshot(session)
+            calls = [entry for entry in snapshot.entries if isinstance(entry, ToolCall)]
+            parents = {call.parent for call in calls if call.parent}
+            assert len(parents) == 1 and parents < {call.call_id for call in calls}, name
+            assert len({call.tool_call_id for call in calls}) == len(calls)
+            assert (snapshot.info.agent, snapshot.info.turn) == (name, "")
+            assert (await import_history(ledger, name, path)).events == 0
+        assert not await find_faults(ledger)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_live_first", [True, False])
+async def test_a_wrapped_codex_and_its_rollout_are_one_session(tmp_path: Path, is_live_first: bool) -> None:
+    """CDX3: recorded by `wrap` and read from the rollout, in either order, the call is one."""
+    copy_case("codex/wrapped", tmp_path / "rollout-2026-11-15T06-48-35-01a1ddf7-0281-7302-a1e3-322171f3ffa3.jsonl")
+    session = "codex-01a1ddf7-0281-7302-a1e3-322171f3ffa3"
+    lines = (format_cases.CAPTURES / "codex2-allow.jsonl").read_bytes().splitlines()
+    async with await callslip.open("sqlite:///:memory:") as ledger:
+        if is_live_first:
+            await import_lines(ledger.log, session, "acp", lines)
+        assert (await import_history(ledger, "codex", tmp_path)).sessions == [session]
+        if not is_live_first:
+            await import_lines(ledger.log, session, "acp", lines)
+        (call,) = [entry for entry in (await ledger.snapshot(session)).entries if isinstance(entry, ToolCall)]
+        assert (call.tool_call_id, call.status, call.exit_status) == ("call_9e16d53b40cf", "completed", 0)

@@ -10,11 +10,11 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-from callslip.errors import InvalidInputError
 from callslip.formats.gemini.decode import PROJECT
 from callslip.formats.json_fields import as_dict, identifier
-from callslip.transcripts.json_lines import MAX_LINE_BYTES, TOO_LONG, find_files, parse_line, read_lines, stat_file
-from callslip.transcripts.source import Messages, Piece, Problem, Transcript
+from callslip.transcripts.json_file import read_whole
+from callslip.transcripts.json_lines import find_files, read_lines, stat_file
+from callslip.transcripts.source import Messages, Piece, Transcript
 
 CHATS = "chats"
 PROJECT_FILE = ".project_root"
@@ -59,7 +59,7 @@ class Gemini:
 
     def read(self, transcript: Transcript, position: bytes) -> Iterator[Piece]:
         if transcript.path.endswith(".json"):
-            return _read_whole(transcript, position)
+            return read_whole(transcript, position)
         return read_lines(transcript.path, position)
 
 
@@ -74,20 +74,3 @@ def _parent_session(path: str) -> str:
     """Return the session of a sub-agent's chat, "" for others."""
     folder = os.path.basename(os.path.dirname(path))
     return folder if folder != CHATS and _SESSION_ID.fullmatch(folder) else ""
-
-
-def _read_whole(transcript: Transcript, position: bytes) -> Iterator[Piece]:
-    """Yield the chat, which is one object, if the file is not the one that was read before."""
-    mark = transcript.mark.encode()
-    if position == mark:
-        return
-    with open(transcript.path, "rb") as file:
-        data = file.read(MAX_LINE_BYTES + 1)
-    try:
-        if len(data) > MAX_LINE_BYTES:
-            raise InvalidInputError("file", TOO_LONG)
-        messages = [parse_line(data)]
-    except InvalidInputError as error:
-        yield Piece(position=mark, size=len(data), skipped=1, problem=Problem(1, error.problem))
-        return
-    yield Piece(messages=messages, position=mark, size=len(data))

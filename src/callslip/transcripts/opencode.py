@@ -1,5 +1,7 @@
 """Read the sessions of opencode from its database, `opencode.db`, which a running opencode writes at the same time.
 
+The output of `opencode export`, in a file that ends with `.json`, and rows in a file of JSON lines are read as well.
+
 The database is opened for reading only. Each session is a transcript, also that of a sub-agent, which belongs to the
 session that started it. Rows change after they were written, so a position is a time: all rows that changed since are
 read, in the order in which they were created, message by message. A row may be read again; its drafts then have keys
@@ -19,11 +21,14 @@ import msgspec
 
 from callslip.errors import InvalidInputError
 from callslip.formats.json_fields import as_dict
+from callslip.formats.opencode.decode import session_of_row
 from callslip.model import codec
-from callslip.transcripts.json_lines import MAX_LINE_BYTES, PIECE_BYTES
+from callslip.transcripts.json_file import read_whole
+from callslip.transcripts.json_lines import MAX_LINE_BYTES, PIECE_BYTES, read_lines, stat_file
 from callslip.transcripts.source import Messages, Piece, Problem, Transcript
 
 DATABASE = "opencode.db"
+EXPORTS = (".json", ".jsonl")
 PIECE_ROWS = 500
 BUSY_TIMEOUT_S = 5.0
 ACTIVE_MS = 3_600_000
@@ -71,6 +76,10 @@ class Opencode:
         return [] if database == ":memory:" else [os.path.join(folder, database)]
 
     def find(self, path: str) -> Iterator[Transcript]:
+        if path.endswith(EXPORTS):
+            if (transcript := stat_file(path)) is not None:
+                yield transcript
+            return
         path = os.path.join(path, DATABASE) if os.path.isdir(path) else path
         written = _written_at(path)
         if written is None:
@@ -88,6 +97,8 @@ class Opencode:
             yield _transcript(path, str(session), root if parent else str(session), updated, written, size)
 
     def refresh(self, transcript: Transcript) -> Transcript | None:
+        if not transcript.part:
+            return stat_file(transcript.path)
         written = _written_at(transcript.path)
         if written is None:
             return None
@@ -102,13 +113,18 @@ class Opencode:
         return _transcript(transcript.path, transcript.part, transcript.session, updated, written, transcript.size)
 
     def session_of(self, transcript: Transcript, messages: Messages) -> str:
-        return transcript.session
+        rows = (as_dict(message).get(name) for message in messages for name in ("session", "info"))
+        return transcript.session or next((session for row in rows if (session := session_of_row(row))), "")
 
     def opening(self, transcript: Transcript) -> Messages:
         return ()
 
     def read(self, transcript: Transcript, position: bytes) -> Iterator[Piece]:
         """Yield the rows that changed, each piece after the current row of the session itself."""
+        if not transcript.part:
+            is_rows = transcript.path.endswith(".jsonl")
+            yield from read_lines(transcript.path, position) if is_rows else read_whole(transcript, position)
+            return
         try:
             start = _decode_position(position) if position else Position()
         except msgspec.DecodeError:
@@ -190,7 +206,9 @@ def _message_of(row: Row, data: str, session: str, role: Any, created: Any) -> A
 
 
 def _open(path: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
+    """Open the database for reading. Without its log no program has it open, and then reading leaves no files."""
+    options = "mode=ro" if os.path.exists(f"{path}-wal") else "mode=ro&immutable=1"
+    connection = sqlite3.connect(f"file:{quote(path)}?{options}", uri=True, timeout=BUSY_TIMEOUT_S)
     connection.row_factory = sqlite3.Row
     return connection
 

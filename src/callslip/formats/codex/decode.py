@@ -85,10 +85,15 @@ class CodexDecoder:
         kind, payload = line.get("type"), line.get("payload")
         if not isinstance(kind, str) or not isinstance(payload, dict):
             return _raw(message, time_ms(line.get("timestamp")))
+        item, table = as_dict(payload), self.TABLES.get(kind)
+        name = kind if table is None else item.get("type")
+        handler = (self.LINES if table is None else table).get(name) if isinstance(name, str) else None
+        if handler is CodexDecoder._noise:
+            return []
         if self._first_ordinal and type(ordinal := line.get("ordinal")) is int and ordinal < self._first_ordinal:
             return []  # Of the session that started this sub-agent.
         at = time_ms(line.get("timestamp"))
-        drafts = self._dispatch(self.LINES, kind, as_dict(payload), at)
+        drafts = None if handler is None else handler(self, item, at)
         if drafts is None:
             return _raw(message, at)
         return self._begin_turn(drafts) if self._turn_begun_at and drafts else drafts
@@ -100,21 +105,10 @@ class CodexDecoder:
     def holds_input(self) -> bool:
         return False
 
-    def _dispatch(self, handlers: Handlers, kind: Any, item: Json, at: int) -> list[Draft] | None:
-        """Read an item by its type. None means that it is not understood."""
-        handler = handlers.get(kind) if isinstance(kind, str) else None
-        return None if handler is None else handler(self, item, at)
-
     def _draft(self, event: Event, *key: str) -> Draft:
         return keyed_draft(event, key_of(FORMAT, *key), self._parent)
 
     # Lines
-
-    def _response_item(self, item: Json, at: int) -> list[Draft] | None:
-        return self._dispatch(self.ITEMS, item.get("type"), item, at)
-
-    def _event(self, event: Json, at: int) -> list[Draft] | None:
-        return self._dispatch(self.EVENTS, event.get("type"), event, at)
 
     def _noise(self, item: Json, at: int) -> list[Draft]:
         return []
@@ -390,10 +384,13 @@ class CodexDecoder:
     # Completed items and their earlier events
 
     def _item_completed(self, event: Json, at: int) -> list[Draft] | None:
+        """Read a completed item. None means that it is not understood."""
         item = as_dict(event.get("item"))
         ended_at = epoch_ms(event.get("completed_at_ms")) or at
         self._item_started = epoch_ms(event.get("started_at_ms"))
-        return self._dispatch(self.COMPLETED, item.get("type"), item, ended_at)
+        kind = item.get("type")
+        handler = self.COMPLETED.get(kind) if isinstance(kind, str) else None
+        return None if handler is None else handler(self, item, ended_at)
 
     def _command(self, item: Json, at: int) -> list[Draft] | None:
         call_id = identifier(item.get("id"))
@@ -508,8 +505,6 @@ class CodexDecoder:
 
     LINES: ClassVar[Handlers] = {
         "session_meta": _session_meta,
-        "response_item": _response_item,
-        "event_msg": _event,
         "turn_context": _turn_context,
         "token_usage_record": _usage_record,
         "compacted": _compacted,
@@ -544,6 +539,7 @@ class CodexDecoder:
         **dict.fromkeys(("agent_message", "agent_reasoning", "agent_reasoning_raw_content"), _noise),
         **dict.fromkeys(("context_compacted", "thread_settings_applied", "image_generation_end"), _noise),
     }
+    TABLES: ClassVar[dict[str, Handlers]] = {"response_item": ITEMS, "event_msg": EVENTS}
     COMPLETED: ClassVar[Handlers] = {
         "UserMessage": _user_item,
         "Plan": _plan_item,

@@ -129,6 +129,8 @@ class GeminiDecoder:
         ]
 
     def _set(self, fields: Json, message: Any) -> list[Draft]:
+        if len(fields) == 1 and "lastUpdated" in fields:
+            return []
         if not set(fields) <= NOISE_METADATA:
             return _raw(message)
         at = time_ms(fields.get("lastUpdated"))

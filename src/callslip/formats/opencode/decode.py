@@ -328,6 +328,12 @@ class OpencodeDecoder:
         return self._draft(event, "call-end", identity)
 
 
+def session_of_row(session: Any) -> str:
+    """Return the session that a row of a session names, that of a sub-agent the session that started it."""
+    fields = as_dict(session)
+    return identifier(fields.get("parentID")) or identifier(fields.get("id"))
+
+
 def _created(info: Json) -> int:
     return epoch_ms(as_dict(info.get("time")).get("created"))
 
