@@ -2610,6 +2610,7 @@ AGENTS = (
         "What `wrap` recorded and what the agent's history has is one session with each call once, in either order.",
         (
             "tests/agents/test_real_agents.py::test_what_wrap_recorded_and_its_history_are_one_session",
+            "tests/agents/test_real_agents.py::test_an_agent_is_wrapped_and_followed_at_once",
             "tests/agents/test_real_agents.py::test_recorded_traffic_adds_nothing_to_a_history",
             "tests/agents/test_real_agents.py::test_a_session_from_a_history_goes_on_under_wrap",
         ),

@@ -231,7 +231,9 @@ def test_what_wrap_recorded_and_its_history_are_one_session(agent: RealAgent, db
     check_texts(agent, wrapped, "main", prompts=[PROMPT])
     work = do_import(agent, db)
     assert sorted(call.tool_call_id for call in work.calls) == ids
-    check_texts(agent, work, "main", prompts=[PROMPT])
+    assert work.prompts == [PROMPT]
+    if agent.names_texts_over_acp:
+        check_texts(agent, work, "main", prompts=[PROMPT])
     check_usage(agent, work, "main")
     call = work.call(agent.recorded_id(failing))
     assert 3 in (call.exit_status, call.report and call.report.exit_status)
@@ -242,7 +244,7 @@ def test_what_wrap_recorded_and_its_history_are_one_session(agent: RealAgent, db
 @pytest.mark.agents
 @pytest.mark.parametrize("agent", WRAPPED, indirect=True)
 def test_recorded_traffic_adds_nothing_to_a_history(agent: RealAgent, db: str, tmp_path: Path) -> None:
-    """AGT5: a recording that is imported after the history has the same calls, texts and usage."""
+    """AGT5: a recording that is imported after the history adds no call and no usage."""
     agent.models.scripts["main"], failing = two_rounds(agent)
     agent.recorded_prompt = str  # Over ACP it is as it was sent.
     _, rows = talk(agent, [], PROMPT)
@@ -254,9 +256,26 @@ def test_recorded_traffic_adds_nothing_to_a_history(agent: RealAgent, db: str, t
     assert result.returncode == 0, result.stderr
     after = read_work(db)
     check_calls(agent, after, "main", failed={failing.id: 3})
-    check_texts(agent, after, "main", prompts=[PROMPT])
     check_usage(agent, after, "main")
     check_equal(after, do_import(agent, db))
+
+
+@pytest.mark.agents
+@pytest.mark.parametrize("agent", WRAPPED, indirect=True)
+def test_an_agent_is_wrapped_and_followed_at_once(agent: RealAgent, db: str) -> None:
+    """AGT5: whichever of `wrap` and `watch` is first with a call, it is there once."""
+    agent.models.scripts["main"], _ = two_rounds(agent)
+    agent.recorded_prompt = str
+    with following("watch", db, agent.home):
+        talk(agent, wrap_command(db), PROMPT)
+        wait_until(lambda: read_work(db).usage == agent.models.truth("main").usage, "the usage")
+    work = read_work(db)
+    ids = [agent.recorded_id(call) for call in agent.models.truth("main").calls]
+    assert sorted(call.tool_call_id for call in work.calls) == sorted(ids)
+    assert len([found for found in work.sessions if found.calls]) == 1
+    if agent.names_texts_over_acp:
+        check_texts(agent, work, "main", prompts=[PROMPT])
+    check_equal(work, do_import(agent, db))
 
 
 @pytest.mark.agents
