@@ -159,7 +159,7 @@ async def test_secrets_are_redacted(db: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("has_details", [True, False])
 async def test_calls_of_a_sub_agent_have_its_call_as_parent(db: str, tmp_path: Path, has_details: bool) -> None:
-    """SUB1, USE1: also if the file of the sub-agent is listed first; its tokens count once for each response."""
+    """TRN13, TRN15: also if the file of the sub-agent is listed first; its tokens count once for each response."""
     main = Script().prompt("go").call("task", "Agent", prompt="look around")
     main.result("task", "found it", agentId="abc", status="completed").text("It is there.")
     sub = Script(agent="abc").prompt("look around").call("inner", command="ls").result("inner", "a b")
@@ -187,6 +187,20 @@ async def test_calls_of_a_sub_agent_have_its_call_as_parent(db: str, tmp_path: P
         }
         assert [event.incomplete for event in reports if event.id == "msg_1abc_2"] == [True, False]
         assert all(event.input_tokens == 23 for event in reports)
+
+
+async def test_a_sub_agent_that_is_followed_waits_for_its_call(db: str, tmp_path: Path) -> None:
+    """TRN14: its file may be written before the line with the call."""
+    sub_path = Script(agent="abc").prompt("look").text("found").write(tmp_path)
+    sub_path.with_suffix(".meta.json").write_text(json.dumps({"toolUseId": "task"}))
+    async with callslip.open(db, SETTINGS) as ledger:
+        importer = TranscriptImporter(ledger.log, is_live=True)
+        await importer.load()
+        assert (await importer.run(SOURCE, SOURCE.find(str(tmp_path)))).events == 0
+        Script().prompt("go").call("task", "Agent").write(tmp_path)
+        await importer.run(SOURCE, SOURCE.find(str(tmp_path)))
+        _, task, *own = await read_entries(ledger, FIRST)
+        assert [(entry.content, entry.parent) for entry in own] == [("look", task.call_id), ("found", task.call_id)]
 
 
 # Copies

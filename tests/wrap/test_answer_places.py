@@ -79,7 +79,7 @@ def test_a_request_that_the_client_answers_cannot_be_answered_here(path: str) ->
 
 def test_a_released_request_cannot_be_answered_here_any_more(path: str) -> None:
     """While recording fails, a held request goes to the client. When recording works again, the ledger says so."""
-    limit_file_size = ["sh", "-c", 'ulimit -S -f 600 && exec "$@"', "sh"]
+    limit_file_size = ["sh", "-c", 'ulimit -S -f 700 && exec "$@"', "sh"]
     with Client([*limit_file_size, *wrap_command(path, "--approvals", "callslip"), *ASKER, "one"]) as client:
         start_turn(client)
         held = wait_pending(path)

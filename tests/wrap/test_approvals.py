@@ -441,7 +441,7 @@ def test_when_the_recorder_dies_held_requests_go_to_the_client(path: str) -> Non
 
 def test_while_the_ledger_fails_held_requests_go_to_the_client(path: str) -> None:
     """The client's answer is recorded once recording works again. Later requests are held."""
-    limit_file_size = ["sh", "-c", 'ulimit -S -f 600 && exec "$@"', "sh"]
+    limit_file_size = ["sh", "-c", 'ulimit -S -f 700 && exec "$@"', "sh"]
     with Client([*limit_file_size, *wrap_command(path, "--approvals", "callslip"), *ASKER, "one"]) as client:
         session = start_turn(client, "c1=a")
         wait_pending(path)

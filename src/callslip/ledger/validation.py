@@ -44,9 +44,9 @@ _LEDGER_FIELDS: dict[str, Any] = {"seq": 0, "verdict": "applied", "reused": Fals
 
 
 @cache
-def _fields(cls: type[Event]) -> tuple[tuple[str, bool], ...]:
-    """Return the fields of an event, and whether each is an integer."""
-    return tuple((field.name, field.type is int) for field in structs.fields(cls))
+def _fields(cls: type[Event]) -> tuple[tuple[str, bool, Any], ...]:
+    """Return the fields of an event, whether each is an integer, and its default, which is valid."""
+    return tuple((field.name, field.type is int, field.default) for field in structs.fields(cls))
 
 
 def _check_number(value: object, field: str) -> None:
@@ -122,8 +122,10 @@ class DraftValidator:
             raise InvalidInputError("event", f"{cls.__name__} is not an event")
         changes: dict[str, Any] = {}
         is_streamed, is_large = isinstance(event, ev.STREAMED), ev.may_be_large(event)
-        for field, is_number in _fields(cls):
+        for field, is_number, default in _fields(cls):
             value = getattr(event, field)
+            if value is default:
+                continue
             if field in _LEDGER_FIELDS:
                 if value != _LEDGER_FIELDS[field]:
                     changes[field] = _LEDGER_FIELDS[field]

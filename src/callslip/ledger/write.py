@@ -107,10 +107,22 @@ class WriteOperation:
     """One write to one session. `blank` is whether the session was empty when a replay began.
 
     `live_prompts` are those that the session file of the agent may repeat, None before they are read. `is_repeated` is
-    whether another source has recorded the prompt of the turn that starts; None if no prompt follows.
+    whether another source has recorded the prompt of the turn that starts; None if no prompt follows. `new_key` is one
+    that is not stored, as the caller knows.
     """
 
-    __slots__ = ("blank", "context", "is_repeated", "live_prompts", "named", "now", "replaying", "session", "unit")
+    __slots__ = (
+        "blank",
+        "context",
+        "is_repeated",
+        "live_prompts",
+        "named",
+        "new_key",
+        "now",
+        "replaying",
+        "session",
+        "unit",
+    )
 
     def __init__(self, unit: UnitOfWork, session: str, context: WriteContext) -> None:
         self.unit = unit
@@ -121,6 +133,7 @@ class WriteOperation:
         self.replaying = self.blank = False
         self.live_prompts: LivePrompts | None = None
         self.is_repeated: bool | None = None
+        self.new_key = ""
 
     def run(self, drafts: Sequence[Draft]) -> list[Event]:
         """Write drafts and return their events in order; for a known key, the event that was written for it."""
@@ -168,9 +181,12 @@ class WriteOperation:
         """Return the call that a foreign id names; the foreign id itself if no call of the session has it."""
         return self.unit.alias(self.session.name, alias.ns, alias.id) or alias.id
 
+    def _find_key(self, key: str) -> KeyRecord | None:
+        return self.unit.key(self.session.name, key) if key != self.new_key else None
+
     def _find_by_key(self, draft: Draft) -> Event | None:
         """Return the event that was written for a key; refuse the key with another body."""
-        record = self.unit.key(self.session.name, draft.key)
+        record = self._find_key(draft.key)
         if record is None:
             return None
         event = self.unit.event(self.session.name, record.seq)
@@ -239,7 +255,7 @@ class WriteOperation:
 
     def _repeats_turn(self, draft: Draft, prompt: ev.MessageUser) -> bool:
         """Return whether another source has recorded the turn of a prompt, so that it must not start again."""
-        if draft.witness or (draft.key and self.unit.key(self.session.name, draft.key)):
+        if draft.witness or (draft.key and self._find_key(draft.key) is not None):
             return False
         if self._is_of_transcript(draft.event):
             return self._repeats_prompt(prompt)

@@ -44,6 +44,8 @@ def check_session_name(name: object) -> str:
 
 def check_id(value: object, field: str, limit: int = MAX_ID_BYTES) -> str:
     """Return `value` if it is an acceptable id or name, else raise InvalidInputError."""
+    if type(value) is str and 0 < len(value) <= limit and value.isascii() and value.isprintable():
+        return value
     if not isinstance(value, str):
         raise InvalidInputError(field, f"must be text, got {type(value).__name__}")
     if not value:

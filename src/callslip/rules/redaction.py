@@ -160,12 +160,14 @@ DEFAULT: tuple[Pattern, ...] = (
 )
 
 _Search = Callable[[str, int], "re.Match[str] | None"]
+MAX_KEYS, MAX_KEY_CHARS = 1000, 40
+"""How many keys of objects are known to have no secret."""
 
 
 class Redactor:
     """Replaces the matches of its patterns. Without patterns it does nothing, at no cost."""
 
-    __slots__ = ("_complete", "_partial", "_runs", "patterns")
+    __slots__ = ("_clean_keys", "_complete", "_partial", "_runs", "patterns")
 
     def __init__(self, patterns: Iterable[Pattern] = DEFAULT) -> None:
         # In the order of their groups in the regex: longer prefixes first.
@@ -177,6 +179,7 @@ class Redactor:
         }
         if len(self._runs) < len(self.patterns):
             raise InvalidInputError("patterns", "prefixes must be unique")
+        self._clean_keys: set[str] = set()
         self._complete: _Search = self._compile_complete
         self._partial: _Search = self._compile_partial
 
@@ -301,7 +304,11 @@ class Redactor:
             return redact(value)
         if isinstance(value, dict):
             members = cast("dict[str, Any]", value)
-            cut = {redact(key): self._member(key, member, redact) for key, member in members.items()}
+            clean = self._clean_keys
+            cut = {
+                key if key in clean else self._key(key, redact): self._member(key, member, redact)
+                for key, member in members.items()
+            }
             same = all(map(is_, cut, members)) and all(map(is_, cut.values(), members.values()))
             return members if same and len(cut) == len(members) else cut
         if isinstance(value, list):
@@ -309,6 +316,13 @@ class Redactor:
             inside = [self._value(item, redact) for item in items]
             return items if all(map(is_, inside, items)) else inside
         return value
+
+    def _key(self, key: str, redact: Callable[[str], str]) -> str:
+        """Return a key without its secrets. Those that have none are remembered: most objects have the same keys."""
+        redacted = redact(key)
+        if redacted is key and len(key) <= MAX_KEY_CHARS and len(self._clean_keys) < MAX_KEYS:
+            self._clean_keys.add(key)
+        return redacted
 
     def _member(self, name: str, value: Any, redact: Callable[[str], str]) -> Any:
         """Return the value of a member of an object without its secrets, of which the name may say more."""

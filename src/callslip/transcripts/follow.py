@@ -33,7 +33,7 @@ class Follower:
         self._targets = targets
         self._on_report = on_report
         self._active: list[tuple[Source, Transcript]] = []
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     async def run(self) -> None:
         """Follow the folders until this task is cancelled."""
@@ -57,7 +57,7 @@ class Follower:
         self._active = active[:MAX_ACTIVE]
 
     async def poll(self) -> None:
-        """Look at the transcripts that changed lately, and import what changed."""
+        """Look at the transcripts that changed recently, and import what changed."""
         changed: dict[str, tuple[Source, list[Transcript]]] = {}
         for source, transcript in self._active:
             newest = source.refresh(transcript)
@@ -69,8 +69,10 @@ class Follower:
     async def _import(self, source: Source, transcripts: Sequence[Transcript]) -> None:
         report = await self._importer.run(source, transcripts)
         # A file that cannot be read is tried again, but reported only once.
-        report.problems = [problem for problem in report.problems if (problem.path, problem.reason) not in self._told]
-        self._told.update((problem.path, problem.reason) for problem in report.problems if not problem.count)
+        report.problems = [
+            problem for problem in report.problems if (problem.path, problem.reason) not in self._reported
+        ]
+        self._reported.update((problem.path, problem.reason) for problem in report.problems if not problem.count)
         if report.events or report.problems:
             self._on_report(source, report)
 

@@ -43,6 +43,7 @@ LEASE_S = 24 * 3600.0
 MAX_DRAFTS = 1000
 """How many drafts are written together."""
 MAX_TRIES = 5
+PARENT_WAIT_S = 30.0
 MAX_COMPARED_IDS = 3
 """How many ids at the start of a transcript are looked up in other sessions."""
 
@@ -123,10 +124,15 @@ class _DeletedError(Exception):
     """The session of a transcript was deleted."""
 
 
+class _EarlyError(Exception):
+    """The call that started a sub-agent is not known yet."""
+
+
 class TranscriptImporter:
     """Imports transcripts into one ledger. `restores`: sessions that were deleted are imported again.
 
-    `progress` is called with each piece that was read.
+    `progress` is called with each piece that was read. `is_live`: a transcript is read again soon, so the new one of a
+    sub-agent may wait for the call that started it, because both files are written at once.
     """
 
     def __init__(
@@ -134,11 +140,13 @@ class TranscriptImporter:
         log: EventLog,
         *,
         restores: bool = False,
+        is_live: bool = False,
         progress: Callable[[Transcript, int], None] | None = None,
     ) -> None:
         self._log = log
         self.progress = progress
         self._restores = restores
+        self._is_live = is_live
         self._open: dict[tuple[str, str], _Open] = {}
         self._ignored: dict[tuple[str, str], str] = {}
         self._deleted: dict[str, str] = {}
@@ -190,6 +198,9 @@ class TranscriptImporter:
                 self._open.pop(key, None)
                 self._ignored[key] = transcript.mark
                 report.deleted += 1
+                return
+            except _EarlyError:
+                self._open.pop(key, None)
                 return
             except OSError as error:  # It is gone, or may not be read: nothing is deleted.
                 report.add_problem(transcript.path, 0, Problem(0, error.strerror or str(error)))
@@ -287,6 +298,19 @@ class TranscriptImporter:
             unit.drafts = [draft for draft in unit.drafts if not isinstance(draft.event, ev.UsageReported)]
         return known.place.copied_from
 
+    async def _check_parent(self, known: _Open, units: Sequence[_Unit]) -> None:
+        """Raise unless the call that started the sub-agent of a transcript is known."""
+        parent = next((draft.parent for unit in units for draft in unit.drafts if draft.parent is not None), None)
+        if parent is not None and not await self._has_any(known.name.session, [parent]):
+            raise _EarlyError
+
+    async def _has_any(self, session: str, ids: Iterable[Alias]) -> bool:
+        """Return whether a session has one of some messages or calls."""
+        for alias in ids:
+            if session in await self._log.store.sessions_with_alias(alias.ns, alias.id):
+                return True
+        return False
+
     # Writing
 
     async def _write(
@@ -305,6 +329,8 @@ class TranscriptImporter:
             known.decoder = _new_decoder(source, transcript, b"" if piece.restarted else known.place.decoder)
         is_first = not known.place.position
         units = [unit for message in piece.messages if (unit := _decode(known.decoder, message)).drafts]
+        if is_first and self._is_live and transcript.changed_at / 1000 > time.time() - PARENT_WAIT_S:
+            await self._check_parent(known, units)
         if is_first and (origin := await self._find_origin(known, units)):
             known.place = structs.replace(known.place, copied_from=origin)
             foreign_id = next(
@@ -412,6 +438,7 @@ class _UnitWrite:
                 continue
             if operation is None:
                 operation = WriteOperation(unit, session, structs.replace(context, ingest_lease=LEASE_S))
+            operation.new_key = part[0].key
             events += len(operation.run(part))
         version = self._version
         if self._place is not None:

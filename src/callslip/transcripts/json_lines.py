@@ -86,8 +86,7 @@ def read_lines(path: str, position: bytes, parse: Callable[[bytes], Any] = parse
         start = _find_start(file, position)
         offset, number = start or (0, 0)
         restarted = bool(position) and start is None
-        file.seek(offset)
-        for lines, size in _chunks(file):
+        for lines, size in _chunks(file.fileno(), offset):
             messages: list[Any] = []
             problem, skipped = None, 0
             for line in lines:
@@ -130,28 +129,26 @@ def _digests(file: BinaryIO, offset: int) -> tuple[bytes, bytes]:
     return blake2b(head, digest_size=16).digest(), blake2b(tail, digest_size=16).digest()
 
 
-def _chunks(file: BinaryIO) -> Iterator[tuple[list[bytes], int]]:
+def _chunks(file: int, offset: int) -> Iterator[tuple[list[bytes], int]]:
     """Yield complete lines and their size with all line ends; for a line that is too long no line, and its size.
 
     An incomplete line at the end is left out.
     """
     rest: list[bytes] = []
     rest_size, is_too_long = 0, False
-    while data := file.read(PIECE_BYTES):
-        end = data.rfind(b"\n")
+    while data := os.pread(file, PIECE_BYTES, offset):
+        end = data.find(b"\n") if is_too_long else data.rfind(b"\n")
         if end < 0:
             rest.append(data)
             rest_size += len(data)
+            offset += len(data)
             if rest_size > MAX_LINE_BYTES:
                 rest, is_too_long = [], True
             continue
+        offset += end + 1
         if is_too_long:
-            end = data.find(b"\n")
             yield [], rest_size + end + 1
-            is_too_long = False
-            file.seek(end + 1 - len(data), os.SEEK_CUR)
         else:
             complete = b"".join((*rest, data[:end]))
             yield complete.split(b"\n"), len(complete) + 1
-            file.seek(end + 1 - len(data), os.SEEK_CUR)
-        rest, rest_size = [], 0
+        rest, rest_size, is_too_long = [], 0, False

@@ -220,10 +220,12 @@ class RecorderProcess:
             return
         if part.kind == "answer" and part.method == "initialize":
             self._names.set_agent_name(as_str(as_dict(as_dict(part.result).get("agentInfo")).get("name")))
-        if self._names.chosen or not part.session:
+        if not part.session or part.conversation in self._agent_sessions:
             return
-        if part.conversation not in self._agent_sessions:
-            self._agent_sessions[part.conversation] = part.session, part.direction != CLIENT
+        self._agent_sessions[part.conversation] = part.session, part.direction != CLIENT
+        if self._names.chosen:
+            conversation.keep(None, [_foreign_id(part.session)])
+        else:
             conversation.session = ""
 
     async def _name_sessions(self, *, all: bool = False) -> None:
@@ -233,9 +235,7 @@ class RecorderProcess:
                 continue
             if session := self._agent_sessions.get(name):
                 conversation.session = await self._names.for_agent_id(self._log, session[0], is_new=session[1])
-                # The agent's own file of the session has this id.
-                known_as = Draft(ev.SessionInfo(foreign_id=session[0]), f"session.{session[0]}", "session")
-                conversation.waiting.insert(0, (None, [known_as]))
+                conversation.waiting.insert(0, (None, [_foreign_id(session[0])]))
             elif all or self._unnamed_bytes > self._max_unnamed_bytes:
                 self._unnamed_session = self._unnamed_session or await self._names.for_unnamed(self._log)
                 conversation.session = self._unnamed_session
@@ -312,6 +312,11 @@ class RecorderProcess:
         await self._retry(self._append)
         self._report_count()
         await self._retry(lambda: self._connection.close(self._end_reason))
+
+
+def _foreign_id(agent_id: str) -> Draft:
+    """Return the draft of the agent's own id of a session, by which the agent's file of it is found."""
+    return Draft(ev.SessionInfo(foreign_id=agent_id), f"session.{codec.digest(agent_id.encode())}", "session")
 
 
 class PartialLine:

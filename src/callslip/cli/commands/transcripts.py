@@ -121,7 +121,7 @@ def _fields(report: Report) -> dict[str, Any]:
 
 async def follow(ledger: LocalLedger, targets: Sequence[Target]) -> None:
     """Follow the histories of agents until this task is cancelled."""
-    await Follower(TranscriptImporter(ledger.log), targets, _print_news).run()
+    await Follower(TranscriptImporter(ledger.log, is_live=True), targets, _print_news).run()
 
 
 def _print_targets(targets: Sequence[Target]) -> None:

@@ -35,7 +35,7 @@ NO_RESULT = "the agent's session file has no result of this call"
 LINE_IDS = ("uuid", "sessionId", "leafUuid", "messageId", "agentId")
 """Each line has one of these."""
 
-# The reasons of `turn.ended` for the model's stop reasons. After others the turn goes on.
+# The reasons of `turn.ended` for the model's stop reasons. After others the turn continues.
 STOPS = {
     "end_turn": "end_turn",
     "stop_sequence": "end_turn",
@@ -153,7 +153,7 @@ class ClaudeCodeDecoder:
     def _read_assistant(self, fields: Fields, message: Fields, uuid: str, at: int, is_subagent: bool) -> Events:
         message_id = identifier(message.get("id")) or uuid
         model, stop = as_str(message.get("model")), as_str(message.get("stop_reason"))
-        # The program may go on without a prompt, for example if a hook did not let it stop.
+        # The program may continue without a prompt, for example if a hook did not let it stop.
         events: Events = [] if is_subagent or self._turn else self._start_turn(uuid, at)
         last_kind = ""
         for block in map(as_dict, as_list(message.get("content"))):

@@ -41,8 +41,8 @@ def read_result(call_id: str, block: Fields, details: Any, at: int) -> CallEnd:
         fields["duration_ms"] = duration
     is_error, text = _is_error(block), output if isinstance(output, str) else ""
     if is_error and (text.startswith(_DENIED) or details == REJECTED_RESULT):
-        said = _REASON.search(text)
-        return ev.CallDenied(reason=said[1].strip() if said else NOT_PERMITTED, error=output, **fields)
+        reason = _REASON.search(text)
+        return ev.CallDenied(reason=reason[1].strip() if reason else NOT_PERMITTED, error=output, **fields)
     if (is_error and text.startswith(_INTERRUPTED)) or more.get("interrupted") is True:
         return ev.CallCancelled(reason=STOPPED, output=output, **fields)
     if is_error:
