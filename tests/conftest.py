@@ -54,6 +54,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of these tests."""
     quick.pytest_addoption(parser)
+    parser.addoption("--all-agents", action="store_true", help="run the tests marked `agents` too")
     parser.addoption("--slow-reads", action="store_true", help="let every read of a store in this process wait")
 
 
@@ -111,7 +112,11 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what `--quick` leaves out."""
+    """Deselect what `--quick` leaves out, and long runs of agents unless they are asked for."""
+    if not config.getoption("all_agents"):
+        removed = [item for item in items if item.get_closest_marker("agents")]
+        items[:] = [item for item in items if not item.get_closest_marker("agents")]
+        config.hook.pytest_deselected(items=removed)
     quick.pytest_collection_modifyitems(config, items)
 
 

@@ -2831,6 +2831,47 @@ SEARCH = (
             "tests/web/test_search.py::test_a_result_leads_to_its_entry",
             "tests/web/test_search.py::test_search_results_come_in_pages_and_pass_axe",
             "tests/web/test_search.py::test_a_search_that_is_refused_shows_why",
+AGENTS = (
+    R(
+        "AGT1",
+        "Histories of Claude Code, Codex, Gemini CLI and opencode are imported as they happened; again adds nothing.",
+        ("tests/agents/test_real_agents.py::test_a_run_is_imported_as_it_was",),
+    ),
+    R(
+        "AGT2",
+        "Calls, texts and usage of a sub-agent belong to the call that started it.",
+        ("tests/agents/test_real_agents.py::test_sub_agents_are_imported_with_the_calls_that_started_them",),
+    ),
+    R(
+        "AGT3",
+        "A resumed, forked or compacted session of an agent has each call and each response once.",
+        (
+            "tests/agents/test_real_agents.py::test_a_resumed_session_is_one_session",
+            "tests/agents/test_real_agents.py::test_a_fork_continues_its_origin",
+            "tests/agents/test_real_agents.py::test_a_compacted_session_keeps_its_calls",
+        ),
+    ),
+    R(
+        "AGT4",
+        "An agent that was killed leaves what it did until then, and no call that succeeded without an end.",
+        ("tests/agents/test_real_agents.py::test_a_killed_agent_leaves_calls_that_never_ended",),
+    ),
+    R(
+        "AGT5",
+        "What `wrap` recorded and what the agent's history has is one session with each call once, in either order.",
+        (
+            "tests/agents/test_real_agents.py::test_what_wrap_recorded_and_its_history_are_one_session",
+            "tests/agents/test_real_agents.py::test_an_agent_is_wrapped_and_followed_at_once",
+            "tests/agents/test_real_agents.py::test_recorded_traffic_adds_nothing_to_a_history",
+            "tests/agents/test_real_agents.py::test_a_session_from_a_history_goes_on_under_wrap",
+        ),
+    ),
+    R(
+        "AGT6",
+        "`callslip watch` and `callslip up` follow agents while they run, several at once.",
+        (
+            "tests/agents/test_real_agents.py::test_a_running_agent_is_followed",
+            "tests/agents/test_real_agents.py::test_two_agents_at_once_are_followed",
         ),
     ),
 )
@@ -3128,6 +3169,127 @@ AGENT_SESSIONS = (
     ),
 )
 
+TRANSCRIPTS = (
+    R(
+        "TRN1",
+        "An agent's history is imported from its own folder or from named files, with the facts in it.",
+        (
+            "tests/cli/test_transcripts.py::test_an_agents_own_folder_is_imported",
+            "tests/cli/test_transcripts.py::test_files_and_folders_can_be_named",
+            "tests/transcripts/test_importer.py::test_a_history_is_imported_once",
+        ),
+    ),
+    R(
+        "TRN2",
+        "Imported again, only what is new is added.",
+        (
+            "tests/transcripts/test_importer.py::test_a_history_is_imported_once",
+            "tests/cli/test_transcripts.py::test_an_agents_own_folder_is_imported",
+        ),
+    ),
+    R(
+        "TRN3",
+        "A last line is read when it is complete.",
+        ("tests/transcripts/test_importer.py::test_a_line_is_read_when_it_is_complete",),
+    ),
+    R(
+        "TRN4",
+        "Lines that cannot be read are skipped, counted and reported; hostile content harms nothing.",
+        (
+            "tests/transcripts/test_importer.py::test_lines_that_cannot_be_read_are_skipped",
+            "tests/cli/test_transcripts.py::test_files_and_folders_can_be_named",
+        ),
+    ),
+    R(
+        "TRN5",
+        "A rewritten, shorter or removed file removes nothing, and adds nothing twice.",
+        ("tests/transcripts/test_importer.py::test_a_rewritten_file_is_read_again",),
+    ),
+    R(
+        "TRN6",
+        "Secrets in a transcript are redacted in events and in what is stored of the decoder.",
+        ("tests/transcripts/test_importer.py::test_secrets_are_redacted",),
+    ),
+    R(
+        "TRN7",
+        "A call without a result is open while its agent may work, and ends when the file is abandoned.",
+        ("tests/transcripts/test_importer.py::test_a_call_ends_when_its_file_is_abandoned",),
+    ),
+    R(
+        "TRN8",
+        "What retention removed is not imported again.",
+        ("tests/transcripts/test_importer.py::test_retention_is_respected",),
+    ),
+    R(
+        "TRN9",
+        "The same history in another folder adds nothing.",
+        ("tests/transcripts/test_importer.py::test_a_moved_folder_adds_nothing",),
+    ),
+    R(
+        "TRN10",
+        "After kill -9 the next import continues without a gap or a repetition.",
+        ("tests/cli/test_transcripts.py::test_a_killed_import_continues",),
+    ),
+    R(
+        "TRN11",
+        "A history is followed while it grows, also from when its folder exists.",
+        ("tests/cli/test_transcripts.py::test_a_history_is_followed_while_it_grows",),
+    ),
+    R(
+        "TRN12",
+        "One process follows the histories and serves the web UI.",
+        ("tests/cli/test_transcripts.py::test_up_serves_what_it_follows",),
+    ),
+    R(
+        "TRN13",
+        "What a sub-agent did has the call that started it as its parent, whichever file is read first.",
+        ("tests/transcripts/test_importer.py::test_calls_of_a_sub_agent_have_its_call_as_parent",),
+    ),
+    R(
+        "TRN14",
+        "The file of a sub-agent that is followed waits for its call.",
+        ("tests/transcripts/test_importer.py::test_a_sub_agent_that_is_followed_waits_for_its_call",),
+    ),
+    R(
+        "TRN15",
+        "Tokens count once for each response, and incomplete counts are marked.",
+        ("tests/transcripts/test_importer.py::test_calls_of_a_sub_agent_have_its_call_as_parent",),
+    ),
+    R(
+        "MRG1",
+        "A fork continues its session, has its history once, and counts only its own tokens.",
+        ("tests/transcripts/test_importer.py::test_a_fork_has_its_history_once",),
+    ),
+    R(
+        "MRG2",
+        "A compacted or rewound session keeps what happened, and adds no copied line again.",
+        ("tests/transcripts/test_importer.py::test_a_compacted_and_rewound_session_keeps_what_happened",),
+    ),
+    R(
+        "MRG3",
+        "A live recording and its session file are one session with each call once, in either order.",
+        ("tests/transcripts/test_importer.py::test_a_live_recording_and_its_file_are_one_session",),
+    ),
+    R(
+        "MRG4",
+        "Two recorders at the same time add nothing twice.",
+        ("tests/transcripts/test_importer.py::test_two_recorders_at_once_add_nothing_twice",),
+    ),
+    R(
+        "MRG5",
+        "A failure that only the session file knows reaches the call.",
+        ("tests/transcripts/test_importer.py::test_a_failure_that_only_the_file_knows_reaches_the_call",),
+    ),
+    R(
+        "MRG6",
+        "A deleted session is not imported again, unless the user asks for it.",
+        (
+            "tests/transcripts/test_importer.py::test_a_deleted_session_stays_deleted",
+            "tests/cli/test_transcripts.py::test_a_deleted_session_is_restored_on_request",
+        ),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
@@ -3137,4 +3299,5 @@ REQUIREMENTS = (
     *AGENT_SESSIONS,
     *(*DATABASES, *KILLS, *DATABASE_FAULTS, *POSTGRES_EDGES, *SERVERS, *MOVES, *OPERATIONS),
     *SEARCH,
+    *AGENTS,
 )

@@ -287,7 +287,7 @@ class WriteOperation:
         if not (is_read and is_failure and record.state == "completed" and not is_end_read):
             return event
         text = report_text(cast(ev.CallEnd, event))
-        return ev.CallReported(aliases=event.aliases, at=event.at, text=text, exit_status=status)
+        return ev.CallReported(aliases=event.aliases, at=event.at, key=event.key, text=text, exit_status=status)
 
     def _append(self, event: Event, verdict: Verdict = "applied", *, source: str | None = None) -> Event:
         if verdict != "applied" and isinstance(event, ev.STREAMED):

@@ -74,6 +74,8 @@ def apply_event(tables: Tables, session: SessionRecord, event: Event) -> None:
             session.turn = ""
         elif isinstance(event, ev.SessionInfo):
             _apply_info(tables, session, event)
+        elif isinstance(event, ev.UsageReported) and event.id and event.source in TRANSCRIPT_SOURCES:
+            tables.put_alias(session.name, TRANSCRIPT_NAMESPACE, event.id, "")
 
 
 def _apply_text(

@@ -296,13 +296,15 @@ class TranscriptImporter:
 
     async def _leave_out_copied_usage(self, known: _Open, units: Sequence[_Unit]) -> str:
         """Leave out the tokens that the original counts, and return the original if more copies may follow."""
-        origin = known.place.copied_from
         for unit in units:
-            ids = [identity for draft in unit.drafts for identity in _ids_of(draft.event)]
-            if ids and not await self._has_any(origin, ids):
+            ids = [draft.event.id for draft in unit.drafts if isinstance(draft.event, ev.UsageReported)]
+            if not ids:
+                continue
+            sessions = await self._log.store.sessions_with_alias(TRANSCRIPT_NAMESPACE, ids[0])
+            if not any(session != known.name.session for session in sessions):
                 return ""
             unit.drafts = [draft for draft in unit.drafts if not isinstance(draft.event, ev.UsageReported)]
-        return origin
+        return known.place.copied_from
 
     async def _check_parent(self, known: _Open, units: Sequence[_Unit]) -> None:
         """Raise unless the call that started the sub-agent of a transcript is known."""

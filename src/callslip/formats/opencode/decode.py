@@ -256,10 +256,11 @@ class OpencodeDecoder:
 
     def _release(self, part: Json) -> list[Draft]:
         self._texts.pop(identifier(part["id"]), None)
-        time, text, message_id = as_dict(part.get("time")), part["text"], identifier(part.get("messageID"))
+        time, text = as_dict(part.get("time")), part["text"]
         is_thought = part["type"] == "reasoning"
         at = epoch_ms(time.get("start")) or part["created"]
-        message_id = message_id or key_of(FORMAT, str(at))
+        # As over ACP, where a thought has the id of its part.
+        message_id = identifier(part.get("id" if is_thought else "messageID")) or key_of(FORMAT, str(at))
         kind = ev.ThoughtDelta if is_thought else ev.MessageDelta
         event = kind(text=text, message_id=message_id, chunks="delta", at=at)
         return [self._draft(event, part["type"], str(part["created"]), str(at), text_digest(text))]
