@@ -2585,297 +2585,6 @@ SERVERS = (
     ),
 )
 
-TRANSCRIPTS = (
-    R(
-        "TRN1",
-        "An agent's history is imported from its own folder or from named files, with the facts in it.",
-        (
-            "tests/cli/test_transcripts.py::test_an_agents_own_folder_is_imported",
-            "tests/cli/test_transcripts.py::test_files_and_folders_can_be_named",
-            "tests/transcripts/test_importer.py::test_a_history_is_imported_once",
-        ),
-    ),
-    R(
-        "TRN2",
-        "Imported again, only what is new is added.",
-        (
-            "tests/transcripts/test_importer.py::test_a_history_is_imported_once",
-            "tests/cli/test_transcripts.py::test_an_agents_own_folder_is_imported",
-        ),
-    ),
-    R(
-        "TRN3",
-        "A last line is read when it is complete.",
-        ("tests/transcripts/test_importer.py::test_a_line_is_read_when_it_is_complete",),
-    ),
-    R(
-        "TRN4",
-        "Lines that cannot be read are skipped, counted and reported; hostile content harms nothing.",
-        (
-            "tests/transcripts/test_importer.py::test_lines_that_cannot_be_read_are_skipped",
-            "tests/cli/test_transcripts.py::test_files_and_folders_can_be_named",
-        ),
-    ),
-    R(
-        "TRN5",
-        "A rewritten, shorter or removed file removes nothing, and adds nothing twice.",
-        ("tests/transcripts/test_importer.py::test_a_rewritten_file_is_read_again",),
-    ),
-    R(
-        "TRN6",
-        "Secrets in a transcript are redacted in events and in what is stored of the decoder.",
-        ("tests/transcripts/test_importer.py::test_secrets_are_redacted",),
-    ),
-    R(
-        "TRN7",
-        "A call without a result is open while its agent may work, and ends when the file is abandoned.",
-        ("tests/transcripts/test_importer.py::test_a_call_ends_when_its_file_is_abandoned",),
-    ),
-    R(
-        "TRN8",
-        "What retention removed is not imported again.",
-        ("tests/transcripts/test_importer.py::test_retention_is_respected",),
-    ),
-    R(
-        "TRN9",
-        "The same history in another folder adds nothing.",
-        ("tests/transcripts/test_importer.py::test_a_moved_folder_adds_nothing",),
-    ),
-    R(
-        "TRN10",
-        "After kill -9 the next import continues without a gap or a repetition.",
-        (
-            "tests/cli/test_transcripts.py::test_a_killed_import_continues",
-            "tests/transcripts/test_importer.py::test_two_processes_import_the_same_history",
-            "tests/transcripts/test_importer.py::test_an_error_while_writing_loses_nothing",
-        ),
-    ),
-    R(
-        "TRN11",
-        "A history is followed while it grows, also from when its folder exists.",
-        ("tests/cli/test_transcripts.py::test_a_history_is_followed_while_it_grows",),
-    ),
-    R(
-        "TRN12",
-        "One process follows the histories and serves the web UI.",
-        ("tests/cli/test_transcripts.py::test_up_serves_what_it_follows",),
-    ),
-    R(
-        "TRN13",
-        "What a sub-agent did has the call that started it as its parent, whichever file is read first.",
-        ("tests/transcripts/test_importer.py::test_calls_of_a_sub_agent_have_its_call_as_parent",),
-    ),
-    R(
-        "TRN14",
-        "The file of a sub-agent that is followed waits for its call.",
-        ("tests/transcripts/test_importer.py::test_a_sub_agent_that_is_followed_waits_for_its_call",),
-    ),
-    R(
-        "TRN15",
-        "Tokens count once for each response, and incomplete counts are marked.",
-        ("tests/transcripts/test_importer.py::test_calls_of_a_sub_agent_have_its_call_as_parent",),
-    ),
-    R(
-        "MRG1",
-        "A fork continues its session, has its history once, and counts only its own tokens.",
-        ("tests/transcripts/test_importer.py::test_a_fork_has_its_history_once",),
-    ),
-    R(
-        "MRG2",
-        "A compacted or rewound session keeps what happened, and adds no copied line again.",
-        ("tests/transcripts/test_importer.py::test_a_compacted_and_rewound_session_keeps_what_happened",),
-    ),
-    R(
-        "MRG3",
-        "A live recording and its session file are one session with each call once, in either order.",
-        ("tests/transcripts/test_importer.py::test_a_live_recording_and_its_file_are_one_session",),
-    ),
-    R(
-        "MRG4",
-        "Two recorders at the same time add nothing twice.",
-        ("tests/transcripts/test_importer.py::test_two_recorders_at_once_add_nothing_twice",),
-    ),
-    R(
-        "MRG5",
-        "A failure that only the session file knows reaches the call.",
-        ("tests/transcripts/test_importer.py::test_a_failure_that_only_the_file_knows_reaches_the_call",),
-    ),
-    R(
-        "MRG6",
-        "A deleted session is not imported again, unless the user asks for it.",
-        (
-            "tests/transcripts/test_importer.py::test_a_deleted_session_stays_deleted",
-            "tests/cli/test_transcripts.py::test_a_deleted_session_is_restored_on_request",
-SEARCH = (
-    R(
-        "SRCH1",
-        "Messages, thoughts, calls, requests and titles are found by their words; those of sub-agents are marked.",
-        (
-            "tests/api/test_search.py::test_an_entry_is_found_by_its_words",
-            "tests/api/test_search.py::test_the_arguments_of_a_request_are_found_once",
-            "tests/api/test_search.py::test_the_entries_of_a_sub_agent_are_marked",
-            "tests/rules/test_search_words.py::test_queries_of_the_engines_have_the_same_words",
-        ),
-    ),
-    R(
-        "SRCH2",
-        "Any query is ordinary text, except pairs of quotes; paths, identifiers and unspaced text are found.",
-        (
-            "tests/api/test_search.py::test_an_entry_is_found_by_its_words",
-            "tests/api/test_search.py::test_a_query_without_letters_finds_nothing",
-            "tests/api/test_search.py::test_any_query_is_answered",
-            "tests/rules/test_search_words.py::test_a_text_is_split_into_words",
-            "tests/rules/test_search_words.py::test_words_cannot_end_the_quotes_of_a_query_language",
-            "tests/rules/test_search_words.py::test_a_part_of_a_text_between_spaces_is_found_in_it",
-            "tests/rules/test_search_words.py::test_a_query_is_split_into_phrases",
-        ),
-    ),
-    R(
-        "SRCH3",
-        "Highlights are ranges of the stored text in UTF-16 code units, never HTML.",
-        (
-            "tests/api/test_search.py::test_highlights_are_ranges_of_the_stored_text",
-            "tests/rules/test_search_words.py::test_an_excerpt_has_most_of_the_words",
-            "tests/rules/test_search_words.py::test_parts_of_an_excerpt_count_as_javascript_does",
-            "tests/rules/test_search_words.py::test_a_part_of_a_text_between_spaces_is_found_in_it",
-        ),
-    ),
-    R(
-        "SRCH4",
-        "The index follows from the log, whichever process or version wrote it; a search adds what is missing.",
-        (
-            "tests/api/test_search.py::test_a_text_is_found_while_it_grows_and_after_its_end",
-            "tests/api/test_search.py::test_what_an_agent_reports_after_the_end_is_found",
-            "tests/api/test_search.py::test_events_of_another_process_are_found",
-            "tests/api/test_search.py::test_two_processes_index_the_same_rows",
-            "tests/api/test_search.py::test_a_long_session_is_added_in_parts",
-            "tests/api/test_search.py::test_another_version_of_the_words_is_replaced",
-            "tests/api/test_search.py::test_an_index_whose_entries_were_replaced_is_derived_again",
-        ),
-    ),
-    R(
-        "SRCH5",
-        "The beginning of a large text is found, also of a blob; a long input leaves room for the output.",
-        (
-            "tests/api/test_search.py::test_the_beginning_of_a_large_output_is_found",
-            "tests/rules/test_search_words.py::test_only_so_many_places_of_a_word_are_stored",
-            "tests/rules/test_search_words.py::test_a_long_input_leaves_room_for_the_output",
-        ),
-    ),
-    R(
-        "SRCH6",
-        "Filters by session, project, tool, state and time narrow a search.",
-        (
-            "tests/api/test_search.py::test_filters_narrow_a_search",
-            "tests/rules/test_search_words.py::test_the_marks_of_a_range_are_those_of_its_times",
-        ),
-    ),
-    R(
-        "SRCH7",
-        "What people wrote and short texts come first; pages give every result once.",
-        (
-            "tests/api/test_search.py::test_what_people_wrote_and_short_texts_come_first",
-            "tests/api/test_search.py::test_pages_give_every_result_once",
-            "tests/rules/test_search_words.py::test_what_people_wrote_has_the_highest_rank",
-        ),
-    ),
-    R(
-        "SRCH8",
-        "Only the newest 10,000 matches are put in order, and the answer says if there are more.",
-        ("tests/api/test_search.py::test_only_the_newest_matches_are_compared",),
-    ),
-    R(
-        "SRCH9",
-        "Sessions that the caller may not read change no result, page, limit or note of a search.",
-        (
-            "tests/api/test_search.py::test_hidden_sessions_change_nothing",
-            "tests/api/test_search.py::test_each_session_is_checked_once",
-        ),
-    ),
-    R(
-        "SRCH10",
-        "Deletion and retention remove words from the index at once.",
-        (
-            "tests/api/test_search.py::test_a_deleted_session_leaves_nothing_in_the_index",
-            "tests/api/test_search.py::test_retention_removes_entries_from_the_index",
-        ),
-    ),
-    R(
-        "SRCH11",
-        "`verify` derives the index again and compares it.",
-        (
-            "tests/api/test_search.py::test_verify_compares_the_index_with_the_log",
-            "tests/api/test_search.py::test_verify_finds_other_words",
-        ),
-    ),
-    R(
-        "SRCH12",
-        "A ledger that cannot be written is searched as far as it was indexed, and the answer says so.",
-        ("tests/api/test_search.py::test_a_ledger_that_cannot_be_written_is_searched_as_it_is",),
-    ),
-    R(
-        "SRCH13",
-        "A search gives the same in this process, behind a server, without an event loop and on the command line.",
-        (
-            "tests/api/test_search.py::test_every_ledger_searches_alike",
-            "tests/cli/test_search.py::test_results_show_session_tool_state_and_excerpt",
-            "tests/cli/test_search.py::test_json_has_the_answer_of_the_server",
-            "tests/cli/test_search.py::test_words_and_filters_are_arguments",
-            "tests/cli/test_search.py::test_a_search_without_results_says_why",
-        ),
-    ),
-    R(
-        "SRCH14",
-        "A page of the web UI shows results as text and leads to the entry in its session.",
-        (
-            "tests/web/test_search.py::test_a_result_leads_to_its_entry",
-            "tests/web/test_search.py::test_search_results_come_in_pages_and_pass_axe",
-            "tests/web/test_search.py::test_a_search_that_is_refused_shows_why",
-AGENTS = (
-    R(
-        "AGT1",
-        "Histories of Claude Code, Codex, Gemini CLI and opencode are imported as they happened; again adds nothing.",
-        ("tests/agents/test_real_agents.py::test_a_run_is_imported_as_it_was",),
-    ),
-    R(
-        "AGT2",
-        "Calls, texts and usage of a sub-agent belong to the call that started it.",
-        ("tests/agents/test_real_agents.py::test_sub_agents_are_imported_with_the_calls_that_started_them",),
-    ),
-    R(
-        "AGT3",
-        "A resumed, forked or compacted session of an agent has each call and each response once.",
-        (
-            "tests/agents/test_real_agents.py::test_a_resumed_session_is_one_session",
-            "tests/agents/test_real_agents.py::test_a_fork_continues_its_origin",
-            "tests/agents/test_real_agents.py::test_a_compacted_session_keeps_its_calls",
-        ),
-    ),
-    R(
-        "AGT4",
-        "An agent that was killed leaves what it did until then, and no call that succeeded without an end.",
-        ("tests/agents/test_real_agents.py::test_a_killed_agent_leaves_calls_that_never_ended",),
-    ),
-    R(
-        "AGT5",
-        "What `wrap` recorded and what the agent's history has is one session with each call once, in either order.",
-        (
-            "tests/agents/test_real_agents.py::test_what_wrap_recorded_and_its_history_are_one_session",
-            "tests/agents/test_real_agents.py::test_an_agent_is_wrapped_and_followed_at_once",
-            "tests/agents/test_real_agents.py::test_recorded_traffic_adds_nothing_to_a_history",
-            "tests/agents/test_real_agents.py::test_a_session_from_a_history_goes_on_under_wrap",
-        ),
-    ),
-    R(
-        "AGT6",
-        "`callslip watch` and `callslip up` follow agents while they run, several at once.",
-        (
-            "tests/agents/test_real_agents.py::test_a_running_agent_is_followed",
-            "tests/agents/test_real_agents.py::test_two_agents_at_once_are_followed",
-        ),
-    ),
-)
-
 SESSION_LISTS = (
     R(
         "USE1",
@@ -3005,6 +2714,135 @@ SESSION_LISTS = (
             "tests/web/test_sessions_page.py::test_sessions_show_what_people_recognize",
             "tests/web/test_sessions_page.py::test_sessions_are_filtered_by_words_and_state",
             "tests/web/test_sessions_page.py::test_a_session_is_deleted_after_a_confirmation",
+        ),
+    ),
+)
+
+TRANSCRIPTS = (
+    R(
+        "TRN1",
+        "An agent's history is imported from its own folder or from named files, with the facts in it.",
+        (
+            "tests/cli/test_transcripts.py::test_an_agents_own_folder_is_imported",
+            "tests/cli/test_transcripts.py::test_files_and_folders_can_be_named",
+            "tests/transcripts/test_importer.py::test_a_history_is_imported_once",
+        ),
+    ),
+    R(
+        "TRN2",
+        "Imported again, only what is new is added.",
+        (
+            "tests/transcripts/test_importer.py::test_a_history_is_imported_once",
+            "tests/cli/test_transcripts.py::test_an_agents_own_folder_is_imported",
+        ),
+    ),
+    R(
+        "TRN3",
+        "A last line is read when it is complete.",
+        ("tests/transcripts/test_importer.py::test_a_line_is_read_when_it_is_complete",),
+    ),
+    R(
+        "TRN4",
+        "Lines that cannot be read are skipped, counted and reported; hostile content harms nothing.",
+        (
+            "tests/transcripts/test_importer.py::test_lines_that_cannot_be_read_are_skipped",
+            "tests/cli/test_transcripts.py::test_files_and_folders_can_be_named",
+        ),
+    ),
+    R(
+        "TRN5",
+        "A rewritten, shorter or removed file removes nothing, and adds nothing twice.",
+        ("tests/transcripts/test_importer.py::test_a_rewritten_file_is_read_again",),
+    ),
+    R(
+        "TRN6",
+        "Secrets in a transcript are redacted in events and in what is stored of the decoder.",
+        ("tests/transcripts/test_importer.py::test_secrets_are_redacted",),
+    ),
+    R(
+        "TRN7",
+        "A call without a result is open while its agent may work, and ends when the file is abandoned.",
+        ("tests/transcripts/test_importer.py::test_a_call_ends_when_its_file_is_abandoned",),
+    ),
+    R(
+        "TRN8",
+        "What retention removed is not imported again.",
+        ("tests/transcripts/test_importer.py::test_retention_is_respected",),
+    ),
+    R(
+        "TRN9",
+        "The same history in another folder adds nothing.",
+        ("tests/transcripts/test_importer.py::test_a_moved_folder_adds_nothing",),
+    ),
+    R(
+        "TRN10",
+        "After kill -9 the next import continues without a gap or a repetition.",
+        (
+            "tests/cli/test_transcripts.py::test_a_killed_import_continues",
+            "tests/transcripts/test_importer.py::test_two_processes_import_the_same_history",
+            "tests/transcripts/test_importer.py::test_an_error_while_writing_loses_nothing",
+        ),
+    ),
+    R(
+        "TRN11",
+        "A history is followed while it grows, also from when its folder exists.",
+        ("tests/cli/test_transcripts.py::test_a_history_is_followed_while_it_grows",),
+    ),
+    R(
+        "TRN12",
+        "One process follows the histories and serves the web UI.",
+        ("tests/cli/test_transcripts.py::test_up_serves_what_it_follows",),
+    ),
+    R(
+        "TRN13",
+        "What a sub-agent did has the call that started it as its parent, whichever file is read first.",
+        ("tests/transcripts/test_importer.py::test_calls_of_a_sub_agent_have_its_call_as_parent",),
+    ),
+    R(
+        "TRN14",
+        "The file of a sub-agent that is followed waits for its call.",
+        ("tests/transcripts/test_importer.py::test_a_sub_agent_that_is_followed_waits_for_its_call",),
+    ),
+    R(
+        "TRN15",
+        "Tokens count once for each response, and incomplete counts are marked.",
+        ("tests/transcripts/test_importer.py::test_calls_of_a_sub_agent_have_its_call_as_parent",),
+    ),
+    R(
+        "MRG1",
+        "A fork continues its session, has its history once, and counts only its own tokens.",
+        ("tests/transcripts/test_importer.py::test_a_fork_has_its_history_once",),
+    ),
+    R(
+        "MRG2",
+        "A compacted or rewound session keeps what happened, and adds no copied line again.",
+        ("tests/transcripts/test_importer.py::test_a_compacted_and_rewound_session_keeps_what_happened",),
+    ),
+    R(
+        "MRG3",
+        "A live recording and its session file are one session with each call once, in either order.",
+        ("tests/transcripts/test_importer.py::test_a_live_recording_and_its_file_are_one_session",),
+    ),
+    R(
+        "MRG4",
+        "Two recorders at the same time add nothing twice.",
+        ("tests/transcripts/test_importer.py::test_two_recorders_at_once_add_nothing_twice",),
+    ),
+    R(
+        "MRG5",
+        "A failure that only the session file knows reaches the call.",
+        ("tests/transcripts/test_importer.py::test_a_failure_that_only_the_file_knows_reaches_the_call",),
+    ),
+    R(
+        "MRG6",
+        "A deleted session is not imported again, unless the user asks for it.",
+        (
+            "tests/transcripts/test_importer.py::test_a_deleted_session_stays_deleted",
+            "tests/cli/test_transcripts.py::test_a_deleted_session_is_restored_on_request",
+        ),
+    ),
+)
+
 AGENT_SESSIONS = (
     R(
         "CDX1",
@@ -3169,123 +3007,176 @@ AGENT_SESSIONS = (
     ),
 )
 
-TRANSCRIPTS = (
+SEARCH = (
     R(
-        "TRN1",
-        "An agent's history is imported from its own folder or from named files, with the facts in it.",
+        "SRCH1",
+        "Messages, thoughts, calls, requests and titles are found by their words; those of sub-agents are marked.",
         (
-            "tests/cli/test_transcripts.py::test_an_agents_own_folder_is_imported",
-            "tests/cli/test_transcripts.py::test_files_and_folders_can_be_named",
-            "tests/transcripts/test_importer.py::test_a_history_is_imported_once",
+            "tests/api/test_search.py::test_an_entry_is_found_by_its_words",
+            "tests/api/test_search.py::test_the_arguments_of_a_request_are_found_once",
+            "tests/api/test_search.py::test_the_entries_of_a_sub_agent_are_marked",
+            "tests/rules/test_search_words.py::test_queries_of_the_engines_have_the_same_words",
         ),
     ),
     R(
-        "TRN2",
-        "Imported again, only what is new is added.",
+        "SRCH2",
+        "Any query is ordinary text, except pairs of quotes; paths, identifiers and unspaced text are found.",
         (
-            "tests/transcripts/test_importer.py::test_a_history_is_imported_once",
-            "tests/cli/test_transcripts.py::test_an_agents_own_folder_is_imported",
+            "tests/api/test_search.py::test_an_entry_is_found_by_its_words",
+            "tests/api/test_search.py::test_a_query_without_letters_finds_nothing",
+            "tests/api/test_search.py::test_any_query_is_answered",
+            "tests/rules/test_search_words.py::test_a_text_is_split_into_words",
+            "tests/rules/test_search_words.py::test_words_cannot_end_the_quotes_of_a_query_language",
+            "tests/rules/test_search_words.py::test_a_part_of_a_text_between_spaces_is_found_in_it",
+            "tests/rules/test_search_words.py::test_a_query_is_split_into_phrases",
         ),
     ),
     R(
-        "TRN3",
-        "A last line is read when it is complete.",
-        ("tests/transcripts/test_importer.py::test_a_line_is_read_when_it_is_complete",),
-    ),
-    R(
-        "TRN4",
-        "Lines that cannot be read are skipped, counted and reported; hostile content harms nothing.",
+        "SRCH3",
+        "Highlights are ranges of the stored text in UTF-16 code units, never HTML.",
         (
-            "tests/transcripts/test_importer.py::test_lines_that_cannot_be_read_are_skipped",
-            "tests/cli/test_transcripts.py::test_files_and_folders_can_be_named",
+            "tests/api/test_search.py::test_highlights_are_ranges_of_the_stored_text",
+            "tests/rules/test_search_words.py::test_an_excerpt_has_most_of_the_words",
+            "tests/rules/test_search_words.py::test_parts_of_an_excerpt_count_as_javascript_does",
+            "tests/rules/test_search_words.py::test_a_part_of_a_text_between_spaces_is_found_in_it",
         ),
     ),
     R(
-        "TRN5",
-        "A rewritten, shorter or removed file removes nothing, and adds nothing twice.",
-        ("tests/transcripts/test_importer.py::test_a_rewritten_file_is_read_again",),
-    ),
-    R(
-        "TRN6",
-        "Secrets in a transcript are redacted in events and in what is stored of the decoder.",
-        ("tests/transcripts/test_importer.py::test_secrets_are_redacted",),
-    ),
-    R(
-        "TRN7",
-        "A call without a result is open while its agent may work, and ends when the file is abandoned.",
-        ("tests/transcripts/test_importer.py::test_a_call_ends_when_its_file_is_abandoned",),
-    ),
-    R(
-        "TRN8",
-        "What retention removed is not imported again.",
-        ("tests/transcripts/test_importer.py::test_retention_is_respected",),
-    ),
-    R(
-        "TRN9",
-        "The same history in another folder adds nothing.",
-        ("tests/transcripts/test_importer.py::test_a_moved_folder_adds_nothing",),
-    ),
-    R(
-        "TRN10",
-        "After kill -9 the next import continues without a gap or a repetition.",
-        ("tests/cli/test_transcripts.py::test_a_killed_import_continues",),
-    ),
-    R(
-        "TRN11",
-        "A history is followed while it grows, also from when its folder exists.",
-        ("tests/cli/test_transcripts.py::test_a_history_is_followed_while_it_grows",),
-    ),
-    R(
-        "TRN12",
-        "One process follows the histories and serves the web UI.",
-        ("tests/cli/test_transcripts.py::test_up_serves_what_it_follows",),
-    ),
-    R(
-        "TRN13",
-        "What a sub-agent did has the call that started it as its parent, whichever file is read first.",
-        ("tests/transcripts/test_importer.py::test_calls_of_a_sub_agent_have_its_call_as_parent",),
-    ),
-    R(
-        "TRN14",
-        "The file of a sub-agent that is followed waits for its call.",
-        ("tests/transcripts/test_importer.py::test_a_sub_agent_that_is_followed_waits_for_its_call",),
-    ),
-    R(
-        "TRN15",
-        "Tokens count once for each response, and incomplete counts are marked.",
-        ("tests/transcripts/test_importer.py::test_calls_of_a_sub_agent_have_its_call_as_parent",),
-    ),
-    R(
-        "MRG1",
-        "A fork continues its session, has its history once, and counts only its own tokens.",
-        ("tests/transcripts/test_importer.py::test_a_fork_has_its_history_once",),
-    ),
-    R(
-        "MRG2",
-        "A compacted or rewound session keeps what happened, and adds no copied line again.",
-        ("tests/transcripts/test_importer.py::test_a_compacted_and_rewound_session_keeps_what_happened",),
-    ),
-    R(
-        "MRG3",
-        "A live recording and its session file are one session with each call once, in either order.",
-        ("tests/transcripts/test_importer.py::test_a_live_recording_and_its_file_are_one_session",),
-    ),
-    R(
-        "MRG4",
-        "Two recorders at the same time add nothing twice.",
-        ("tests/transcripts/test_importer.py::test_two_recorders_at_once_add_nothing_twice",),
-    ),
-    R(
-        "MRG5",
-        "A failure that only the session file knows reaches the call.",
-        ("tests/transcripts/test_importer.py::test_a_failure_that_only_the_file_knows_reaches_the_call",),
-    ),
-    R(
-        "MRG6",
-        "A deleted session is not imported again, unless the user asks for it.",
+        "SRCH4",
+        "The index follows from the log, whichever process or version wrote it; a search adds what is missing.",
         (
-            "tests/transcripts/test_importer.py::test_a_deleted_session_stays_deleted",
-            "tests/cli/test_transcripts.py::test_a_deleted_session_is_restored_on_request",
+            "tests/api/test_search.py::test_a_text_is_found_while_it_grows_and_after_its_end",
+            "tests/api/test_search.py::test_what_an_agent_reports_after_the_end_is_found",
+            "tests/api/test_search.py::test_events_of_another_process_are_found",
+            "tests/api/test_search.py::test_two_processes_index_the_same_rows",
+            "tests/api/test_search.py::test_a_long_session_is_added_in_parts",
+            "tests/api/test_search.py::test_another_version_of_the_words_is_replaced",
+            "tests/api/test_search.py::test_an_index_whose_entries_were_replaced_is_derived_again",
+        ),
+    ),
+    R(
+        "SRCH5",
+        "The beginning of a large text is found, also of a blob; a long input leaves room for the output.",
+        (
+            "tests/api/test_search.py::test_the_beginning_of_a_large_output_is_found",
+            "tests/rules/test_search_words.py::test_only_so_many_places_of_a_word_are_stored",
+            "tests/rules/test_search_words.py::test_a_long_input_leaves_room_for_the_output",
+        ),
+    ),
+    R(
+        "SRCH6",
+        "Filters by session, project, tool, state and time narrow a search.",
+        (
+            "tests/api/test_search.py::test_filters_narrow_a_search",
+            "tests/rules/test_search_words.py::test_the_marks_of_a_range_are_those_of_its_times",
+        ),
+    ),
+    R(
+        "SRCH7",
+        "What people wrote and short texts come first; pages give every result once.",
+        (
+            "tests/api/test_search.py::test_what_people_wrote_and_short_texts_come_first",
+            "tests/api/test_search.py::test_pages_give_every_result_once",
+            "tests/rules/test_search_words.py::test_what_people_wrote_has_the_highest_rank",
+        ),
+    ),
+    R(
+        "SRCH8",
+        "Only the newest 10,000 matches are put in order, and the answer says if there are more.",
+        ("tests/api/test_search.py::test_only_the_newest_matches_are_compared",),
+    ),
+    R(
+        "SRCH9",
+        "Sessions that the caller may not read change no result, page, limit or note of a search.",
+        (
+            "tests/api/test_search.py::test_hidden_sessions_change_nothing",
+            "tests/api/test_search.py::test_each_session_is_checked_once",
+        ),
+    ),
+    R(
+        "SRCH10",
+        "Deletion and retention remove words from the index at once.",
+        (
+            "tests/api/test_search.py::test_a_deleted_session_leaves_nothing_in_the_index",
+            "tests/api/test_search.py::test_retention_removes_entries_from_the_index",
+        ),
+    ),
+    R(
+        "SRCH11",
+        "`verify` derives the index again and compares it.",
+        (
+            "tests/api/test_search.py::test_verify_compares_the_index_with_the_log",
+            "tests/api/test_search.py::test_verify_finds_other_words",
+        ),
+    ),
+    R(
+        "SRCH12",
+        "A ledger that cannot be written is searched as far as it was indexed, and the answer says so.",
+        ("tests/api/test_search.py::test_a_ledger_that_cannot_be_written_is_searched_as_it_is",),
+    ),
+    R(
+        "SRCH13",
+        "A search gives the same in this process, behind a server, without an event loop and on the command line.",
+        (
+            "tests/api/test_search.py::test_every_ledger_searches_alike",
+            "tests/cli/test_search.py::test_results_show_session_tool_state_and_excerpt",
+            "tests/cli/test_search.py::test_json_has_the_answer_of_the_server",
+            "tests/cli/test_search.py::test_words_and_filters_are_arguments",
+            "tests/cli/test_search.py::test_a_search_without_results_says_why",
+        ),
+    ),
+    R(
+        "SRCH14",
+        "A page of the web UI shows results as text and leads to the entry in its session.",
+        (
+            "tests/web/test_search.py::test_a_result_leads_to_its_entry",
+            "tests/web/test_search.py::test_search_results_come_in_pages_and_pass_axe",
+            "tests/web/test_search.py::test_a_search_that_is_refused_shows_why",
+        ),
+    ),
+)
+
+AGENTS = (
+    R(
+        "AGT1",
+        "Histories of Claude Code, Codex, Gemini CLI and opencode are imported as they happened; again adds nothing.",
+        ("tests/agents/test_real_agents.py::test_a_run_is_imported_as_it_was",),
+    ),
+    R(
+        "AGT2",
+        "Calls, texts and usage of a sub-agent belong to the call that started it.",
+        ("tests/agents/test_real_agents.py::test_sub_agents_are_imported_with_the_calls_that_started_them",),
+    ),
+    R(
+        "AGT3",
+        "A resumed, forked or compacted session of an agent has each call and each response once.",
+        (
+            "tests/agents/test_real_agents.py::test_a_resumed_session_is_one_session",
+            "tests/agents/test_real_agents.py::test_a_fork_continues_its_origin",
+            "tests/agents/test_real_agents.py::test_a_compacted_session_keeps_its_calls",
+        ),
+    ),
+    R(
+        "AGT4",
+        "An agent that was killed leaves what it did until then, and no call that succeeded without an end.",
+        ("tests/agents/test_real_agents.py::test_a_killed_agent_leaves_calls_that_never_ended",),
+    ),
+    R(
+        "AGT5",
+        "What `wrap` recorded and what the agent's history has is one session with each call once, in either order.",
+        (
+            "tests/agents/test_real_agents.py::test_what_wrap_recorded_and_its_history_are_one_session",
+            "tests/agents/test_real_agents.py::test_an_agent_is_wrapped_and_followed_at_once",
+            "tests/agents/test_real_agents.py::test_recorded_traffic_adds_nothing_to_a_history",
+            "tests/agents/test_real_agents.py::test_a_session_from_a_history_goes_on_under_wrap",
+        ),
+    ),
+    R(
+        "AGT6",
+        "`callslip watch` and `callslip up` follow agents while they run, several at once.",
+        (
+            "tests/agents/test_real_agents.py::test_a_running_agent_is_followed",
+            "tests/agents/test_real_agents.py::test_two_agents_at_once_are_followed",
         ),
     ),
 )
@@ -3293,11 +3184,8 @@ TRANSCRIPTS = (
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
-    *(*OUTAGES, *HOSTS, *SESSION_LISTS),
-    *TRANSCRIPTS,
+    *(*OUTAGES, *HOSTS),
     *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS, *ACP_ENTRIES, *PRODUCER_IDS, *TURNLESS_STREAMS),
-    *AGENT_SESSIONS,
     *(*DATABASES, *KILLS, *DATABASE_FAULTS, *POSTGRES_EDGES, *SERVERS, *MOVES, *OPERATIONS),
-    *SEARCH,
-    *AGENTS,
+    *(*SESSION_LISTS, *TRANSCRIPTS, *AGENT_SESSIONS, *SEARCH, *AGENTS),
 )

@@ -16,7 +16,7 @@ from callslip.model import events as ev
 from callslip.rules.redaction import DEFAULT, Redactor
 from tests.support import format_cases
 
-RECORDED_CLASSES = {2: "73a390addddb0c7f"}
+RECORDED_CLASSES = {2: "4695c813a7aa61c9"}
 SECRET = "sk-ant-" + "Qx7" * 12
 REDACTOR = Redactor(DEFAULT)
 
