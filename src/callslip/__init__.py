@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from callslip.api.session import Session
     from callslip.api.tools import tool
     from callslip.api.turn import Turn
+    from callslip.api.usage import UsageGroup, UsageReport
     from callslip.client.open import connect, open
     from callslip.client.remote_ledger import RemoteLedger
     from callslip.commands import Claim, Command
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from callslip.http.turn_runner import Chat
     from callslip.model.entries import Snapshot, ToolCall
     from callslip.model.events import Event
-    from callslip.model.records import ApprovalRecord, CallRecord, Page, SessionRecord
+    from callslip.model.records import ApprovalRecord, CallRecord, ListedSession, Page, SessionRecord
     from callslip.serving import asgi
     from callslip.settings import Limits, Settings
     from callslip.worker import Worker
@@ -90,6 +91,7 @@ __all__ = [
     "InvalidTransitionError",
     "Ledger",
     "Limits",
+    "ListedSession",
     "LocalLedger",
     "LostFileError",
     "NoSessionError",
@@ -111,6 +113,8 @@ __all__ = [
     "ToolCall",
     "Turn",
     "UnsupportedVersionError",
+    "UsageGroup",
+    "UsageReport",
     "WaitTimeoutError",
     "Worker",
     "asgi",
@@ -152,6 +156,7 @@ _MODULES = {
     "InvalidTransitionError": "callslip.errors",
     "Ledger": "callslip.api.ledger",
     "Limits": "callslip.settings",
+    "ListedSession": "callslip.model.records",
     "LocalLedger": "callslip.api.ledger",
     "IncompleteCopyError": "callslip.errors",
     "LostFileError": "callslip.errors",
@@ -174,6 +179,8 @@ _MODULES = {
     "ToolCall": "callslip.model.entries",
     "Turn": "callslip.api.turn",
     "UnsupportedVersionError": "callslip.errors",
+    "UsageGroup": "callslip.api.usage",
+    "UsageReport": "callslip.api.usage",
     "WaitTimeoutError": "callslip.errors",
     "Worker": "callslip.worker",
     "asgi": "callslip.serving",

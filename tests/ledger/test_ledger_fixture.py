@@ -380,7 +380,10 @@ def test_pages_of_an_old_session_have_every_entry_once(db: Path) -> None:
 
 
 def test_idempotency_keys_of_an_old_ledger_count(db: Path) -> None:
-    """A body that was posted before, and a file that was imported before, change nothing."""
+    """A body that was posted before changes nothing, and a file that was imported before adds only what is read since.
+
+    That is the agent and its folder.
+    """
     posted = json.loads((FIXTURE / "posted.json").read_bytes())
     key = {"idempotency-key": posted["key"]}
     with serving(db) as server:
@@ -389,7 +392,10 @@ def test_idempotency_keys_of_an_old_ledger_count(db: Path) -> None:
         assert server.request(path, [], headers=key).status == 409
     capture = str(TESTS / "captures" / "codex-cancel.jsonl")
     (report,) = json_lines(run_cli(db, "import", capture, "--format", "acp", "--session", "acp", "--json"))
-    assert report["events"] == 0 and report["seen"] == report["drafts"] > 0
-    for session in ("posted", "acp"):
-        assert run_cli(db, "export", session, "--format", "events") == (EXPORTS / session / "events.json").read_bytes()
+    assert report["events"] == 1 and report["seen"] == report["drafts"] - 1 > 0
+    for session, added in (("posted", 0), ("acp", 1)):
+        events = json.loads(run_cli(db, "export", session, "--format", "events"))["events"]
+        old = json.loads((EXPORTS / session / "events.json").read_bytes())["events"]
+        assert events[: len(old)] == old and len(events) == len(old) + added
+        assert all((event["type"], event["project"][:1]) == ("session.info", "/") for event in events[len(old) :])
     check_verify(db)
