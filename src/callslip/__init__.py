@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from callslip.model.entries import Snapshot, ToolCall
     from callslip.model.events import Event
     from callslip.model.records import ApprovalRecord, CallRecord, ListedSession, Page, SessionRecord
+    from callslip.model.search import SearchResult, SearchResults
     from callslip.serving import asgi
     from callslip.settings import Limits, Settings
     from callslip.worker import Worker
@@ -102,6 +103,8 @@ __all__ = [
     "QueueFullError",
     "ReadOnlyStoreError",
     "RemoteLedger",
+    "SearchResult",
+    "SearchResults",
     "ServerUnavailableError",
     "Session",
     "SessionRecord",
@@ -168,6 +171,8 @@ _MODULES = {
     "QueueFullError": "callslip.errors",
     "ReadOnlyStoreError": "callslip.errors",
     "RemoteLedger": "callslip.client.remote_ledger",
+    "SearchResult": "callslip.model.search",
+    "SearchResults": "callslip.model.search",
     "ServerUnavailableError": "callslip.errors",
     "Session": "callslip.api.session",
     "SessionRecord": "callslip.model.records",

@@ -835,7 +835,7 @@ async def test_an_unexpected_query_parameter_is_refused(ledger: LocalLedger, url
     ("method", "path", "allowed"),
     [
         ("DELETE", "/v1/sessions", "GET, HEAD"),
-        ("PUT", "/v1/sessions/s", "GET, HEAD"),
+        ("PUT", "/v1/sessions/s", "DELETE, GET, HEAD"),
         ("GET", "/v1/sessions/s/events", "POST"),
         ("GET", "/v1/calls/x/cancel", "POST"),
         ("PATCH", "/v1/approvals/x", "GET, HEAD, POST"),

@@ -22,9 +22,12 @@ from callslip.api.ledger import LocalLedger, open_ledger
 from callslip.api.posts import Body, Posts
 from callslip.errors import CallslipError, ReadOnlyStoreError
 from callslip.ledger import liveness
+from callslip.ledger.search_index import index_entries
+from callslip.ledger.summaries import summarize
 from callslip.ledger.write import WriteContext, write_events
 from callslip.model import codec, ids
 from callslip.model import events as ev
+from callslip.model.entries import Message
 from callslip.model.events import Draft
 from callslip.model.records import (
     ConversationChange,
@@ -38,6 +41,7 @@ from callslip.rules.redaction import make_redactor
 from callslip.settings import Settings
 from callslip.store.postgres import PostgresStore
 from callslip.store.protocol import Checkpoint, Progress, Store, Touched
+from callslip.store.search import SearchPlace, SearchProgress
 from callslip.store.shared_rows import CHUNK_BYTES, DAY_MS
 from callslip.store.unit_of_work import UnitOfWork
 from tests.support import engines
@@ -65,7 +69,10 @@ READS = {
     *("failed_commands", "commands_changed", "change_cursor", "sealed", "executors", "executor_seen", "heads"),
     *("conversation", "inputs", "post", "token", "tokens", "checkpoint", "base", "entries", "entries_from"),
     *("entry_ids", "pieces", "blob", "blob_size", "sessions_with_blob", "read_snapshot", "row_counts", "keys"),
-    *("aliases", "blob_piece", "used_blob", "check", "find_copy_faults", "clock"),
+    *("aliases", "blob_piece", "used_blob", "check", "find_copy_faults", "clock", "meta"),
+    *("summary", "stale_sessions", "open_call_states", "list_sessions", "add_up_usage", "usage_by_ids"),
+    *("usage_of_session", "deleted_sessions", "transcripts", "sessions_with_alias", "search", "search_place"),
+    *("sessions_to_index", "sessions_of_project", "different_search_rows", "has_search_index"),
 }
 """The methods of `Store` that only read."""
 LOCAL = {"on_commit", "on_commands", "on_sessions", "wait_changes", "time_ms", "close"}
@@ -196,6 +203,26 @@ async def add_session(store: Store) -> Any:
     return await store.session("a")
 
 
+async def add_usage(store: Store) -> Any:
+    """Write what an agent says about its session, and return what is derived of it."""
+    await append(store, "a", Draft(ev.SessionInfo(foreign_id="f")), Draft(ev.UsageReported(id="r", input_tokens=3)))
+    return await summarize(store, "a")
+
+
+async def delete_agent_session(store: Store) -> None:
+    await add_usage(store)
+    await store.delete("a")
+
+
+async def add_words(store: Store) -> Any:
+    """Write a message, and return its row in the search index."""
+    record = await add_session(store)
+    entry = Message(id=1, at=NOW_MS, role="user", content="1")
+    rows = await index_entries(store, record.id, [entry])
+    after = SearchPlace(seq=2, version=1, fold=1, body=b"")
+    return SearchProgress(session="a", number=record.id, pruned_seq=0, before=None, after=after, rows=rows)
+
+
 METHODS: dict[str, list[Operation]] = {
     "transact": [
         Operation(append_once),
@@ -218,7 +245,15 @@ METHODS: dict[str, list[Operation]] = {
     ],
     "prune": [Operation(prune, add_session)],
     "drop_unused_blobs": [Operation(lambda store, _: store.drop_unused_blobs(), add_unused_blob)],
-    "delete": [Operation(lambda store, _: store.delete("a"), add_conversation)],
+    "delete": [
+        Operation(lambda store, _: store.delete("a"), add_conversation),
+        Operation(lambda store, _: store.delete("a"), add_usage),
+    ],
+    "forget_deletion": [Operation(lambda store, _: store.forget_deletion("f"), delete_agent_session)],
+    "put_meta": [Operation(lambda store, _: store.put_meta("name", "value"))],
+    "add_summaries": [Operation(lambda store, _: store.add_summaries(0), add_events)],
+    "save_summaries": [Operation(lambda store, progress: store.save_summaries([progress]), add_usage)],
+    "save_search": [Operation(lambda store, progress: store.save_search(progress), add_words)],
 }
 """The methods of `Store` that write, with calls of each."""
 

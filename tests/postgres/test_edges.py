@@ -145,7 +145,7 @@ def test_commands_read_write_and_remove_a_session(url: str, tmp_path: Path) -> N
     """PGE3: as on a file: what is exported here is imported there, and the copies are equal."""
     exported = tmp_path / "trip.json"
     trace = ROOT / "tests" / "captures" / "claude-allow.jsonl"
-    assert "48 new events in trip" in succeed(url, "import", "--format", "acp", str(trace), "--session", "trip").stderr
+    assert "51 new events in trip" in succeed(url, "import", "--format", "acp", str(trace), "--session", "trip").stderr
     assert "completed" in succeed(url, "ls", "trip").stdout
     shown = succeed(url, "show", "trip").stdout
     succeed(url, "export", "trip", "--format", "events", "--output", str(exported))

@@ -41,11 +41,15 @@ TOTAL = len(OLDER_NAMES) * (1 + COUNT) + COUNT
 LANDED = {
     "0001_postgres.sql": "5ff513aab2e7022cfe2dac2ad34c0da5a52a8908bc3770a2efa19f13838dec7d",
     "0001_sqlite.sql": "a1b480588d393f992d7db411a10e8b1f588bf99e6ee63c3ac4c3cac4546947a6",
+    "0002_postgres.sql": "26faf6f9df16d31c18d6b83a3687b669d845d5a05832c42d0eb43ccdab825d3d",
     "0002_sqlite.sql": "6c502a29d69ec1a262f7a11cb0b13dbb6ed67b819f922e948fe16bddf3a29070",
+    "0003_postgres.sql": "1b2c3f96ace98b38fcee8dca63a1fcc2679e7561f712330d05121fefa02e987c",
     "0003_sqlite.sql": "863bad3428be1f8da70bfad2e0c095a4b4b3f3b9a9d95f3854000723c69f2880",
-    "0004_sqlite.sql": "d7d95cbf8a61982be2077c7d85bf33572cc92e6ef09d6356631fb6e5a6c9fc68",
     "0004_postgres.sql": "8538897f2a3b5d549de7c431cf668cf765274b169857e0b34de4ace11ef6c781",
+    "0004_sqlite.sql": "d7d95cbf8a61982be2077c7d85bf33572cc92e6ef09d6356631fb6e5a6c9fc68",
     "0005_sqlite.sql": "7c7cda4f417eb20b7436675f6f29b4bd4e18d9eac88196f0ef0216913164759c",
+    "0006_sqlite.sql": "b5a25e96589de2d73ca9da7385ea0833289621c2623f7b15bb27c5a8c336caa1",
+    "0007_sqlite.sql": "e1d414afa8ed0b0d75f8d08eeee6ed3aaf48bc5863f6754e0fbaa40c08fa4ef3",
     "0008_sqlite.sql": "c3641399dfdcae2acdb4688e8a38088ee1d33169ef189042608bc6fc1e9fdd1a",
 }
 """The digests of the migrations that have landed."""
@@ -168,7 +172,10 @@ async def test_the_first_version_of_the_engine_works_beside_the_newest(monkeypat
                 group.create_task(work(ledger))
             for name, run, result in zip(OLDER_NAMES, runs, results, strict=True):
                 assert result.result() == {"by": name, "params": {"for": name}}
-                assert run.result() == {
+                output = run.result()
+                # An older version does not know the aliases by which the newest one recognizes prompts.
+                output["problems"] = [problem for problem in output["problems"] if "'prompt'" not in problem]
+                assert output == {
                     "followed": list(range(1, TOTAL + 1)),
                     "approved": "granted",
                     "result": {"by": "new", "params": {"for": name}},

@@ -31,7 +31,7 @@ SHARED = (
     "tests/commands/",
     "tests/http/test_prompts.py",
     "tests/ledger/",
-    "tests/transcripts/",
+    "tests/transcripts/test_importer.py",
     "tests/laws/test_command_laws.py",
     "tests/laws/test_machine.py",
     "tests/store/test_store.py",

@@ -109,6 +109,7 @@ from callslip.store.summaries import (
     usage_record,
     usage_row,
     usage_sql,
+    with_unlisted,
 )
 from callslip.store.unit_of_work import UnitOfWork
 
@@ -528,6 +529,8 @@ class PostgresStore:
 
     async def list_sessions(self, query: SessionQuery) -> Page[ListedSession]:
         table = "summaries" if self._has_summaries else NEVER_SUMMARIZED
+        if self._has_summaries and self.read_only:
+            table = with_unlisted(NEVER_SUMMARIZED)
         sql, values = sessions_sql(query, SESSION_COLUMNS, lambda number: f"${number}", _contains, table)
         return session_page(query, [tuple(row) for row in await self._fetch(sql, values)], session_record)
 

@@ -87,6 +87,7 @@ from callslip.store.summaries import (
     usage_record,
     usage_row,
     usage_sql,
+    with_unlisted,
 )
 from callslip.store.unit_of_work import UnitOfWork
 from callslip.store.write_lock import WriteLock
@@ -529,7 +530,8 @@ class SqliteStore:
         await self._alone(lambda connection: save_summaries(connection, summaries), durable=False)
 
     async def list_sessions(self, query: SessionQuery) -> Page[ListedSession]:
-        sql, values = sessions_sql(query, SESSION_COLUMNS, lambda _: "?", _contains)
+        table = with_unlisted(f"({sqlite_open.NEVER_SUMMARIZED})") if self.read_only else "summaries"
+        sql, values = sessions_sql(query, SESSION_COLUMNS, lambda _: "?", _contains, table)
         return session_page(query, self._fetch(sql, values), session_row)
 
     async def usage_by_ids(self, session: str, ids: Collection[str]) -> list[UsageRecord]:

@@ -139,6 +139,14 @@ def _read_immutable(path: str, settings: Settings) -> Connection:
         return connection
 
 
+NEVER_SUMMARIZED = """
+  SELECT id AS session, 0 AS seq, 0 AS version, iif(turn = '', 'idle', 'running') AS state, title, '' AS agent,
+    '' AS model, '' AS project, '' AS branch, '' AS labels, calls, 0 AS open_calls, 0 AS pending, 0 AS failed,
+    0 AS tokens, 0 AS has_responses, created_at AS started_at, updated_at AS active_at, x'7b7d' AS body
+  FROM main.sessions
+"""
+"""What lists show of a session without a summary."""
+
 # Views for this connection with what each migration added, to read a read-only file of an older schema.
 _MIGRATED_VIEWS: dict[int, str] = {
     2: """
@@ -151,12 +159,8 @@ _MIGRATED_VIEWS: dict[int, str] = {
     CREATE TEMP VIEW sealed AS SELECT '' AS call, 0 AS session, x'' AS input WHERE 0;
     CREATE TEMP VIEW executors AS SELECT '' AS client, 0 AS asked_at WHERE 0;
     """,
-    6: """
-    CREATE TEMP VIEW summaries AS SELECT id AS session, 0 AS seq, 0 AS version,
-      iif(turn = '', 'idle', 'running') AS state, title, '' AS agent, '' AS model, '' AS project, '' AS branch,
-      '' AS labels, calls, 0 AS open_calls, 0 AS pending, 0 AS failed, 0 AS tokens, 0 AS has_responses,
-      created_at AS started_at,      updated_at AS active_at, x'7b7d' AS body
-    FROM main.sessions;
+    6: f"""
+    CREATE TEMP VIEW summaries AS {NEVER_SUMMARIZED};
     CREATE TEMP VIEW usage AS SELECT 0 AS session, '' AS id, 0 AS seq, 0 AS at, '' AS turn, '' AS parent, '' AS model,
       0 AS input_tokens, 0 AS output_tokens, 0 AS cached_tokens, 0 AS cache_write_tokens, 0 AS reasoning_tokens,
       NULL AS cost, '' AS currency, 0 AS incomplete, 0 AS of_turn WHERE 0;

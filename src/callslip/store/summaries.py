@@ -53,6 +53,18 @@ NEVER_SUMMARIZED = (
 """In place of the table `summaries` of PostgreSQL, for a database that cannot be migrated as it can only be read."""
 
 
+def with_unlisted(never_summarized: str) -> str:
+    """Return the summaries, and with what is known of them the sessions that have none.
+
+    A store that can only be read cannot add the latter to the table. `never_summarized` is a query for all sessions.
+    """
+    columns = ", ".join(SUMMARY_COLUMNS)
+    return (
+        f"(SELECT {columns} FROM summaries UNION ALL SELECT {columns} FROM {never_summarized} n "
+        "WHERE NOT EXISTS (SELECT 1 FROM summaries o WHERE o.session = n.session))"
+    )
+
+
 class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which sessions to list, and in which order. An empty field selects all.
 
