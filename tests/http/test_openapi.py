@@ -43,9 +43,12 @@ def load_schema(path: str) -> OpenApiSchema:
     content = msgspec.json.decode(msgspec.json.encode(document(http.ROUTES, LIMITS)))
     operations = content["paths"][path]
     content["paths"] = {path: operations}
-    for parameter in [parameter for operation in operations.values() for parameter in operation["parameters"]]:
-        if parameter["in"] == "path" and path not in ACCEPT_ANY_NAME:
-            parameter["schema"]["enum"] = [EXISTING_IDS[parameter["name"]], "nothing"]
+    for method, operation in operations.items():
+        for parameter in operation["parameters"]:
+            if parameter["in"] == "path" and path not in ACCEPT_ANY_NAME:
+                # The session is needed by other cases, so it is not deleted.
+                first = "none" if method == "delete" else EXISTING_IDS[parameter["name"]]
+                parameter["schema"]["enum"] = [first, "nothing"]
     schema = schemathesis.openapi.from_dict(content, config=schemathesis.Config.from_dict({} if LONG else {"seed": 1}))
     schema.auth()(BearerAuth)
     return schema
