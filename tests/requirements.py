@@ -2809,6 +2809,16 @@ TRANSCRIPTS = (
         ("tests/transcripts/test_importer.py::test_calls_of_a_sub_agent_have_its_call_as_parent",),
     ),
     R(
+        "TRN16",
+        "What has no time in a transcript gets that of the transcript, never the time of the import.",
+        ("tests/transcripts/test_importer.py::test_what_has_no_time_gets_that_of_its_transcript",),
+    ),
+    R(
+        "TRN17",
+        "Every text in a transcript is complete, also the last one of a sub-agent.",
+        ("tests/transcripts/test_importer.py::test_the_last_text_of_a_file_is_complete",),
+    ),
+    R(
         "MRG1",
         "A fork continues its session, has its history once, and counts only its own tokens.",
         ("tests/transcripts/test_importer.py::test_a_fork_has_its_history_once",),
@@ -2825,8 +2835,11 @@ TRANSCRIPTS = (
     ),
     R(
         "MRG4",
-        "Two recorders at the same time add nothing twice.",
-        ("tests/transcripts/test_importer.py::test_two_recorders_at_once_add_nothing_twice",),
+        "Two recorders at the same time add nothing twice, and a file does not end a text that is recorded live.",
+        (
+            "tests/transcripts/test_importer.py::test_two_recorders_at_once_add_nothing_twice",
+            "tests/transcripts/test_importer.py::test_a_file_does_not_end_the_text_that_is_recorded_live",
+        ),
     ),
     R(
         "MRG5",
