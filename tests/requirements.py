@@ -2722,8 +2722,10 @@ SESSION_LISTS = (
 TRANSCRIPTS = (
     R(
         "TRN1",
-        "An agent's history is imported from its own folder or from named files, with the facts in it.",
+        "An agent's history is imported from its own folder or from named files, with the facts and times in it.",
         (
+            "tests/transcripts/test_importer.py::test_what_has_no_time_gets_that_of_its_transcript",
+            "tests/transcripts/test_importer.py::test_the_last_text_of_a_file_is_complete",
             "tests/cli/test_transcripts.py::test_an_agents_own_folder_is_imported",
             "tests/cli/test_transcripts.py::test_files_and_folders_can_be_named",
             "tests/transcripts/test_importer.py::test_a_history_is_imported_once",
@@ -2808,16 +2810,6 @@ TRANSCRIPTS = (
         "TRN15",
         "Tokens count once for each response, and incomplete counts are marked.",
         ("tests/transcripts/test_importer.py::test_calls_of_a_sub_agent_have_its_call_as_parent",),
-    ),
-    R(
-        "TRN16",
-        "What has no time in a transcript gets that of the transcript, never the time of the import.",
-        ("tests/transcripts/test_importer.py::test_what_has_no_time_gets_that_of_its_transcript",),
-    ),
-    R(
-        "TRN17",
-        "Every text in a transcript is complete, also the last one of a sub-agent.",
-        ("tests/transcripts/test_importer.py::test_the_last_text_of_a_file_is_complete",),
     ),
     R(
         "MRG1",

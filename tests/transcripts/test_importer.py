@@ -127,7 +127,7 @@ async def test_lines_that_cannot_be_read_are_skipped(db: str, tmp_path: Path, mo
 
 
 async def test_what_has_no_time_gets_that_of_its_transcript(db: str, tmp_path: Path) -> None:
-    """TRN16: the time before it, at the start the first one, and without any that of the file; not of the import."""
+    """TRN1: the time before it, at the start the first one, and without any that of the file; not of the import."""
     script, untimed = Script().prompt("go"), {"type": "new", "uuid": "u"}
     path = write_lines(script.path(tmp_path), [untimed, script.lines[0]])
     other = write_lines(Script(2).path(tmp_path), [{**untimed, "sessionId": session_id(2)}])
@@ -216,7 +216,7 @@ async def test_calls_of_a_sub_agent_have_its_call_as_parent(db: str, tmp_path: P
 
 
 async def test_the_last_text_of_a_file_is_complete(db: str, tmp_path: Path) -> None:
-    """TRN17: also if no turn ends after it, and again nothing is added; more of the message is another text."""
+    """TRN1: also if no turn ends after it, and again nothing is added; more of the message is another text."""
     script = Script().prompt("go").call("task", "Agent").text("Meanwhile.", stop="")
     sub = Script(agent="abc").prompt("look").text("found", stop="")
     path, sub_path = script.write(tmp_path), sub.write(tmp_path)
