@@ -2632,8 +2632,13 @@ SESSION_LISTS = (
     ),
     R(
         "SUB1",
-        "Entries of a sub-agent have the call that started it as their parent.",
-        ("tests/formats/test_subagents.py::test_entries_of_a_subagent_have_its_call_as_parent",),
+        "Entries of a sub-agent have the call that started it as their parent, and are shown apart.",
+        (
+            "tests/formats/test_subagents.py::test_entries_of_a_subagent_have_its_call_as_parent",
+            "tests/formats/test_subagents.py::test_an_exported_page_shows_the_work_of_a_subagent_apart",
+            "tests/cli/test_transcripts.py::test_the_work_of_a_sub_agent_is_printed_apart",
+            "tests/web/test_acp_entries.py::test_the_work_of_a_sub_agent_is_shown_apart",
+        ),
     ),
     R(
         "SUB2",
