@@ -100,6 +100,7 @@ CALLS = (
             "tests/laws/test_laws.py::test_a_repeated_draft_with_its_key_changes_nothing",
             "tests/laws/test_laws.py::test_a_used_key_with_another_body_is_refused_and_writes_nothing",
             "tests/ingest/test_importer.py::test_importing_a_file_twice_changes_nothing",
+            "tests/ingest/test_importer.py::test_a_file_that_an_earlier_version_imported_adds_only_new_facts",
             "tests/formats/test_every_format.py::test_reading_a_case_twice_changes_nothing",
             "tests/http/test_http.py::test_a_body_with_a_repeated_idempotency_key_is_written_once",
         ),
@@ -2631,8 +2632,13 @@ SESSION_LISTS = (
     ),
     R(
         "SUB1",
-        "Entries of a sub-agent have the call that started it as their parent.",
-        ("tests/formats/test_subagents.py::test_entries_of_a_subagent_have_its_call_as_parent",),
+        "Entries of a sub-agent have the call that started it as their parent, and are shown apart.",
+        (
+            "tests/formats/test_subagents.py::test_entries_of_a_subagent_have_its_call_as_parent",
+            "tests/formats/test_subagents.py::test_an_exported_page_shows_the_work_of_a_subagent_apart",
+            "tests/cli/test_transcripts.py::test_the_work_of_a_sub_agent_is_printed_apart",
+            "tests/web/test_acp_entries.py::test_the_work_of_a_sub_agent_is_shown_apart",
+        ),
     ),
     R(
         "SUB2",
@@ -2721,8 +2727,10 @@ SESSION_LISTS = (
 TRANSCRIPTS = (
     R(
         "TRN1",
-        "An agent's history is imported from its own folder or from named files, with the facts in it.",
+        "An agent's history is imported from its own folder or from named files, with the facts and times in it.",
         (
+            "tests/transcripts/test_importer.py::test_what_has_no_time_gets_that_of_its_transcript",
+            "tests/transcripts/test_importer.py::test_the_last_text_of_a_file_is_complete",
             "tests/cli/test_transcripts.py::test_an_agents_own_folder_is_imported",
             "tests/cli/test_transcripts.py::test_files_and_folders_can_be_named",
             "tests/transcripts/test_importer.py::test_a_history_is_imported_once",
@@ -2825,8 +2833,11 @@ TRANSCRIPTS = (
     ),
     R(
         "MRG4",
-        "Two recorders at the same time add nothing twice.",
-        ("tests/transcripts/test_importer.py::test_two_recorders_at_once_add_nothing_twice",),
+        "Two recorders at the same time add nothing twice, and a file does not end a text that is recorded live.",
+        (
+            "tests/transcripts/test_importer.py::test_two_recorders_at_once_add_nothing_twice",
+            "tests/transcripts/test_importer.py::test_a_file_does_not_end_the_text_that_is_recorded_live",
+        ),
     ),
     R(
         "MRG5",

@@ -7,14 +7,17 @@ import json
 import signal
 import sqlite3
 import time
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+from rich.console import Console
 
 from callslip.api.ledger import LocalLedger
 from callslip.cli import exit_status
+from callslip.cli.terminal.session_printer import SessionPrinter
 from callslip.model import codec
 from tests.support.claude_files import Script, session_id, write_lines
 from tests.support.cli_process import TIMEOUT_S, run_in_process, running_process, with_ledger
@@ -60,6 +63,40 @@ def test_an_agents_own_folder_is_imported(home: Path, db: Path) -> None:
     again = json.loads(run_in_process(*IMPORT, "--db", str(db), "--json").stdout)
     assert (again["transcripts"], again["events"], again["problems"]) == (0, 0, [])
     assert list(read_sessions(db)) == [FIRST, f"claude-{session_id(2)}"]
+
+
+def test_the_work_of_a_sub_agent_is_printed_apart(home: Path, db: Path) -> None:
+    """SUB1: by `show` and `tail`, under the title of its call; its prompt is not one of the user."""
+    Script().prompt("go").call("task", "Agent", description="Look").result("task").text("Done.").write(home)
+    sub = (
+        Script(agent="abc").prompt("look").call("inner", command="ls").result("inner", "a b").text("found").write(home)
+    )
+    sub.with_suffix(".meta.json").write_text(json.dumps({"toolUseId": "task"}))
+    run_in_process(*IMPORT, "--db", str(db))
+    shown = run_in_process("show", FIRST, "--db", str(db)).stdout
+    assert "just now" not in shown and " s ago" not in shown
+    entries = read_entries(db)
+    call = next(entry["callId"] for entry in entries if entry.get("toolName") == "Agent")
+    out = Console(file=StringIO(), width=200)
+    printer = SessionPrinter(out, "")
+    for entry in entries:
+        printer.print_changes(entry)
+    printer.end_line()
+    followed = out.file.getvalue()
+    for printed in (shown, followed):
+        labels = [line[10:24].strip() for line in printed.splitlines() if line[10:24].strip() and line[:1] in " 0"]
+        labels = [label for label in labels if label != "│" and not label.startswith("│ a b")]
+        assert labels == ["user", "Agent", "agent", "sub-agent", "│ prompt", "│ Bash", "│ agent"]
+        assert f"          sub-agent     Look  {call}\n" in printed
+
+
+def read_entries(db: Path) -> list[Any]:
+    """Return the entries of the first session as a client has them."""
+
+    async def read(ledger: LocalLedger) -> list[Any]:
+        return codec.parse_json(codec.encode((await ledger.snapshot(FIRST)).entries))
+
+    return with_ledger(db, read)
 
 
 def test_files_and_folders_can_be_named(home: Path, db: Path) -> None:

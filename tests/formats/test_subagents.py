@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from callslip.formats import registry
+from callslip.formats.html.encode import document
 from callslip.formats.otel.spans import spans_of
 from callslip.model import events as ev
 from callslip.model.entries import Message, PermissionRequest, Snapshot, Thought, ToolCall
@@ -88,6 +89,17 @@ def test_the_span_of_a_subagents_call_is_inside_that_of_its_parent() -> None:
     spans = {span.name: span for span in spans_of(snapshot())}
     turn, task, inner = (spans[name] for name in ("invoke_agent", "execute_tool Task", "execute_tool Grep"))
     assert (inner.parent, task.parent, inner.trace) == (task.span, turn.span, turn.trace)
+
+
+def test_an_exported_page_shows_the_work_of_a_subagent_apart() -> None:
+    """SUB1: in a block under the title of its call; its prompt is not one of the user."""
+    page = document(snapshot()).decode().partition("<main>")[2].partition("</main>")[0]
+    before, _, block = page.partition('<div class="sub">')
+    block, _, after = block.partition("</article></div>")
+    assert block.startswith('<p class="who"><b>Sub-agent</b> <bdi>Task</bdi></p>')
+    assert "INNER" not in before and "<b>User</b>" in before and "<b>User</b>" not in block
+    assert "<b>Prompt</b>" in block and "INNER words" in block
+    assert "INNER" not in after and "There are three." in after
 
 
 def test_acp_updates_with_a_parent_are_of_its_subagent() -> None:

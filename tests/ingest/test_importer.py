@@ -17,6 +17,7 @@ import callslip
 from callslip.api.ledger import LocalLedger
 from callslip.errors import InvalidInputError
 from callslip.formats import registry
+from callslip.formats.acp.decode import AcpDecoder
 from callslip.formats.events.decode import EventsDecoder
 from callslip.ingest import importer
 from callslip.ingest.importer import Report, import_file, import_lines
@@ -125,6 +126,40 @@ async def test_importing_a_file_twice_changes_nothing(name: str) -> None:
         assert (second.events, second.seen, second.drafts, second.verdicts) == (0, first.drafts, first.drafts, {})
         assert first.events == len(log) and first.lines == second.lines == len(capture_lines(name))
         assert not await find_faults(ledger)
+
+
+@pytest.mark.anyio
+async def test_a_file_that_an_earlier_version_imported_adds_only_new_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C7: versions before 0.3 read neither usage nor the agent of a session. No text, call or turn is added again."""
+    update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "hi"}}
+    cost = {"sessionUpdate": "usage_update", "used": 9, "cost": {"amount": 0.5, "currency": "USD"}}
+    result = {"stopReason": "end_turn", "usage": {"inputTokens": 9, "outputTokens": 4}, "more": 1}
+    lines = [
+        {"dir": "c2a", "msg": {"id": 1, "method": "session/new", "params": {"cwd": "/work/shop"}}},
+        {"dir": "a2c", "msg": {"id": 1, "result": {"sessionId": "s1", "modes": {"availableModes": [{"id": "m"}]}}}},
+        {"dir": "c2a", "msg": {"id": 2, "method": "session/prompt", "params": {"sessionId": "s1", "prompt": []}}},
+        {"dir": "a2c", "msg": {"method": "session/update", "params": {"sessionId": "s1", "update": update}}},
+        {"dir": "a2c", "msg": {"method": "session/update", "params": {"sessionId": "s1", "update": cost}}},
+        {"dir": "a2c", "msg": {"id": 2, "result": result}},
+    ]
+    file = [json.dumps({**line, "msg": {"jsonrpc": "2.0", **line["msg"]}}).encode() for line in lines]
+    feed = AcpDecoder.feed
+    with monkeypatch.context() as patch:
+        patch.setattr(AcpDecoder, "feed", lambda *args: [each for each in feed(*args) if not is_new_fact(each.event)])  # pyright: ignore
+        async with await open_empty() as ledger:
+            await import_acp(ledger, file)
+            patch.setattr(AcpDecoder, "feed", feed)
+            old = await read_log(ledger)
+            assert {"turn.ended", "message.delta", "session.capabilities"} <= {ev.type_of(event) for event in old}
+            report = await import_acp(ledger, file)
+            log = await read_log(ledger)
+            assert log[: len(old)] == old and report.seen == len(old)
+            assert [ev.type_of(event) for event in log[len(old) :]] == ["session.info", *["usage.reported"] * 2]
+            assert (await import_acp(ledger, file)).events == 0
+
+
+def is_new_fact(event: Event) -> bool:
+    return isinstance(event, ev.UsageReported) or (isinstance(event, ev.SessionInfo) and bool(event.project))
 
 
 @pytest.mark.anyio

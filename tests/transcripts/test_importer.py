@@ -126,6 +126,31 @@ async def test_lines_that_cannot_be_read_are_skipped(db: str, tmp_path: Path, mo
         assert raws == [17, {"type": "new", "uuid": "u"}]
 
 
+async def test_what_has_no_time_gets_that_of_its_transcript(db: str, tmp_path: Path) -> None:
+    """TRN1: the time before it, at the start the first one, and without any that of the file; not of the import."""
+    script, untimed = Script().prompt("go"), {"type": "new", "uuid": "u"}
+    path = write_lines(script.path(tmp_path), [untimed, script.lines[0]])
+    other = write_lines(Script(2).path(tmp_path), [{**untimed, "sessionId": session_id(2)}])
+    for each in (path, other):
+        age(each, importing.ABANDONED_S - 600)
+    async with callslip.open(db, SETTINGS) as ledger:
+        await import_history(ledger, tmp_path)
+        script.line("new", timestamp="")
+        script.text("future", stop="").lines[-1]["timestamp"] = "2999-01-01T00:00:00.000Z"
+        script.line("new", timestamp="")
+        write_lines(path, script.lines[1:], "a")
+        await import_history(ledger, path)
+        age(path, importing.ABANDONED_S + 60)
+        await import_history(ledger, path)
+        events = await all_events(ledger, FIRST)
+        assert isinstance(events[-1], ev.TurnEnded)
+        first = 1_794_724_980_000
+        assert {event.at for event in events if isinstance(event, ev.Raw | ev.TurnEnded)} == {first}
+        assert [event.at for event in await all_events(ledger, f"claude-{session_id(2)}")] == [
+            os.stat(other).st_mtime_ns // 10**6
+        ]
+
+
 async def test_a_rewritten_file_is_read_again(db: str, tmp_path: Path) -> None:
     """TRN5: after a shorter or other content, only messages with new ids are added, and none is removed."""
     script = Script().turn(1).turn(2)
@@ -188,6 +213,35 @@ async def test_calls_of_a_sub_agent_have_its_call_as_parent(db: str, tmp_path: P
         }
         assert [event.incomplete for event in reports if event.id == "msg_1abc_2"] == [True, False]
         assert all(event.input_tokens == 23 for event in reports)
+
+
+async def test_the_last_text_of_a_file_is_complete(db: str, tmp_path: Path) -> None:
+    """TRN1: also if no turn ends after it, and again nothing is added; more of the message is another text."""
+    script = Script().prompt("go").call("task", "Agent").text("Meanwhile.", stop="")
+    sub = Script(agent="abc").prompt("look").text("found", stop="")
+    path, sub_path = script.write(tmp_path), sub.write(tmp_path)
+    sub_path.with_suffix(".meta.json").write_text(json.dumps({"toolUseId": "task"}))
+    async with callslip.open(db, SETTINGS) as ledger:
+        await import_history(ledger, tmp_path)
+        texts = [entry for entry in await read_entries(ledger, FIRST) if isinstance(entry, Message)]
+        assert [(entry.content, entry.streaming) for entry in texts] == [
+            *(("go", False), ("Meanwhile.", False), ("look", False), ("found", False))
+        ]
+        shutil.copytree(path.parent, tmp_path / "copy")
+        assert (await import_history(ledger, tmp_path / "copy")).events == 0
+        assert await verify(ledger.log) == []
+
+
+async def test_a_file_does_not_end_the_text_that_is_recorded_live(db: str, tmp_path: Path) -> None:
+    """MRG4: the file may have the whole text before its last part arrives live."""
+    async with callslip.open(db, SETTINGS) as ledger:
+        text = ev.MessageDelta(text="The ans", message_id="msg_1_1")
+        live = [ev.SessionInfo(foreign_id=session_id(1)), ev.TurnStarted(), text]
+        await ledger.log.append("live", live, source="acp")
+        Script().text("The answer.", stop="").write(tmp_path)
+        await import_history(ledger, tmp_path)
+        await ledger.log.append("live", [ev.MessageDelta(text="wer.", message_id="msg_1_1")], source="acp")
+        assert await texts_and_calls(ledger, "live") == ["The answer."]
 
 
 async def test_a_sub_agent_that_is_followed_waits_for_its_call(db: str, tmp_path: Path) -> None:

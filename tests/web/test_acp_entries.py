@@ -1,4 +1,4 @@
-"""What an ACP agent reports besides calls and answers, in the page: notices, priorities of plans, large content."""
+"""What an agent reports besides calls and answers, in the page: notices, plans, large content, sub-agents."""
 
 from __future__ import annotations
 
@@ -72,4 +72,22 @@ def test_large_content_and_large_output_are_loaded(site: Server) -> None:
         if name == "cat":
             card.get_by_label("Raw output length").select_option("tail")
             expect(card).to_contain_text("raw line")
+    tab.assert_no_problems()
+
+
+@in_browser
+def test_the_work_of_a_sub_agent_is_shown_apart(site: Server) -> None:
+    """SUB1: its rows are indented, and its prompt is not one of the user."""
+    seq = site.append(
+        "sub",
+        event("message.user", text="Go."),
+        event("call.started", "task", title="Look"),
+        event("message.user", text="Look around.", parent="task"),
+        event("message.delta", text="Found it.", messageId="m1", chunks="delta", parent="task"),
+        event("message.delta", text="Done.", messageId="m2", chunks="delta"),
+    )
+    tab = site.window().tab("/s/sub")
+    tab.wait_for_seq(seq)
+    expect(tab.page.locator(".who b")).to_have_text(["You", "Sub-agent prompt", "Sub-agent", "Agent"])
+    expect(tab.page.locator(".row.of-subagent")).to_have_count(2)
     tab.assert_no_problems()

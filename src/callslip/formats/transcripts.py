@@ -9,7 +9,8 @@ the file. So the drafts of a message follow these rules:
 - A turn starts with `turn.started` directly before its prompt, and has the name of that message. The prompt has a
   message id, and so has each text of the agent.
 - A call of a sub-agent is `detached`, as it may outlive the turn.
-- Times are those of the messages.
+- Times are those of the messages. The import gives an event without one the time of the event before it, and ends the
+  last text that was read.
 """
 
 from __future__ import annotations

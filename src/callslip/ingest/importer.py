@@ -1,20 +1,22 @@
 """Import a file of messages, one JSON value per line, into sessions. Importing it twice changes nothing.
 
 The idempotency key of a draft is a hash chain over the lines up to its own, and its number within the line. So a longer
-version of the same file adds only its new lines. The key is compared by the line, not the draft, so that a decoder of a
+version of the same file adds only its new lines. Facts that earlier versions did not read are numbered apart: a file
+that an earlier version imported adds only these. The key is compared by the line, not the draft, so that a decoder of a
 later version causes no conflict. The end of the file ends its open turn and calls; later events of a longer version
 about them are late. The first conversation of a file goes into the named session S, a conversation x into `S:x`.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from callslip.errors import InvalidInputError
 from callslip.formats.base import RequiresValidation
@@ -25,12 +27,17 @@ from callslip.ingest.stream_parser import MAX_LINE_BYTES
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.session_log import last_seq
 from callslip.model import codec
+from callslip.model import events as ev
 from callslip.model.events import CallEnd, Chunks, Draft, Event, blob_of
 from callslip.model.names import check_session_name
 
 BATCH_DRAFTS = 256
 BATCH_BYTES = 2**20
 EOF = "eof"
+FACT = "fact"
+"""The prefix of the numbers of facts that versions before 0.3 did not read."""
+LATER_FIELDS = ("agent", "agent_version", "model", "project", "branch", "foreign_id", "continues", "ended")
+"""The fields of `session.info` since 0.3."""
 LEFT_OPEN = "the imported record ends before this call does"
 
 
@@ -121,6 +128,13 @@ def _estimate_start(path: str | os.PathLike[str]) -> int:
     return max(0, int(os.stat(path).st_mtime * 1000 - duration_ms))
 
 
+def _is_later_fact(event: Event) -> bool:
+    """Return whether versions before 0.3 did not read an event: usage, or the agent of a session and where it works."""
+    if isinstance(event, ev.SessionInfo):
+        return any(getattr(event, name) is not UNSET for name in LATER_FIELDS)
+    return isinstance(event, ev.UsageReported)
+
+
 class _Import:
     """An import in progress."""
 
@@ -181,8 +195,12 @@ class _Import:
     def _keep(self, conversation: Conversation, message: Any, drafts: list[Draft], mark: str, suffix: str = "") -> None:
         """Give the drafts of a line, or of the end of the file, their keys, and add them to the next batch."""
         prefix = f"{self._format}:{self._chain}{suffix}:"
-        keyed = [structs.replace(draft, key=prefix + str(number), mark=mark) for number, draft in enumerate(drafts)]
-        keyed = [self._with_time(conversation, draft) for draft in keyed]
+        numbers = {kind: itertools.count() for kind in ("", FACT)}
+        keyed: list[Draft] = []
+        for draft in drafts:
+            kind = FACT if _is_later_fact(draft.event) else ""
+            draft = structs.replace(draft, key=f"{prefix}{kind}{next(numbers[kind])}", mark=mark)
+            keyed.append(self._with_time(conversation, draft))
         conversation.keep(message, keyed)
         self._pending_drafts += len(keyed)
 

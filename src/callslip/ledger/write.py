@@ -205,6 +205,8 @@ class WriteOperation:
             return self._write_chunk(event)
         if isinstance(event, ev.MessageUser) and self._repeats_prompt(event):
             return self._append(event, "witness")
+        if isinstance(event, ev.MessageEnded) and self._is_of_transcript(event) and self._repeats_message(event):
+            return self._append(event, "witness")  # The live text ends by its own source.
         if ends_text(event, known=False):
             self._release(TEXT_STREAM)
         if isinstance(event, ev.TurnStarted):
@@ -226,7 +228,7 @@ class WriteOperation:
             return self._append(structs.replace(event, text=self.context.redactor.text(event.text)))
         return self._append(self._hold_back(event))
 
-    def _repeats_message(self, event: ev.MessageDelta | ev.ThoughtDelta | ev.MessageUser) -> bool:
+    def _repeats_message(self, event: ev.MessageDelta | ev.ThoughtDelta | ev.MessageUser | ev.MessageEnded) -> bool:
         """Return whether another source has recorded a message with this id: live, or from the session file."""
         session, message = self.session, event.message_id
         if message and self._is_of_transcript(event):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from callslip.errors import InvalidInputError
 from callslip.formats import registry
@@ -46,6 +46,11 @@ MAX_TRIES = 5
 PARENT_WAIT_S = 30.0
 MAX_COMPARED_IDS = 3
 """How many ids at the start of a transcript are looked up in other sessions."""
+ENDING_TEXT = (
+    *(ev.MessageUser, ev.MessageEnded, ev.PlanUpdated, ev.TurnStarted, ev.TurnEnded),
+    *(ev.CallProposed, ev.CallStarted),
+)
+"""Events that add an entry, or end a text or a turn: the text before them has ended."""
 
 
 class Skipped(msgspec.Struct, frozen=True, rename="camel"):
@@ -91,7 +96,8 @@ class Report(msgspec.Struct, rename="camel"):
 class Place(msgspec.Struct, frozen=True, array_like=True):
     """What is stored of a transcript. `is_closed`: what was open in it was ended, because it did not change for long.
 
-    `copied_from` is the session whose messages it repeats at its start, "" after them.
+    `copied_from` is the session whose messages it repeats at its start, "" after them. `last_at` is the last time in
+    it, in ms since the epoch, 0 if there is none yet.
     """
 
     position: bytes
@@ -100,6 +106,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     decoder: bytes
     is_closed: bool = False
     copied_from: str = ""
+    last_at: int = 0
 
 
 _encode_place = msgspec.msgpack.Encoder().encode
@@ -347,8 +354,10 @@ class TranscriptImporter:
             if foreign_id:
                 units.insert(0, _Unit([Draft(ev.SessionInfo(continues=foreign_id), "continues", MARK)]))
         copied_from = await self._leave_out_copied_usage(known, units) if known.place.copied_from else ""
+        _end_text(units)
         if closes:
             units.append(_Unit(known.decoder.close("eof")))
+        last_at = _add_times(units, 0 if piece.restarted else known.place.last_at, transcript.changed_at)
         place = Place(
             piece.position,
             mark,
@@ -356,6 +365,7 @@ class TranscriptImporter:
             encode_state(known.decoder, self._log.redactor.mask),
             is_closed=closes,
             copied_from=copied_from,
+            last_at=last_at,
         )
         batch: list[_Unit] = []
         count = 0
@@ -392,7 +402,7 @@ class TranscriptImporter:
                     report.add_problem(transcript.path, 1, Problem(0, str(error)))
                     refused.drafts = []
                 else:
-                    raw = ev.Raw(format=source.name, body=refused.message)
+                    raw = ev.Raw(format=source.name, body=refused.message, at=refused.drafts[0].event.at)
                     refused.drafts = [structs.replace(refused.drafts[0], event=raw, parent=None)]
                 continue
             break
@@ -470,6 +480,38 @@ def _decode(decoder: Decoder, message: Any) -> _Unit:
         digest = codec.digest(msgspec.json.encode(message))
         drafts[0] = structs.replace(drafts[0], key=f"digest.{digest}", mark=MARK)
     return _Unit(drafts, message)
+
+
+def _end_text(units: Sequence[_Unit]) -> None:
+    """End the last text of a piece, unless something after it does: a text in a transcript is complete."""
+    for unit in reversed(units):
+        for position, draft in reversed(list(enumerate(unit.drafts))):
+            event = draft.event
+            if isinstance(event, ev.CHUNKS):
+                end = ev.MessageEnded(message_id=event.message_id, at=event.at)
+                key = f"{draft.key}:end" if draft.key else ""
+                unit.drafts.insert(position + 1, Draft(end, key, draft.mark))
+                return
+            if isinstance(event, ENDING_TEXT) or (isinstance(event, ev.SessionInfo) and event.notice is not UNSET):
+                return
+
+
+def _add_times(units: Sequence[_Unit], last_at: int, changed_at: int) -> int:
+    """Give drafts without a time that of the draft before them, and return the last time.
+
+    At the start of a transcript it is the first time in it, or if it has none, that of its last change. A time in the
+    future is of a wrong clock, and not passed on.
+    """
+    now = int(time.time() * 1000)
+    times = (draft.event.at for unit in units for draft in unit.drafts)
+    at = last_at or next((at for at in times if 0 < at <= now), changed_at)
+    for unit in units:
+        for position, draft in enumerate(unit.drafts):
+            if 0 < draft.event.at <= now:
+                at = last_at = draft.event.at
+            elif at and not draft.event.at:
+                unit.drafts[position] = structs.replace(draft, event=structs.replace(draft.event, at=at))
+    return last_at
 
 
 def _new_decoder(source: Source, transcript: Transcript, state: bytes) -> Decoder:

@@ -1,9 +1,9 @@
 // The timeline. Only the rows near the viewport are drawn (scroll_anchor.js).
 
-import { html, lazy, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./ui.js";
+import { classes, html, lazy, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./ui.js";
 import ToolCard from "./card.js";
 import { filterStatus, filterText, loadOlderMatches, olderMatchesStatus, result } from "./matches.js";
-import { Message, Meta, Mode, Notice, Plan, Thought, Unknown } from "./message.js";
+import { Message, Meta, Mode, Notice, Plan, speakerOf, Thought, Unknown } from "./message.js";
 import { ScrollAnchor } from "./scroll_anchor.js";
 import { entryIds, loadOlder, olderStatus, promptsSent, readEntry, rowState } from "./row_state.js";
 import { hasOlder, info, loaded, past, pendingHere, selectedId } from "./state.js";
@@ -23,15 +23,15 @@ const TYPE_LABELS = /** @type {Record<string, string>} */ ({
 const capitalize = (/** @type {string} */ text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** @param {any} entry */
-const rowLabel = ({ type, role }) =>
-  type === "message" ? (role === "user" ? "You" : "Agent") : (TYPE_LABELS[type] ?? capitalize(type));
+const rowLabel = (entry) =>
+  entry.type === "message" ? speakerOf(entry) : (TYPE_LABELS[entry.type] ?? capitalize(entry.type));
 
 /** @param {{id: number, at: number, size: number}} props */
 function Row({ id, at, size }) {
   const entry = readEntry(id);
   if (!entry) return null;
   const Component = COMPONENTS[entry.type] ?? Unknown;
-  return html`<div class=${`row row-${entry.type}`} id=${`entry-${id}`} data-id=${id} role="article" tabindex="-1"
+  return html`<div class=${classes("row", `row-${entry.type}`, entry.parent && "of-subagent")} id=${`entry-${id}`} data-id=${id} role="article" tabindex="-1"
     aria-label=${rowLabel(entry)} aria-posinset=${at + 1} aria-setsize=${size}>
     <${Component} entry=${entry} live=${!past.value} /></div>`;
 }

@@ -64,15 +64,18 @@ def _show_session(selected: SelectedLedger, record: SessionRecord, limit: int, f
     ledger = selected.ledger
     snapshot = ledger.snapshot(record.name, **({"limit": limit} if limit else {}))
     entries = entries_json(snapshot.entries, ledger.blob if full else None)
+    listed = ledger.sessions(name=record.name).items
     if wants_json():
-        listed = ledger.sessions(name=record.name).items
         approvals = [approval for approval in ledger.approvals(session=record.name) if not approval.answer_at]
         facts = session_json(listed[0], len(approvals)) if listed else {}
         tables.write_json({**facts, "info": snapshot.info, "entries": entries})
         return
     from callslip.cli.terminal.pages import print_session
 
-    print_session(record, entries, lines=0 if full else 8, is_cut=bool(limit) and len(entries) == limit)
+    active_at = listed[0].active_at if listed else record.updated_at
+    print_session(
+        record, entries, active_at=active_at, lines=0 if full else 8, is_cut=bool(limit) and len(entries) == limit
+    )
 
 
 def _show_call(selected: SelectedLedger, record: CallRecord, approval: ApprovalRecord | None, full: bool) -> None:

@@ -32,8 +32,8 @@ VERDICTS = {
 }
 
 
-def print_session(record: SessionRecord, entries: Sequence[Json], *, lines: int, is_cut: bool) -> None:
-    """Print a session from its start, or its newest entries."""
+def print_session(record: SessionRecord, entries: Sequence[Json], *, active_at: int, lines: int, is_cut: bool) -> None:
+    """Print a session from its start, or its newest entries. `active_at` is the time of its last activity."""
     out = tables.console()
     calls = Counter(str(entry.get("status")) for entry in entries if entry.get("type") == "tool_call")
     title = f"  {record.title}" if record.title else ""
@@ -41,16 +41,19 @@ def print_session(record: SessionRecord, entries: Sequence[Json], *, lines: int,
     facts = [
         pluralize(record.last_seq, "event"),
         escape_controls(formatting.format_counts(calls)),
-        f"last {formatting.format_age(record.updated_at)}",
+        f"last {formatting.format_age(active_at)}",
     ]
     print_block(out, Text(" · ".join(facts), "dim"))
     if record.pruned_seq:
         print_block(out, Text(f"events up to {record.pruned_seq:,} were removed by retention", "dim"))
     if is_cut:
         print_block(out, Text(f"only the newest {len(entries):,} entries; --limit 0 shows all", "dim"))
+    headings = timeline.SubagentHeadings()
     for day, of_day in groupby(entries, lambda entry: formatting.format_date(entry.get("at", 0))):
         print_block(out, Text(f"\n{day}", "dim"))
         for entry in of_day:
+            if (heading := headings.before(entry)) is not None:
+                print_block(out, heading)
             print_block(out, timeline.render_entry(entry, wrap=out.is_terminal, lines=lines))
 
 

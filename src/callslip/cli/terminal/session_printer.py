@@ -16,7 +16,6 @@ from callslip.cli.terminal.timeline import INDENT, LABEL_WIDTH
 from callslip.model.display import format_call_duration
 
 TEXT_LABELS = {"message": ("agent", ""), "thought": ("thinking", "italic dim")}
-USER_LABEL = ("user", "bold")
 
 
 class SessionPrinter:
@@ -28,6 +27,7 @@ class SessionPrinter:
         self._states: dict[int, str] = {}
         self._lengths: dict[int, int] = {}
         self._open_text = 0
+        self._headings = timeline.SubagentHeadings()
 
     def print_existing(self, omitted: list[Json], entries: list[Json]) -> None:
         """Print existing entries as `show` does, and the pending requests among the omitted ones."""
@@ -36,6 +36,7 @@ class SessionPrinter:
         for entry in omitted + entries:
             is_pending = entry["type"] == "permission_request" and _state(entry) == "pending"
             if is_pending or entry["id"] >= (entries[0]["id"] if entries else 0):
+                self._print_heading(entry)
                 self._out.print(timeline.render_entry(entry, wrap=True))
             if is_pending:
                 self._print_answer_commands(entry)
@@ -53,7 +54,7 @@ class SessionPrinter:
                 (self._print_call if entry["type"] == "tool_call" else self._print_request)(entry, now)
         elif entry["id"] not in self._states:
             self._states[entry["id"]] = ""
-            self.end_line()
+            self._print_heading(entry)
             self._out.print(timeline.render_entry(entry, wrap=True))
 
     def end_line(self) -> None:
@@ -71,10 +72,10 @@ class SessionPrinter:
         new = text[before:] if len(text) >= before else text
         if not new:
             return
-        name, style = USER_LABEL if entry.get("role") == "user" else TEXT_LABELS[entry["type"]]
+        name, style = timeline.user_label(entry) if entry.get("role") == "user" else TEXT_LABELS[entry["type"]]
         if self._open_text != entry["id"]:
-            self.end_line()
-            self._print_part(_line_start(entry.get("at", 0), name, style))
+            self._print_heading(entry)
+            self._print_part(_line_start(entry, entry.get("at", 0), name, style))
         self._open_text = entry["id"]
         self._print_part(Text(escape_block(new).replace("\n", "\n" + " " * INDENT), style))
 
@@ -86,7 +87,8 @@ class SessionPrinter:
     def _print_call(self, entry: Json, state: str) -> None:
         duration = format_call_duration(entry.get("startedAt", 0), entry.get("endedAt", 0), entry.get("durationMs"))
         when = entry.get("endedAt") or entry.get("startedAt") or entry.get("at", 0)
-        line = _line_start(when, str(entry.get("toolName") or entry.get("kind") or "call"), "bold")
+        self._print_heading(entry)
+        line = _line_start(entry, when, str(entry.get("toolName") or entry.get("kind") or "call"), "bold")
         line.append_text(timeline.call_heading(entry, state)).append(f"  in {duration}" if duration else "", "dim")
         line.append(escape_controls(f"  {entry.get('callId', '')}"), "dim")
         if entry.get("reason"):
@@ -95,7 +97,8 @@ class SessionPrinter:
 
     def _print_request(self, entry: Json, state: str) -> None:
         time = entry.get("responseTime") or entry.get("at", 0)
-        line = _line_start(time, "approval", "bold").append_text(timeline.request_heading(entry, state))
+        self._print_heading(entry)
+        line = _line_start(entry, time, "approval", "bold").append_text(timeline.request_heading(entry, state))
         if entry.get("reason"):
             line.append(escape_controls(f"  {entry['reason']}"))
         self._print_line(line)
@@ -114,6 +117,12 @@ class SessionPrinter:
                 )
             )
 
+    def _print_heading(self, entry: Json) -> None:
+        """End the open line, and print the heading of the sub-agent that an entry is of."""
+        self.end_line()
+        if (heading := self._headings.before(entry)) is not None:
+            self._out.print(heading, soft_wrap=True)
+
     def _print_line(self, text: Text) -> None:
         self.end_line()
         self._out.print(text, soft_wrap=True)
@@ -125,7 +134,8 @@ def _state(entry: Json) -> str:
     return str(entry.get("status", "none")) if entry["type"] == "tool_call" else ""
 
 
-def _line_start(when: int, name: str, style: str) -> Text:
+def _line_start(entry: Json, when: int, name: str, style: str) -> Text:
+    name = timeline.label_of(entry, name)
     return (
         Text()
         .append(f"{formatting.format_time(when)}  ", "dim")

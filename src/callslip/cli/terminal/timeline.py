@@ -62,6 +62,7 @@ def styled_state(state: str) -> Text:
 def render_entry(entry: Json, *, wrap: bool, lines: int = 8, tail: bool = False) -> Table | Text:
     """Render an entry with its time and label. Long texts show `lines` lines (0: all), the last ones if `tail`."""
     name, style, body = TYPES.get(str(entry.get("type")), _unknown)(entry, lines, tail)
+    name = label_of(entry, name)
     if not wrap:
         label = set_cell_size(escape_controls(name), LABEL_WIDTH)
         text = f"{formatting.format_time(_number(entry, 'at'))}  {label}  {body.plain}"
@@ -70,6 +71,36 @@ def render_entry(entry: Json, *, wrap: bool, lines: int = 8, tail: bool = False)
     grid = tables.grid({"width": 8, "no_wrap": True}, label, {"ratio": 1, "overflow": "fold"})
     grid.add_row(Text(formatting.format_time(_number(entry, "at")), "dim"), Text(escape_controls(name), style), body)
     return grid
+
+
+def label_of(entry: Json, name: str) -> str:
+    """Return the label of an entry. That of a sub-agent's entry is behind a bar, under the heading of the sub-agent."""
+    return f"│ {name}" if entry.get("parent") else name
+
+
+def user_label(entry: Json) -> tuple[str, str]:
+    """Return the label of a user message and its style. A sub-agent's is not from the user, but from the agent."""
+    return ("prompt" if entry.get("parent") else "user"), "bold"
+
+
+class SubagentHeadings:
+    """Returns a heading before entries of a sub-agent: the title and the id of the call that started it."""
+
+    def __init__(self) -> None:
+        self._titles: dict[str, str] = {}
+        self._parent = ""
+
+    def before(self, entry: Json) -> Text | None:
+        """Return the heading to print before an entry, if it is of another sub-agent than the one printed before."""
+        if entry.get("type") == "tool_call":
+            self._titles[str(entry.get("callId"))] = call_title(entry)
+        before, self._parent = self._parent, str(entry.get("parent") or "")
+        if self._parent in ("", before):
+            return None
+        heading = Text(" " * 10).append(set_cell_size("sub-agent", LABEL_WIDTH), "dim")
+        if title := self._titles.get(self._parent):
+            heading.append(f"  {escape_controls(title)}", "bold")
+        return heading.append(f"  {escape_controls(self._parent)}", "dim")
 
 
 def to_text(value: Any) -> str:
@@ -173,7 +204,7 @@ Rendered = tuple[str, str, Text]
 
 
 def _message(entry: Json, lines: int, tail: bool) -> Rendered:
-    label, style = ("user", "bold") if entry.get("role") == "user" else ("agent", "")
+    label, style = user_label(entry) if entry.get("role") == "user" else ("agent", "")
     return label, style, _paragraph(entry)
 
 

@@ -30,7 +30,6 @@ class SessionFacts:
         """Read who works where in a new or resumed session, and its capabilities."""
         about = self._about(message)
         events = self._read_capabilities(message)
-        # The older events come first: a file that an older version imported has their keys.
         return [*(events or raw_message_if(True, message)), *about] if about else events
 
     def _about(self, message: Message) -> list[Event]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from typing import Any, cast
 
 from callslip.formats.base import Source, snapshot_of
@@ -108,16 +109,27 @@ def _tally(states: list[str]) -> Html:
 
 
 def _entries(entries: Iterable[Any]) -> list[Html]:
-    """Render every entry, with a heading for each date."""
+    """Render every entry, with a heading for each date. What one sub-agent did is a block."""
     rendered: list[Html] = []
+    titles: dict[str, str] = {}
     today = ""
-    for entry in entries:
-        date = date_of(entry.at) or today
-        if date != today:
+    for (date, parent), group in groupby(entries, lambda entry: (date_of(entry.at), getattr(entry, "parent", ""))):
+        if date and date != today:
             rendered.append(element("h2", text(date)))
-        today = date
-        rendered.append(_RENDERERS.get(cast("type[Entry]", type(entry)), _other)(entry))
+        today = date or today
+        articles: list[Html] = []
+        for entry in group:
+            if isinstance(entry, ToolCall):
+                titles[entry.call_id] = entry.title or entry.tool_name or entry.kind
+            articles.append(_RENDERERS.get(cast("type[Entry]", type(entry)), _other)(entry))
+        rendered += [_subagent(titles.get(parent) or parent, articles)] if parent else articles
     return rendered
+
+
+def _subagent(title: str, articles: list[Html]) -> Html:
+    """Render what a sub-agent did, under the title of the call that started it."""
+    heading = element("p", joined([element("b", text("Sub-agent")), name(title)], " "), css="who")
+    return element("div", heading, *articles, css="sub")
 
 
 def _heading(label: str, entry: Entry) -> Html:
@@ -128,7 +140,8 @@ def _message(entry: Message) -> Html:
     is_user = entry.role == "user"
     blocks = [item for item in content_blocks(entry.blocks) if block_text(item) is None]
     attachments = [render_attachment(as_dict(item)) for item in blocks]
-    heading = _heading("User" if is_user else "Agent", entry)
+    label = ("Prompt" if entry.parent else "User") if is_user else "Agent"
+    heading = _heading(label, entry)
     inside = [heading, block(text(entry.content)), *attachments, _unfinished(entry)]
     return element("article", *inside, css="person" if is_user else "agent", id=f"e{entry.id}")
 

@@ -65,6 +65,7 @@ code{font-size:.875em;overflow-wrap:anywhere}
 .state,.tally li{padding:.0625rem .5625rem;border:1px solid;border-radius:1rem;font-size:.8125rem;font-weight:600;
 line-height:1.5;white-space:nowrap;background:var(--card)}
 article{margin:0 0 1rem}
+.sub{margin:0 0 1rem;padding-left:1rem;border-left:2px solid var(--line)}
 .who{display:flex;align-items:baseline;gap:.5rem;margin-bottom:.125rem;font-size:.8125rem;color:var(--quiet)}
 .who b{color:var(--text)}
 .text{white-space:pre-wrap;overflow-wrap:anywhere;unicode-bidi:plaintext}
