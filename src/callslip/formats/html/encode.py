@@ -120,7 +120,7 @@ def _entries(entries: Iterable[Any]) -> list[Html]:
         articles: list[Html] = []
         for entry in group:
             if isinstance(entry, ToolCall):
-                titles[entry.call_id] = entry.title or entry.tool_name or entry.kind
+                titles[entry.call_id] = entry.title or entry.tool_name or entry.kind or ""
             articles.append(_RENDERERS.get(cast("type[Entry]", type(entry)), _other)(entry))
         rendered += [_subagent(titles.get(parent) or parent, articles)] if parent else articles
     return rendered
