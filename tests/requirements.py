@@ -2790,7 +2790,7 @@ TRANSCRIPTS = (
     ),
     R(
         "TRN12",
-        "One process follows the histories and serves the web UI.",
+        "One process follows the histories, serves the web UI and keeps the search index current.",
         ("tests/cli/test_transcripts.py::test_up_serves_what_it_follows",),
     ),
     R(
@@ -2802,6 +2802,14 @@ TRANSCRIPTS = (
         "TRN14",
         "The file of a sub-agent that is followed waits for its call.",
         ("tests/transcripts/test_importer.py::test_a_sub_agent_that_is_followed_waits_for_its_call",),
+    ),
+    R(
+        "TRN16",
+        "The page follows session files live, and shows what a sub-agent did as the work of the call that started it.",
+        (
+            "tests/web/test_up.py::test_the_page_follows_a_session_file_with_a_sub_agent",
+            "tests/web/test_up.py::test_the_work_of_a_sub_agent_passes_axe",
+        ),
     ),
     R(
         "TRN15",

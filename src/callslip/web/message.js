@@ -12,11 +12,20 @@ import { formatTime, isoTime } from "./time.js";
 export const Time = ({ at }) =>
   at ? html`<time class="when" dateTime=${isoTime(at)} title=${isoTime(at)}>${formatTime(at)}</time>` : null;
 
+/**
+ * Return who wrote a message. What looks like a prompt of the user to a sub-agent is its task.
+ * @param {any} entry @returns {string}
+ */
+export function authorOf({ role, parent }) {
+  if (role === "user") return parent ? "Task" : "You";
+  return role === "assistant" ? (parent ? "Sub-agent" : "Agent") : (role ?? "");
+}
+
 /** @param {{entry: any}} props */
 export function Message({ entry }) {
   const user = entry.role === "user";
   return html`<div class=${classes("message", user ? "from-user" : "from-agent", entry.streaming && "streaming")}>
-    <p class="who"><b>${user ? "You" : entry.role === "assistant" ? "Agent" : inert(entry.role ?? "")}</b>${" "}
+    <p class="who"><b>${inert(authorOf(entry))}</b>${" "}
       <${Time} at=${entry.at} />${entry.streaming && html` <span class="state is-running">● Writing</span>`}</p>
     <${MessageText} id=${entry.id} text=${entry.content ?? ""} />
     <${Blocks} blocks=${entry.blocks} />
