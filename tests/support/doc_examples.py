@@ -294,7 +294,7 @@ RUN_DEPENDENT = (
     (r"\b1[0-9]{12}\b", "MOMENT"),
     (r"20[0-9]{2}-[0-9]{2}-[0-9]{2}(T[0-9:.]+Z)?|20[0-9]{6}-[0-9]{6}", "DAY"),
     (r"\b[0-9]{2}:[0-9]{2}:[0-9]{2}\b", "TIME"),
-    (r"\+?\b[0-9.]+ (ms|s)\b( ago)?|just now", "SPAN"),
+    (r"\+?\b[0-9.]+ (ms|s)\b( ago)?|\b[0-9]+ (min|h|d) ago\b|just now", "SPAN"),
     (r"\b[0-9]+ events\b", "N events"),
     (r"(?m)^id: [0-9]+\n", ""),  # Which frames of a live stream have an id depends on when its reader joined.
     (r"[ \t]+", " "),
