@@ -2709,10 +2709,11 @@ SESSION_LISTS = (
     ),
     R(
         "LIST7",
-        "The page lists sessions with state, agent, project, failures and tokens, filters them, and deletes one.",
+        "The page lists sessions with state, agent, project, failures and tokens, filters, sorts and deletes them.",
         (
             "tests/web/test_sessions_page.py::test_sessions_show_what_people_recognize",
             "tests/web/test_sessions_page.py::test_sessions_are_filtered_by_words_and_state",
+            "tests/web/test_sessions_page.py::test_sessions_are_sorted",
             "tests/web/test_sessions_page.py::test_a_session_is_deleted_after_a_confirmation",
         ),
     ),

@@ -48,7 +48,16 @@ def test_the_page_follows_a_session_file_with_a_sub_agent(browser: None, tmp_pat
         main.prompt("Where is the rounding?")
         history.grow(main.call("toolu_agent", "Agent", description=LOOK_LEFT, prompt="Read the left file"))
         item = tab.page.locator(".session-row")
-        for text in ("Where is the rounding?", "claude-code", "shop", "1 call", "1 running", "28 tokens"):
+        for text in (
+            "Where is the rounding?",
+            "claude-code",
+            "shop",
+            "main",
+            "claude-opus-4-8",
+            "1 call",
+            "1 running",
+            "28 tokens",
+        ):
             expect(item).to_contain_text(text)
         item.get_by_role("link").click()
         expect(tab.page.get_by_role("heading", level=1)).to_have_text("Where is the rounding?")

@@ -27,7 +27,8 @@ const capitalize = (/** @type {string} */ text) => text.charAt(0).toUpperCase() 
 
 /** @param {any} entry */
 function rowLabel(entry) {
-  const label = entry.type === "message" ? authorOf(entry) : (TYPE_LABELS[entry.type] ?? capitalize(entry.type));
+  const { type } = entry;
+  const label = type === "message" ? authorOf(entry) : (TYPE_LABELS[type] ?? capitalize(type));
   return entry.parent && label !== "Sub-agent" ? `Sub-agent: ${label}` : label;
 }
 
@@ -38,7 +39,7 @@ function rowLabel(entry) {
  */
 function ParentCall({ call }) {
   const entry = readCall(call);
-  if (!entry && !call.startsWith("exec_")) {
+  if (!entry && !(hasServer.value && call.startsWith("exec_"))) {
     return html`<p class="parent-call">Sub-agent <code class="untrusted" dir="auto">${inert(call)}</code></p>`;
   }
   const title = entry ? firstLine(String(titleOf(entry)), 100) : call;
@@ -53,8 +54,8 @@ function Row({ id, previous, at, size }) {
   if (!entry) return null;
   const Component = COMPONENTS[entry.type] ?? Unknown;
   const { parent } = entry;
-  return html`<div class=${classes(`row row-${entry.type}`, parent && "of-sub-agent")} id=${`entry-${id}`} data-id=${id} role="article" tabindex="-1"
-    aria-label=${rowLabel(entry)} aria-posinset=${at + 1} aria-setsize=${size}>
+  return html`<div class=${classes(`row row-${entry.type}`, parent && "of-sub-agent")} id=${`entry-${id}`} data-id=${id}
+    role="article" tabindex="-1" aria-label=${rowLabel(entry)} aria-posinset=${at + 1} aria-setsize=${size}>
     ${parent && peekEntry(previous)?.parent !== parent && html`<${ParentCall} call=${parent} />`}
     <${Component} entry=${entry} live=${!past.value} /></div>`;
 }
