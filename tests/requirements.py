@@ -2808,7 +2808,7 @@ TRANSCRIPTS = (
         "TRN16",
         "The page follows session files live, and shows what a sub-agent did as the work of the call that started it.",
         (
-            "tests/web/test_up.py::test_the_page_follows_a_session_file_with_a_sub_agent",
+            "tests/web/test_up.py::test_the_page_follows_two_agents_and_a_sub_agent",
             "tests/web/test_up.py::test_the_work_of_a_sub_agent_passes_axe",
         ),
     ),

@@ -11,16 +11,25 @@ from playwright.sync_api import Locator, expect
 
 from tests.support.browser import LOOKS, Server, Tab, in_browser, serving
 from tests.support.claude_files import Script, write_lines
+from tests.support.paths import TESTS
 from tests.support.sample_sessions import event
 
 LOOK_LEFT = "Look <b>left</b>"
 """The title of a call: text, whatever it looks like."""
 
 
-class History:
-    """The session files of Claude Code in a home, which grow while the page shows them."""
+ROLLOUT = "rollout-2026-11-19T17-53-58-01a1f4f1-a090-7062-8032-617cbd7ff3bb.jsonl"
+LINES_UNTIL_CALLS = 15
+"""In this many lines the agent has started two calls at once, and none has ended."""
 
-    def __init__(self, home: Path) -> None:
+
+class History:
+    """The session files of Claude Code and Codex in a home, which grow while the page shows them."""
+
+    def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME"):
+            monkeypatch.delenv(name, raising=False)
+        self.codex = home / ".codex" / "sessions" / "2026" / "11" / "19" / ROLLOUT
         self.folder = home / ".claude"
         self._written: dict[Path, int] = {}
 
@@ -38,18 +47,25 @@ def row_with(tab: Tab, text: str) -> Locator:
 
 
 @in_browser
-def test_the_page_follows_a_session_file_with_a_sub_agent(browser: None, tmp_path: Path) -> None:
-    """TRN16: without a reload, the list and the session show what both agents write, and which of them wrote it."""
-    history = History(tmp_path)
+def test_the_page_follows_two_agents_and_a_sub_agent(
+    browser: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TRN16: without a reload, the list and the session show what all of them write, and which of them wrote it."""
+    history = History(tmp_path, monkeypatch)
+    rollout = (TESTS / "inputs" / "codex" / "parallel.jsonl").read_text("utf-8").splitlines()
     main, helper = Script(1), Script(1, agent="left")
     with serving(tmp_path, command="up") as server:
         tab = server.window().tab("/")
         tab.page.evaluate("() => { globalThis.wasLoadedOnce = true; }")
         main.prompt("Where is the rounding?")
         history.grow(main.call("toolu_agent", "Agent", description=LOOK_LEFT, prompt="Read the left file"))
-        item = tab.page.locator(".session-row")
+        write_lines(history.codex, list(rollout[:LINES_UNTIL_CALLS]))
+        expect(tab.page.locator(".session-row")).to_have_count(2)
+        other = tab.page.locator(".session-row", has_text="Do it [[main]]")
+        for text in ("codex", "project", "2 calls", "2 running"):
+            expect(other).to_contain_text(text)
+        item = tab.page.locator(".session-row", has_text="Where is the rounding?")
         for text in (
-            "Where is the rounding?",
             "claude-code",
             "shop",
             "main",
@@ -87,6 +103,10 @@ def test_the_page_follows_a_session_file_with_a_sub_agent(browser: None, tmp_pat
         task.get_by_role("link", name=LOOK_LEFT).click()
         tab.until(lambda: tab.page.evaluate("document.activeElement.innerText").endswith(LOOK_LEFT), "the focus")
         tab.page.get_by_role("link", name="Sessions").click()
+        write_lines(history.codex, list(rollout[LINES_UNTIL_CALLS:]), "a")
+        for text in ("5 calls", "3 failed"):
+            expect(other).to_contain_text(text)
+        expect(other).not_to_contain_text("running")
         for text in ("2 calls", "112 tokens"):
             expect(item).to_contain_text(text)
         expect(item).not_to_contain_text("running")
