@@ -2805,17 +2805,17 @@ TRANSCRIPTS = (
         ("tests/transcripts/test_importer.py::test_a_sub_agent_that_is_followed_waits_for_its_call",),
     ),
     R(
+        "TRN15",
+        "Tokens count once for each response, and incomplete counts are marked.",
+        ("tests/transcripts/test_importer.py::test_calls_of_a_sub_agent_have_its_call_as_parent",),
+    ),
+    R(
         "TRN16",
         "The page follows session files live, and shows what a sub-agent did as the work of the call that started it.",
         (
             "tests/web/test_up.py::test_the_page_follows_two_agents_and_a_sub_agent",
             "tests/web/test_up.py::test_the_work_of_a_sub_agent_passes_axe",
         ),
-    ),
-    R(
-        "TRN15",
-        "Tokens count once for each response, and incomplete counts are marked.",
-        ("tests/transcripts/test_importer.py::test_calls_of_a_sub_agent_have_its_call_as_parent",),
     ),
     R(
         "MRG1",
