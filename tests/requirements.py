@@ -2715,10 +2715,11 @@ SESSION_LISTS = (
     ),
     R(
         "LIST7",
-        "The page lists sessions with state, agent, project, failures and tokens, filters them, and deletes one.",
+        "The page lists sessions with state, agent, project, failures and tokens, filters, sorts and deletes them.",
         (
             "tests/web/test_sessions_page.py::test_sessions_show_what_people_recognize",
             "tests/web/test_sessions_page.py::test_sessions_are_filtered_by_words_and_state",
+            "tests/web/test_sessions_page.py::test_sessions_are_sorted",
             "tests/web/test_sessions_page.py::test_a_session_is_deleted_after_a_confirmation",
         ),
     ),
@@ -2798,7 +2799,7 @@ TRANSCRIPTS = (
     ),
     R(
         "TRN12",
-        "One process follows the histories and serves the web UI.",
+        "One process follows the histories, serves the web UI and keeps the search index current.",
         ("tests/cli/test_transcripts.py::test_up_serves_what_it_follows",),
     ),
     R(
@@ -2815,6 +2816,14 @@ TRANSCRIPTS = (
         "TRN15",
         "Tokens count once for each response, and incomplete counts are marked.",
         ("tests/transcripts/test_importer.py::test_calls_of_a_sub_agent_have_its_call_as_parent",),
+    ),
+    R(
+        "TRN16",
+        "The page follows session files live, and shows what a sub-agent did as the work of the call that started it.",
+        (
+            "tests/web/test_up.py::test_the_page_follows_two_agents_and_a_sub_agent",
+            "tests/web/test_up.py::test_the_work_of_a_sub_agent_passes_axe",
+        ),
     ),
     R(
         "MRG1",

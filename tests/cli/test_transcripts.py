@@ -162,6 +162,11 @@ def count_sessions(db: Path) -> int:
     return 0
 
 
+def count_searchable(db: Path) -> int:
+    with contextlib.closing(sqlite3.connect(f"file:{db}?mode=ro", uri=True)) as file:
+        return file.execute("SELECT count(*) FROM search_rows WHERE entry").fetchone()[0]
+
+
 def test_a_history_is_followed_while_it_grows(home: Path, db: Path) -> None:
     """TRN11: in a folder that did not exist, with a file that grows; Ctrl-C ends it in order."""
     script = Script().turn(1)
@@ -177,7 +182,7 @@ def test_a_history_is_followed_while_it_grows(home: Path, db: Path) -> None:
 
 
 def test_up_serves_what_it_follows(home: Path, db: Path) -> None:
-    """TRN12: one process follows the history and serves it; a signal ends both."""
+    """TRN12: one process follows the history, serves it and keeps it searchable; a signal ends both."""
     with running_process("up", "claude-code", "--port", "0", "--db", str(db), "--json") as process:
         process.until('"url"')
         info = json.loads(process.out[0])
@@ -186,4 +191,9 @@ def test_up_serves_what_it_follows(home: Path, db: Path) -> None:
         request = Request(f"{info['url']}/v1/sessions", headers={"authorization": f"Bearer {info['token']}"})
         with urlopen(request, timeout=TIMEOUT_S) as answer:
             assert FIRST in answer.read().decode()
+        # Without a search, which would add what is missing itself.
+        deadline = time.monotonic() + TIMEOUT_S
+        while count_searchable(db) < 3:
+            assert time.monotonic() < deadline, "the entries were never added to the search index"
+            time.sleep(0.05)
         assert process.signal(signal.SIGTERM) == exit_status.TERMINATED

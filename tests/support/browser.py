@@ -158,11 +158,11 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *arguments: str) -> Iterator[Server]:
-    """Run `callslip serve` on a ledger in a folder, with that folder as its home."""
+def serving(folder: Path, *arguments: str, command: str = "serve") -> Iterator[Server]:
+    """Run `callslip serve` or `callslip up` on a ledger in a folder, with that folder as its home."""
     home = {name: str(folder) for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")}
     options = ("--db", str(folder / "ledger.db"), "--token", TOKEN, *(arguments or ("--port", "0")))
-    with running_process("serve", "--json", *options, env=home) as running:
+    with running_process(command, "--json", *options, env=home) as running:
         running.until('"url"')
         yield Server(json.loads(running.out[0])["url"], TOKEN)
 

@@ -17,7 +17,8 @@ def add_sessions(site: Server) -> None:
     used: dict[str, Any] = {"type": "usage.reported", "id": "r", "inputTokens": 12_000, "outputTokens": 345}
     site.append("listed-shop", {"type": "session.info", **SHOP}, event("message.user", text="Fix <b>the</b> cart"))
     failed = event("call.failed", "listed-1", toolName="sh")
-    site.append("listed-shop", failed, used, {"type": "session.info", "ended": True})
+    end = {"type": "session.info", "ended": True, "branch": "fix-cart", "model": "opus"}
+    site.append("listed-shop", failed, used, end)
     site.append("listed-run", event("turn.started"), event("message.user", text="Write tests"))
 
 
@@ -31,6 +32,8 @@ def test_sessions_show_what_people_recognize(site: Server) -> None:
         "Fix <b>the</b> cart",
         "Claude Code",
         "shop",
+        "fix-cart",
+        "opus",
         "1 call",
         "1 failed",
         "12.3k tokens",
@@ -57,6 +60,19 @@ def test_sessions_are_filtered_by_words_and_state(site: Server) -> None:
     tab.page.get_by_role("searchbox").fill("claude shop")
     expect(rows).to_have_count(1)
     expect(rows).to_contain_text("listed-shop")
+    tab.assert_no_problems()
+
+
+@in_browser
+def test_sessions_are_sorted(site: Server) -> None:
+    """LIST7: by the last activity at first, else the greatest number first."""
+    for name, calls in (("sorted-more", 2), ("sorted-less", 1)):
+        site.append(name, *(event("call.started", f"{name}-{number}", toolName="sh") for number in range(calls)))
+    tab = site.window().tab("/")
+    rows = tab.page.locator(".session-row", has_text="sorted-")
+    expect(rows).to_contain_text(["sorted-less", "sorted-more"])
+    tab.page.get_by_label("Sort by").select_option("Calls")
+    expect(rows).to_contain_text(["sorted-more", "sorted-less"])
     tab.assert_no_problems()
 
 

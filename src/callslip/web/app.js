@@ -6,7 +6,7 @@ import Help, { onKey } from "./help.js";
 import { effect, html, lazy, render, untracked, useEffect, useRef } from "./ui.js";
 import { AccessDenied, OfflineBanner } from "./connection.js";
 import {
-  followSession, info, isMissing, link, loaded, loadedTopics, route, selectedId, sessionName, status,
+  followSession, info, isMissing, link, loaded, loadedTopics, route, selectedId, sessionName, sessionTitle, status,
 } from "./state.js";
 import { stopClock } from "./time.js";
 
@@ -27,7 +27,7 @@ const FaultLab = lazy(() => import("./fault_lab.js"));
 /** @type {Record<import("./route.js").View, () => string>} */
 const TITLES = {
   sessions: () => "Sessions",
-  session: () => inert(info.value.title || sessionName.value),
+  session: () => inert(sessionTitle.value || sessionName.value),
   call: () => "Call",
   inbox: () => "Inbox",
   commands: () => "Commands",

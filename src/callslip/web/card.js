@@ -28,7 +28,7 @@ export function commandIn(input) {
 }
 
 /** Return the title of a call, or its command, or its tool. @param {any} entry */
-const titleOf = (entry) => entry.title || commandIn(entry.rawInput) || entry.toolName || entry.rawToolName || "Call";
+export const titleOf = (entry) => entry.title || commandIn(entry.rawInput) || entry.toolName || entry.rawToolName || "Call";
 
 /** @param {any} input */
 const hasFields = (input) =>
@@ -97,7 +97,7 @@ function Facts({ entry }) {
   const client = isDetached ? (entry.client ?? /** @type {any} */ (commands.value.get(entry.callId))?.client) : "";
   const facts = [
     exit && html`<span class=${classes(exit !== "Exit code 0" && "bad")}>${exit}</span>`,
-    isDetached && "Background",
+    isDetached && !entry.parent && "Background",
     client && html`For <b dir="auto">${inert(client)}</b>`,
     (entry.attempt > 1 || (isDetached && entry.attempt > 0)) && `Attempt ${entry.attempt}`,
     entry.worker && html`Worker <span dir="auto">${inert(entry.worker)}</span>`,

@@ -13,19 +13,19 @@ export const Time = ({ at }) =>
   at ? html`<time class="when" dateTime=${isoTime(at)} title=${isoTime(at)}>${formatTime(at)}</time>` : null;
 
 /**
- * Return who wrote a message. The prompt of a sub-agent is from the agent that started it.
- * @param {{role?: string, parent?: string}} entry
+ * Return who wrote a message. What looks like a prompt of the user to a sub-agent is its task.
+ * @param {any} entry @returns {string}
  */
-export function speakerOf({ role, parent }) {
-  if (role === "user") return parent ? "Sub-agent prompt" : "You";
-  return role === "assistant" ? (parent ? "Sub-agent" : "Agent") : inert(role ?? "");
+export function authorOf({ role, parent }) {
+  if (role === "user") return parent ? "Task" : "You";
+  return role === "assistant" ? (parent ? "Sub-agent" : "Agent") : (role ?? "");
 }
 
 /** @param {{entry: any}} props */
 export function Message({ entry }) {
   const user = entry.role === "user";
   return html`<div class=${classes("message", user ? "from-user" : "from-agent", entry.streaming && "streaming")}>
-    <p class="who"><b>${speakerOf(entry)}</b>${" "}
+    <p class="who"><b>${inert(authorOf(entry))}</b>${" "}
       <${Time} at=${entry.at} />${entry.streaming && html` <span class="state is-running">● Writing</span>`}</p>
     <${MessageText} id=${entry.id} text=${entry.content ?? ""} />
     <${Blocks} blocks=${entry.blocks} />

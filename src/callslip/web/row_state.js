@@ -3,7 +3,7 @@
 
 import { computed, effect, signal } from "./ui.js";
 import {
-  entrySignal, hasOlder, loaded, loadOlderEntries, order, past, seq, sessionName, visibleEntries,
+  entryIdOfCall, entrySignal, hasOlder, loaded, loadOlderEntries, order, past, seq, sessionName, visibleEntries,
 } from "./state.js";
 
 /** @typedef {import("./ui.js").Signal<any>} RowState */
@@ -71,6 +71,13 @@ export const readEntry = (id) => (past.value ? pastById.value.get(id) : entrySig
 
 /** Return an entry without subscribing to its changes. @param {number} id @returns {any} */
 export const peekEntry = (id) => (past.peek() ? pastById.peek().get(id) : entrySignal(id)?.peek());
+
+/** @type {import("./ui.js").ReadonlySignal<Map<string, any>>} */
+const pastCalls = computed(() =>
+  new Map((past.value?.entries ?? []).flatMap((entry) => (entry.type === "tool_call" ? [[entry.callId, entry]] : []))));
+
+/** Return the entry of a call, live or of the past, if it is loaded. @param {string} call @returns {any} */
+export const readCall = (call) => (past.value ? pastCalls.value.get(call) : readEntry(entryIdOfCall(call) ?? 0));
 
 /** All shown entries, updated a few times per second at most: enough for counts, filters and the waterfall. */
 export const sampledEntries = signal(/** @type {any[]} */ ([]));

@@ -1,6 +1,7 @@
 // The results of a search over all sessions: `/search?q=...`. Each leads to its entry.
 
 import { inert } from "./ansi.js";
+import { authorOf } from "./message.js";
 import { html, useEffect, useState } from "./ui.js";
 import { get, go, link, route } from "./state.js";
 import { describeState } from "./states.js";
@@ -45,7 +46,7 @@ function splitAt(text, ranges) {
 /** @param {Row} row */
 function kindOf(row) {
   if (row.tool) return row.tool;
-  return row.role || (row.type ?? "session").replaceAll("_", " ");
+  return row.role ? authorOf(row) : (row.type ?? "session").replaceAll("_", " ");
 }
 
 /** @param {{row: Row}} props */
@@ -53,13 +54,14 @@ function Result({ row }) {
   const path = `/s/${encodeURIComponent(row.session)}${row.entry ? `#entry-${row.entry}` : ""}`;
   const parts = splitAt(row.excerpt ?? "", row.ranges ?? []);
   const { glyph, label } = describeState(row.state);
+  const kind = kindOf(row);
   return html`<li>
     <a class="session result" data-card ...${link(path)}>
       <span class="what">
-        <span class="name untrusted" dir="auto">${inert(kindOf(row))}</span>
+        <span class="name untrusted" dir="auto">${inert(kind)}</span>
         ${row.state && html`<span class=${`state is-${row.state}`}>
           <span aria-hidden="true">${glyph}</span> ${label}</span>`}
-        ${row.parent && html`<span class="label">sub-agent</span>`}
+        ${row.parent && kind !== "Sub-agent" && html`<span class="label">Sub-agent</span>`}
         <span class="dim untrusted" dir="auto">${inert(row.title || row.session)}</span>
       </span>
       <span class="how"><time class="when" datetime=${isoTime(row.at)}>${row.at ? formatAge(row.at) : ""}</time></span>

@@ -5,7 +5,7 @@ import { Steps, planProgress } from "./message.js";
 import { filterText, result } from "./matches.js";
 import { classes, html, signal, useEffect, useMemo, useState } from "./ui.js";
 import { peekEntry, rowState, sampledEntries } from "./row_state.js";
-import { go, info, loaded, pageUrl, past, pendingHere, route, sessionName } from "./state.js";
+import { go, info, loaded, pageUrl, past, pendingHere, route, sessionName, sessionTitle } from "./state.js";
 import Timeline from "./timeline.js";
 
 // Optional modules: if one of them fails to load, the session can still be read.
@@ -94,7 +94,7 @@ function Labels() {
 const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 
 function Title() {
-  const title = sessionInfo().title;
+  const title = sessionTitle.value;
   const name = sessionName.value;
   const heading = inert(title || name);
   return html`<h1 class="session-title" dir="auto" title=${heading}>${heading}</h1>

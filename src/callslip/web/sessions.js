@@ -6,7 +6,7 @@ import { query } from "./header.js";
 import { html, useEffect, useMemo, useState } from "./ui.js";
 import { answerableRequests, get, inbox, link, loadedTopics, post, remove, sessions } from "./state.js";
 import { describeState } from "./states.js";
-import { formatAge, isoTime } from "./time.js";
+import { formatAge, formatDuration, isoTime } from "./time.js";
 
 /** @typedef {import("./state.js").Row} Row */
 
@@ -39,6 +39,26 @@ const countOf = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
 /** What a session can be doing, with its words. @type {Record<string, string>} */
 const STATES = { running: "Running", waiting: "Waiting for approval", idle: "Idle", ended: "Ended" };
+
+/** What the loaded sessions can be sorted by. @type {Record<string, {words: string, value: (row: Row) => number}>} */
+const SORTS = {
+  active: { words: "Last activity", value: (row) => row.activeAt },
+  started: { words: "Start", value: (row) => row.startedAt },
+  duration: { words: "Duration", value: durationOf },
+  calls: { words: "Calls", value: (row) => row.calls },
+  failed: { words: "Failures", value: (row) => row.failed },
+  tokens: { words: "Tokens", value: tokensOf },
+};
+
+/** From the first event to the last. @param {Row} row */
+function durationOf({ startedAt, activeAt }) {
+  return Math.max(0, activeAt - startedAt);
+}
+
+/** @param {Row} row */
+function tokensOf({ usage }) {
+  return (usage?.inputTokens ?? 0) + (usage?.outputTokens ?? 0);
+}
 
 /** The last part of a path. @param {string} path */
 const baseName = (path) => path.replace(/[/\\]+$/, "").split(/[/\\]/).at(-1) ?? "";
@@ -93,8 +113,9 @@ function Actions({ row }) {
 
 /** @param {{row: Row, pending: number, running: number, isWaiting: boolean}} props */
 function SessionRow({ row, pending, running, isWaiting }) {
-  const tokens = (row.usage?.inputTokens ?? 0) + (row.usage?.outputTokens ?? 0);
+  const tokens = tokensOf(row);
   const title = row.title || row.prompt;
+  const hasStopped = ["idle", "ended"].includes(row.state) && durationOf(row) > 0;
   return html`<li class="session-row">
     <a class="session" data-card ...${link(`/s/${encodeURIComponent(row.session)}`)}>
       <span class="what">
@@ -111,9 +132,12 @@ function SessionRow({ row, pending, running, isWaiting }) {
         ${row.agent && html`<span class="untrusted" dir="auto">${inert(row.agent)}</span>`}
         ${row.project && html`<span class="untrusted" dir="auto" title=${inert(row.project)}>
           ${inert(baseName(row.project))}</span>`}
+        ${row.branch && html`<span class="untrusted" dir="auto">${inert(row.branch)}</span>`}
+        ${row.model && html`<span class="untrusted" dir="auto">${inert(row.model)}</span>`}
         <span class="calls">${row.calls ? countOf(row.calls, "call") : "No calls"}</span>
         ${row.failed > 0 && html`<span class="state is-failed">${row.failed} failed</span>`}
         ${tokens > 0 && html`<span>${shortNumber(tokens)} tokens</span>`}
+        ${hasStopped && html`<span title="From the first event to the last">${formatDuration(durationOf(row))}</span>`}
         <time class="when" datetime=${isoTime(row.activeAt)}
           title=${isoTime(row.activeAt)}>${formatAge(row.activeAt)}</time>
       </span>
@@ -194,13 +218,15 @@ function NoResults() {
 
 export default function SessionList() {
   const [state, setState] = useState("");
+  const [sort, setSort] = useState("active");
   const older = useOlderSessions();
   const searchText = query.value.trim().toLowerCase();
   const rows = useMemo(() => {
     const all = new Map(older.rows.map((row) => [row.session, row]));
     for (const [session, row] of sessions.value) all.set(session, row);
-    return [...all.values()].sort((a, b) => b.activeAt - a.activeAt);
-  }, [sessions.value, older.rows]);
+    const { value } = SORTS[sort];
+    return [...all.values()].sort((a, b) => value(b) - value(a) || b.activeAt - a.activeAt);
+  }, [sessions.value, older.rows, sort]);
   const terms = searchText.split(/\s+/);
   const matching = rows.filter((row) => (!state || row.state === state) && matches(row, terms));
   const calls = useCallSearch(query.value.trim());
@@ -223,6 +249,9 @@ export default function SessionList() {
       <label>State <select value=${state} onChange=${(/** @type {any} */ event) => setState(event.target.value)}>
         <option value="">All</option>
         ${Object.entries(STATES).map(([name, words]) => html`<option value=${name}>${words}</option>`)}
+      </select></label>
+      <label>Sort by <select value=${sort} onChange=${(/** @type {any} */ event) => setSort(event.target.value)}>
+        ${Object.entries(SORTS).map(([name, { words }]) => html`<option value=${name}>${words}</option>`)}
       </select></label>
     </div>
     ${matching.length > 0 && html`<ul class="panel sessions">${matching.map(item)}</ul>`}

@@ -76,6 +76,12 @@ export const hasServer = signal(true);
 /** @type {Map<number, {value: Entry, peek(): Entry}>} */
 const entries = new Map();
 
+/** The IDs of the entries of calls that were loaded, by the ID of the call. @type {Map<string, number>} */
+const callEntries = new Map();
+
+/** Return the ID of the entry of a call, if that was loaded. @param {string} call */
+export const entryIdOfCall = (call) => callEntries.get(call);
+
 /**
  * Return the signal of an entry. Only components that read it are redrawn when it changes.
  * @param {number} id
@@ -90,6 +96,13 @@ export const allEntries = computed(() =>
 /** The shown past moment with its entries (`showPast`), or null when the page is live. */
 export const past = signal(/** @type {Past | null} */ (null));
 
+/**
+ * The title of the shown session, else its first prompt, "" if there is neither.
+ * @type {import("./ui.js").ReadonlySignal<string>}
+ */
+export const sessionTitle = computed(() =>
+  (past.value?.info ?? info.value).title || sessions.value.get(sessionName.value)?.prompt || "");
+
 /** The shown entries: those of the past moment, or the live ones. */
 export const visibleEntries = computed(() => (past.value ? past.value.entries : allEntries.value));
 
@@ -98,6 +111,7 @@ function putEntry(entry) {
   const existing = entries.get(entry.id);
   if (existing) existing.value = entry;
   else entries.set(entry.id, signal(entry));
+  if (entry.type === "tool_call") callEntries.set(entry.callId, entry.id);
 }
 
 /** @param {{session: string, seq: number, info: Info, entries: Entry[]}} snapshot */
@@ -186,6 +200,7 @@ export function followSession(/** @type {string} */ session) {
     sessionName.value = session;
     forgetReaders();
     entries.clear();
+    callEntries.clear();
     order.value = [];
     info.value = {};
     seq.value = 0;

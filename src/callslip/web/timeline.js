@@ -1,12 +1,15 @@
 // The timeline. Only the rows near the viewport are drawn (scroll_anchor.js).
 
+import { inert } from "./ansi.js";
 import { classes, html, lazy, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./ui.js";
-import ToolCard from "./card.js";
+import ToolCard, { titleOf } from "./card.js";
 import { filterStatus, filterText, loadOlderMatches, olderMatchesStatus, result } from "./matches.js";
-import { Message, Meta, Mode, Notice, Plan, speakerOf, Thought, Unknown } from "./message.js";
+import { authorOf, firstLine, Message, Meta, Mode, Notice, Plan, Thought, Unknown } from "./message.js";
 import { ScrollAnchor } from "./scroll_anchor.js";
-import { entryIds, loadOlder, olderStatus, promptsSent, readEntry, rowState } from "./row_state.js";
-import { hasOlder, info, loaded, past, pendingHere, selectedId } from "./state.js";
+import {
+  entryIds, loadOlder, olderStatus, peekEntry, promptsSent, readCall, readEntry, rowState,
+} from "./row_state.js";
+import { hasOlder, hasServer, info, link, loaded, past, pendingHere, selectedId } from "./state.js";
 
 const Request = lazy(() => import("./request.js"));
 
@@ -23,16 +26,37 @@ const TYPE_LABELS = /** @type {Record<string, string>} */ ({
 const capitalize = (/** @type {string} */ text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** @param {any} entry */
-const rowLabel = (entry) =>
-  entry.type === "message" ? speakerOf(entry) : (TYPE_LABELS[entry.type] ?? capitalize(entry.type));
+function rowLabel(entry) {
+  const { type } = entry;
+  const label = type === "message" ? authorOf(entry) : (TYPE_LABELS[type] ?? capitalize(type));
+  return entry.parent && label !== "Sub-agent" ? `Sub-agent: ${label}` : label;
+}
 
-/** @param {{id: number, at: number, size: number}} props */
-function Row({ id, at, size }) {
+/**
+ * Names the call whose sub-agent wrote what follows, with a link to it. If the agent did not report that call, `call` is
+ * the agent's own id of the sub-agent.
+ * @param {{call: string}} props
+ */
+function ParentCall({ call }) {
+  const entry = readCall(call);
+  if (!entry && !(hasServer.value && call.startsWith("exec_"))) {
+    return html`<p class="parent-call">Sub-agent <code class="untrusted" dir="auto">${inert(call)}</code></p>`;
+  }
+  const title = entry ? firstLine(String(titleOf(entry)), 100) : call;
+  const isListed = entry && (!filterText.value.trim() || !hasServer.value);
+  const address = isListed ? { href: `#entry-${entry.id}` } : link(`/c/${encodeURIComponent(call)}`);
+  return html`<p class="parent-call">Sub-agent of <a class="untrusted" dir="auto" ...${address}>${title}</a></p>`;
+}
+
+/** @param {{id: number, previous: number, at: number, size: number}} props */
+function Row({ id, previous, at, size }) {
   const entry = readEntry(id);
   if (!entry) return null;
   const Component = COMPONENTS[entry.type] ?? Unknown;
-  return html`<div class=${classes("row", `row-${entry.type}`, entry.parent && "of-subagent")} id=${`entry-${id}`} data-id=${id} role="article" tabindex="-1"
-    aria-label=${rowLabel(entry)} aria-posinset=${at + 1} aria-setsize=${size}>
+  const { parent } = entry;
+  return html`<div class=${classes(`row row-${entry.type}`, parent && "of-sub-agent")} id=${`entry-${id}`} data-id=${id}
+    role="article" tabindex="-1" aria-label=${rowLabel(entry)} aria-posinset=${at + 1} aria-setsize=${size}>
+    ${parent && peekEntry(previous)?.parent !== parent && html`<${ParentCall} call=${parent} />`}
     <${Component} entry=${entry} live=${!past.value} /></div>`;
 }
 
@@ -56,7 +80,8 @@ export default function Timeline() {
     <${isFiltered ? LoadEarlierMatches : LoadEarlier} />
     <div class="timeline" ref=${list} role="feed" aria-label="Timeline" aria-busy=${!loaded.value}>
       <div class="spacer" style=${{ height: `${heights.top(from)}px` }}></div>
-      ${drawn.map((id, index) => html`<${Row} key=${id} id=${id} at=${from + index} size=${ids.length} />`)}
+      ${drawn.map((id, index) => html`<${Row} key=${id} id=${id} previous=${ids[from + index - 1] ?? 0} at=${from + index}
+        size=${ids.length} />`)}
       <div class="spacer" style=${{ height: `${heights.total() - heights.top(to)}px` }}></div>
     </div>
     <${EmptyTimeline} count=${ids.length} filtered=${isFiltered} />

@@ -5,7 +5,7 @@ import { buildAxis, buildBands, buildBars, buildTicks, describeBar, PHASES, time
 import { AxisHeader, Grid, Track } from "./waterfall_grid.js";
 import { classes, html, useEffect, useLayoutEffect, useMemo, useState } from "./ui.js";
 import { loadOlderMatches, olderMatchesStatus, result } from "./matches.js";
-import { loadOlder, olderStatus } from "./row_state.js";
+import { loadOlder, olderStatus, readCall } from "./row_state.js";
 import { hasOlder, order, past, visibleEntries as allEntries } from "./state.js";
 import { describeState } from "./states.js";
 import { clock, formatDuration, formatTime } from "./time.js";
@@ -29,12 +29,20 @@ const callName = (call) => inert(call.toolName || call.title || call.kind || "Ca
 /** @param {AnyEntry} call */
 const callTitle = (call) => inert(call.title && call.title !== call.toolName ? call.title : "");
 
+/** The call whose sub-agent made a call, in words, or "". @param {AnyEntry} call */
+function describeParent({ parent }) {
+  if (!parent) return "";
+  const entry = readCall(parent);
+  return `Sub-agent of ${entry ? callTitle(entry) || callName(entry) : parent}`;
+}
+
 /** Describe a call for screen readers. @param {Bar} bar @param {number} now */
 function describeCall(bar, now) {
   const { call } = bar;
   const title = callTitle(call);
+  const parent = describeParent(call);
   const state = describeState(call.status).label;
-  return `${callName(call)}${title && `, ${title}`}: ${state}. Started ${formatTime(bar.from)}. ${barTimes(bar, now)}.`;
+  return `${callName(call)}${title && `, ${title}`}: ${state}. ${parent && `${parent}. `}Started ${formatTime(bar.from)}. ${barTimes(bar, now)}.`;
 }
 
 /** @param {Bar} bar @param {number} now */
@@ -130,7 +138,8 @@ function BarDetails({ bar, now, visible, total }) {
     <p><span class="state">${state.glyph} ${state.label}</span>${" "}
       <b class="untrusted" dir="auto">${callName(bar.call)}</b>${" "}
       <span class="wf-details-title untrusted" dir="auto">${callTitle(bar.call)}</span></p>
-    <p class="wf-details-times">Started ${formatTime(bar.from)} · ${barTimes(bar, now)}</p>
+    <p class="wf-details-times">Started ${formatTime(bar.from)} · ${barTimes(bar, now)}
+      ${bar.call.parent && html` · <span class="untrusted" dir="auto">${describeParent(bar.call)}</span>`}</p>
   </div>`;
 }
 
@@ -232,7 +241,8 @@ function CallLane({ bar, index, count, selection, focused, axis, view, now, onPi
     style=${{ top: `${index * height}px`, height: `${height}px` }}
     aria-setsize=${count} aria-posinset=${index + 1} aria-label=${describeCall(bar, now)} title=${barTimes(bar, now)}
     onPointerEnter=${() => setPointed(id)} onClick=${onPick}>
-    <span class="wf-name"><span class="wf-glyph" aria-hidden="true">${describeState(call.status).glyph}</span>
+    <span class="wf-name">${call.parent && html`<span class="wf-parent" aria-hidden="true">↳</span>`}
+      <span class="wf-glyph" aria-hidden="true">${describeState(call.status).glyph}</span>
       <span class="wf-tool" dir="auto">${callName(call)}</span>${" "}
       <span class="wf-title" dir="auto">${callTitle(call)}</span></span>
     <${Track} bar=${bar} axis=${axis} view=${view} now=${now} edge=${narrow ? 94 : 97.5} /></div>`;
