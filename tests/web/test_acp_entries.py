@@ -88,6 +88,6 @@ def test_the_work_of_a_sub_agent_is_shown_apart(site: Server) -> None:
     )
     tab = site.window().tab("/s/sub")
     tab.wait_for_seq(seq)
-    expect(tab.page.locator(".who b")).to_have_text(["You", "Sub-agent prompt", "Sub-agent", "Agent"])
-    expect(tab.page.locator(".row.of-subagent")).to_have_count(2)
+    expect(tab.page.locator(".who b")).to_have_text(["You", "Task", "Sub-agent", "Agent"])
+    expect(tab.page.locator(".row.of-sub-agent")).to_have_count(2)
     tab.assert_no_problems()
