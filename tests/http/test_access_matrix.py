@@ -320,11 +320,18 @@ MISSING_TYPES = {
     "ag-ui": f"{SESSION_TYPES} call.progress call.requeued call.started plan.updated",
     "anthropic": f"{APPROVAL_TYPES} {SESSION_TYPES} call.cancelled call.denied call.expired call.progress "
     "call.requeued plan.updated",
+    "claude-code": f"{APPROVAL_TYPES} {SESSION_TYPES} call.expired call.input call.inputDelta call.lost call.progress "
+    "call.requeued message.ended plan.updated",
+    "codex": f"{APPROVAL_TYPES} {SESSION_TYPES} call.expired call.input call.inputDelta call.lost call.requeued",
+    "gemini": f"{APPROVAL_TYPES} {SESSION_TYPES} call.denied call.expired call.input call.inputDelta call.lost "
+    "call.progress call.requeued plan.updated",
     "mcp": f"{APPROVAL_TYPES} {SESSION_TYPES} call.denied call.expired call.input call.inputDelta call.lost "
     "call.requeued message.delta message.ended message.user plan.updated thought.delta turn.ended turn.started "
     "usage.reported",
     "openai": f"{APPROVAL_TYPES} {SESSION_TYPES} call.cancelled call.denied call.expired call.failed call.progress "
     "call.requeued call.started plan.updated",
+    "opencode": f"{APPROVAL_TYPES} {SESSION_TYPES} call.expired call.input call.inputDelta call.lost call.requeued "
+    "plan.updated",
     "responses": f"{SESSION_TYPES} approval.withdrawn call.cancelled call.denied call.expired call.requeued "
     "plan.updated",
     "rows": f"{SESSION_TYPES} approval.withdrawn call.denied call.expired call.failed call.input call.inputDelta "
@@ -417,8 +424,8 @@ def _read_input(format: str, messages: list[Any]) -> Input:
 def test_every_format_posts_every_event_type_that_it_has() -> None:
     """A new event type or format must be in the inputs, or in the table of types that it cannot express."""
     found = {format: frozenset[str]().union(*(item.types for item in list_inputs(format))) for format in FORMATS}
-    missing = {format: set(EVENT_TYPES) - types for format, types in found.items()}
-    assert missing == {format: {"call.reported", *types.split()} for format, types in MISSING_TYPES.items()}
+    missing = {format: set(EVENT_TYPES) - types - {"call.reported"} for format, types in found.items()}
+    assert missing == {format: set(types.split()) for format, types in MISSING_TYPES.items()}
 
 
 class Post(NamedTuple):
