@@ -2755,6 +2755,11 @@ TRANSCRIPTS = (
         (
             "tests/transcripts/test_importer.py::test_lines_that_cannot_be_read_are_skipped",
             "tests/cli/test_transcripts.py::test_files_and_folders_can_be_named",
+            "tests/formats/test_claude_code_prompts.py::test_tags_of_commands_are_read",
+            "tests/formats/test_claude_code_prompts.py::test_other_texts_with_tags_are_prompts",
+            "tests/formats/test_claude_code_prompts.py::test_the_time_to_read_tags_grows_linearly",
+            "tests/formats/test_claude_code_prompts.py::test_the_time_for_the_results_of_many_sub_agents_grows_linearly",
+            "tests/formats/test_claude_code_prompts.py::test_an_impossible_cost_is_no_cost",
         ),
     ),
     R(
