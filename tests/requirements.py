@@ -2602,6 +2602,7 @@ SESSION_LISTS = (
         "Usage is added up by day, model, project, agent, session, turn and call of a sub-agent, with filters.",
         (
             "tests/ledger/test_summaries.py::test_usage_is_added_up_by_each_group",
+            "tests/ledger/test_summaries.py::test_a_time_that_no_event_can_have_is_refused",
             "tests/http/test_session_lists.py::test_usage_over_http_is_that_of_the_ledger",
             "tests/http/test_session_lists.py::test_usage_of_sessions_that_a_caller_may_not_read_is_left_out",
             "tests/cli/test_session_lists.py::test_usage_is_a_table_or_json",
@@ -2677,6 +2678,7 @@ SESSION_LISTS = (
         (
             "tests/ledger/test_summaries.py::test_sessions_are_filtered_and_sorted",
             "tests/ledger/test_summaries.py::test_an_unknown_filter_is_refused",
+            "tests/ledger/test_summaries.py::test_a_limit_that_no_list_can_have_is_refused",
             "tests/http/test_session_lists.py::test_a_list_over_http_is_that_of_the_ledger",
             "tests/cli/test_session_lists.py::test_ls_filters_and_sorts_sessions",
         ),

@@ -74,7 +74,7 @@ def test_the_time_for_the_results_of_many_sub_agents_grows_linearly() -> None:
 
 def test_an_impossible_cost_is_no_cost() -> None:
     decoder = registry.decoder("claude-code")
-    for cost in (10**300, 1e300, -1, True, "1"):
+    for cost in (10**300, 1e300, ev.MAX_COST + 1, -1, True, "1"):
         message = {"id": f"m{cost}", "content": [], "usage": {"input_tokens": 1}}
         usage = decoder.feed({"type": "assistant", "uuid": "a", "message": message, "costUSD": cost})[-1]
         assert isinstance(usage.event, ev.UsageReported) and usage.event.cost is None

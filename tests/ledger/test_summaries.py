@@ -157,6 +157,23 @@ async def test_an_unknown_filter_is_refused(ledger: LocalLedger, filters: dict[s
         await ledger.sessions(cursor=(await ledger.sessions(limit=1)).cursor, sort="tokens")
 
 
+@pytest.mark.parametrize("limit", [-1, 0, 2**53, 10**30])
+async def test_a_limit_that_no_list_can_have_is_refused(ledger: LocalLedger, limit: int) -> None:
+    """LIST2: and not passed to the database, for which it may be an error or no limit."""
+    await ledger.log.append("s", [ev.TurnStarted()])
+    with pytest.raises(InvalidInputError, match="limit"):
+        await ledger.sessions(limit=limit)
+    assert len((await ledger.sessions(limit=2**53 - 1)).items) == 1
+
+
+@pytest.mark.parametrize("filters", [{"since": -1}, {"until": 2**53 + 1}, {"since": 10**30}])
+async def test_a_time_that_no_event_can_have_is_refused(ledger: LocalLedger, filters: Any) -> None:
+    """USE2: and not passed to the database, which cannot store it."""
+    with pytest.raises(InvalidInputError, match="must be from 0"):
+        await ledger.usage(**filters)
+    assert (await ledger.usage(since=2**53, until=2**53)).groups == []
+
+
 async def test_long_and_odd_facts_are_listed(ledger: LocalLedger) -> None:
     """LIST1: an index holds no long text, and PostgreSQL no NUL in a text."""
     odd = ev.SessionInfo(project="\u00e9\0" * 5000, agent="x" * 5000, branch="\u0645", labels=["a\nb", 5, {"x": 1}])
