@@ -3067,6 +3067,7 @@ SEARCH = (
             "tests/api/test_search.py::test_what_an_agent_reports_after_the_end_is_found",
             "tests/api/test_search.py::test_events_of_another_process_are_found",
             "tests/api/test_search.py::test_two_processes_index_the_same_rows",
+            "tests/api/test_search.py::test_searches_wait_for_the_index_at_the_same_time",
             "tests/api/test_search.py::test_a_long_session_is_added_in_parts",
             "tests/api/test_search.py::test_another_version_of_the_words_is_replaced",
             "tests/api/test_search.py::test_an_index_whose_entries_were_replaced_is_derived_again",
