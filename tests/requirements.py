@@ -2589,11 +2589,13 @@ SERVERS = (
 SESSION_LISTS = (
     R(
         "USE1",
-        "The last report of a response counts, incomplete ones are marked; a turn counts only without its responses.",
+        "The last report of a response counts, incomplete ones are marked; turns count only for what responses lack.",
         (
             "tests/ledger/test_summaries.py::test_the_last_report_of_a_response_counts",
             "tests/ledger/test_summaries.py::test_reports_without_an_id_count_each",
             "tests/ledger/test_summaries.py::test_the_sum_of_a_turn_counts_only_without_its_responses",
+            "tests/ledger/test_summaries.py::test_the_cost_of_a_turn_counts_unless_responses_state_theirs",
+            "tests/ledger/test_summaries.py::test_the_tokens_of_a_turn_count_if_responses_state_only_costs",
             "tests/ledger/test_summaries.py::test_impossible_usage_is_refused",
         ),
     ),
