@@ -404,10 +404,10 @@ async def test_searches_wait_for_the_index_at_the_same_time(
     began = time.monotonic()
     others = [asyncio.create_task(index.refresh(seconds)) for seconds in (0.0, 0.0, 600.0, 0.0)]
     await asyncio.sleep(0)  # Now each of them waits.
-    asked = time.monotonic()
+    ended = time.monotonic()
     may_end.set()
     assert await asyncio.gather(first, *others) == [False] * 5
-    assert len(refreshed) == 2 and began <= refreshed[1] - 600.0 <= asked
+    assert len(refreshed) == 2 and began <= refreshed[1] - 600.0 <= ended
 
 
 async def test_a_long_session_is_added_in_parts(ledger: LocalLedger) -> None:
