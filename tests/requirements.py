@@ -2589,11 +2589,13 @@ SERVERS = (
 SESSION_LISTS = (
     R(
         "USE1",
-        "The last report of a response counts, incomplete ones are marked; a turn counts only without its responses.",
+        "The last report of a response counts, incomplete ones are marked; turns count only for what responses lack.",
         (
             "tests/ledger/test_summaries.py::test_the_last_report_of_a_response_counts",
             "tests/ledger/test_summaries.py::test_reports_without_an_id_count_each",
             "tests/ledger/test_summaries.py::test_the_sum_of_a_turn_counts_only_without_its_responses",
+            "tests/ledger/test_summaries.py::test_the_cost_of_a_turn_counts_unless_responses_state_theirs",
+            "tests/ledger/test_summaries.py::test_the_tokens_of_a_turn_count_if_responses_state_only_costs",
             "tests/ledger/test_summaries.py::test_impossible_usage_is_refused",
         ),
     ),
@@ -2602,6 +2604,7 @@ SESSION_LISTS = (
         "Usage is added up by day, model, project, agent, session, turn and call of a sub-agent, with filters.",
         (
             "tests/ledger/test_summaries.py::test_usage_is_added_up_by_each_group",
+            "tests/ledger/test_summaries.py::test_a_time_that_no_event_can_have_is_refused",
             "tests/http/test_session_lists.py::test_usage_over_http_is_that_of_the_ledger",
             "tests/http/test_session_lists.py::test_usage_of_sessions_that_a_caller_may_not_read_is_left_out",
             "tests/cli/test_session_lists.py::test_usage_is_a_table_or_json",
@@ -2677,6 +2680,7 @@ SESSION_LISTS = (
         (
             "tests/ledger/test_summaries.py::test_sessions_are_filtered_and_sorted",
             "tests/ledger/test_summaries.py::test_an_unknown_filter_is_refused",
+            "tests/ledger/test_summaries.py::test_a_limit_that_no_list_can_have_is_refused",
             "tests/http/test_session_lists.py::test_a_list_over_http_is_that_of_the_ledger",
             "tests/cli/test_session_lists.py::test_ls_filters_and_sorts_sessions",
         ),
@@ -2756,6 +2760,11 @@ TRANSCRIPTS = (
         (
             "tests/transcripts/test_importer.py::test_lines_that_cannot_be_read_are_skipped",
             "tests/cli/test_transcripts.py::test_files_and_folders_can_be_named",
+            "tests/formats/test_claude_code_prompts.py::test_tags_of_commands_are_read",
+            "tests/formats/test_claude_code_prompts.py::test_other_texts_with_tags_are_prompts",
+            "tests/formats/test_claude_code_prompts.py::test_the_time_to_read_tags_grows_linearly",
+            "tests/formats/test_claude_code_prompts.py::test_the_time_for_the_results_of_many_sub_agents_grows_linearly",
+            "tests/formats/test_claude_code_prompts.py::test_an_impossible_cost_is_no_cost",
         ),
     ),
     R(
@@ -3069,6 +3078,7 @@ SEARCH = (
             "tests/api/test_search.py::test_what_an_agent_reports_after_the_end_is_found",
             "tests/api/test_search.py::test_events_of_another_process_are_found",
             "tests/api/test_search.py::test_two_processes_index_the_same_rows",
+            "tests/api/test_search.py::test_searches_wait_for_the_index_at_the_same_time",
             "tests/api/test_search.py::test_a_long_session_is_added_in_parts",
             "tests/api/test_search.py::test_another_version_of_the_words_is_replaced",
             "tests/api/test_search.py::test_an_index_whose_entries_were_replaced_is_derived_again",

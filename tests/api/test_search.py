@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 from unittest import mock
@@ -380,6 +382,32 @@ async def test_two_processes_index_the_same_rows(ledger: LocalLedger, db: str) -
         assert len((await search(other.log, "walrus")).results) == 5
         assert len((await search(ledger.log, "otter")).results) == 5
     assert await verify(ledger.log) == []
+
+
+async def test_searches_wait_for_the_index_at_the_same_time(
+    ledger: LocalLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SRCH4: those that have waited for another one do not add more, one after another."""
+    is_adding, may_end = asyncio.Event(), asyncio.Event()
+    refreshed: list[float] = []
+
+    async def refresh(index: search_index.SearchIndex, until: float) -> bool:
+        refreshed.append(until)
+        is_adding.set()
+        await may_end.wait()
+        return False
+
+    monkeypatch.setattr(search_index.SearchIndex, "_refresh", refresh)
+    index = ledger.log.search_index
+    first = asyncio.create_task(index.refresh(0.0))
+    await is_adding.wait()
+    began = time.monotonic()
+    others = [asyncio.create_task(index.refresh(seconds)) for seconds in (0.0, 0.0, 600.0, 0.0)]
+    await asyncio.sleep(0)  # Now each of them waits.
+    ended = time.monotonic()
+    may_end.set()
+    assert await asyncio.gather(first, *others) == [False] * 5
+    assert len(refreshed) == 2 and began <= refreshed[1] - 600.0 <= ended
 
 
 async def test_a_long_session_is_added_in_parts(ledger: LocalLedger) -> None:

@@ -77,7 +77,14 @@ async def test_usage_over_http_is_that_of_the_ledger(ledger: LocalLedger) -> Non
         ):
             report = await ledger.usage(by, **filters)
             assert report == await remote.usage(by, **filters) and report.groups
-        for wrong in ("by=size", "by=turn", "since=-1", "utcOffsetMinutes=99999"):
+        for wrong in (
+            "by=size",
+            "by=turn",
+            "since=-1",
+            f"since={10**30}",
+            f"until={2**53 + 1}",
+            "utcOffsetMinutes=99999",
+        ):
             assert (await fetch(f"{url}/v1/usage?{wrong}")).status == 400, wrong
 
 

@@ -11,6 +11,7 @@ import pytest
 import callslip
 from callslip.api.ledger import LocalLedger
 from callslip.api.session_list import SessionFilters, session_query
+from callslip.api.usage import UsageGroup
 from callslip.errors import DiskFullError, InvalidInputError
 from callslip.ledger import summaries
 from callslip.ledger.verify import verify
@@ -155,6 +156,23 @@ async def test_an_unknown_filter_is_refused(ledger: LocalLedger, filters: dict[s
         await ledger.sessions(**filters)
     with pytest.raises(InvalidInputError):
         await ledger.sessions(cursor=(await ledger.sessions(limit=1)).cursor, sort="tokens")
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 2**53, 10**30])
+async def test_a_limit_that_no_list_can_have_is_refused(ledger: LocalLedger, limit: int) -> None:
+    """LIST2: and not passed to the database, for which it may be an error or no limit."""
+    await ledger.log.append("s", [ev.TurnStarted()])
+    with pytest.raises(InvalidInputError, match="limit"):
+        await ledger.sessions(limit=limit)
+    assert len((await ledger.sessions(limit=2**53 - 1)).items) == 1
+
+
+@pytest.mark.parametrize("filters", [{"since": -1}, {"until": 2**53 + 1}, {"since": 10**30}])
+async def test_a_time_that_no_event_can_have_is_refused(ledger: LocalLedger, filters: Any) -> None:
+    """USE2: and not passed to the database, which cannot store it."""
+    with pytest.raises(InvalidInputError, match="must be from 0"):
+        await ledger.usage(**filters)
+    assert (await ledger.usage(since=2**53, until=2**53)).groups == []
 
 
 async def test_long_and_odd_facts_are_listed(ledger: LocalLedger) -> None:
@@ -386,6 +404,41 @@ async def test_the_sum_of_a_turn_counts_only_without_its_responses(ledger: Local
     assert (await ledger.usage()).groups[0].input_tokens == (await get(ledger, "s")).usage.input_tokens == 11
     await ledger.log.append("s", [used("r1", 4), used("r2", 6)])
     assert (await ledger.usage(by="model")).groups[0].input_tokens == (await get(ledger, "s")).usage.input_tokens == 10
+    assert await verify(ledger.log) == []
+
+
+@pytest.mark.parametrize("is_turn_first", [True, False])
+async def test_the_cost_of_a_turn_counts_unless_responses_state_theirs(
+    ledger: LocalLedger, is_turn_first: bool
+) -> None:
+    """USE1: a wrapped agent states the cost of the session, its session file only the tokens of responses."""
+    turn = [used("cost", 7, cost=0.5, currency="USD", of_turn=True, at=NOON), used("", 5, of_turn=True, at=NOON)]
+    responses = [used("r1", 4, model="m", at=NOON), used("r2", 6, model="m", at=NOON, incomplete=True)]
+    for events in (turn, responses) if is_turn_first else (responses, turn):
+        await ledger.log.append("s", events)
+        await ledger.usage()
+    (total,) = (await ledger.usage()).groups
+    assert total == UsageGroup(
+        responses=2, input_tokens=10, output_tokens=2, costs={"USD": 0.5}, incomplete=1, group=""
+    )
+    assert (await get(ledger, "s")).usage.costs == {"USD": 0.5} and (await get(ledger, "s")).usage.responses == 2
+    by_model = {group.group: (group.input_tokens, group.costs) for group in (await ledger.usage("model")).groups}
+    assert by_model == {"m": (10, {}), "": (0, {"USD": 0.5})}
+    await ledger.log.append("s", [used("r1", 4, model="m", cost=0.0, currency="USD", at=NOON)])
+    (total,) = (await ledger.usage("model")).groups
+    assert (total.group, total.input_tokens, total.costs) == ("m", 10, {"USD": 0.0})
+    assert (await get(ledger, "s")).usage.costs == {"USD": 0.0}
+    assert await verify(ledger.log) == []
+
+
+async def test_the_tokens_of_a_turn_count_if_responses_state_only_costs(ledger: LocalLedger) -> None:
+    """USE1: tokens and costs may come from different reports."""
+    cost = ev.UsageReported(id="r1", cost=0.25, currency="USD")
+    await ledger.log.append("s", [used("", 5, cost=9.0, currency="USD", of_turn=True), cost])
+    (total,) = (await ledger.usage()).groups
+    assert (total.responses, total.input_tokens, total.costs) == (1, 5, {"USD": 0.25})
+    usage = (await get(ledger, "s")).usage
+    assert (usage.responses, usage.input_tokens, usage.costs) == (1, 5, {"USD": 0.25})
     assert await verify(ledger.log) == []
 
 

@@ -64,9 +64,7 @@ async def search(
     phrases = parse_query(query)
     if limit < 1:
         raise InvalidInputError("limit", "must be at least 1")
-    for name in ("since", "until"):
-        if not 0 <= filters.get(name, 0) <= MAX_TIME_MS:
-            raise InvalidInputError(name, f"must be from 0 to {MAX_TIME_MS}")
+    check_times(since=filters.get("since", 0), until=filters.get("until", 0))
     limit = min(limit, MAX_RESULTS)
     check_states(filters.get("states", ()), STATES, "state")
     after = _read_cursor(cursor) if cursor else None
@@ -92,6 +90,13 @@ async def search(
             results.append(result)
             last = candidate
     return SearchResults(results=results, words=words, limited=is_limited, behind=is_behind)
+
+
+def check_times(**times: int) -> None:
+    """Raise InvalidInputError for a time that no event can have; 0 stands for no time."""
+    for name, time in times.items():
+        if not 0 <= time <= MAX_TIME_MS:
+            raise InvalidInputError(name, f"must be from 0 to {MAX_TIME_MS}", MAX_TIME_MS)
 
 
 async def _is_behind(log: EventLog, access: Access) -> bool:

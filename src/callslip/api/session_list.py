@@ -9,6 +9,7 @@ from callslip.api.access import FULL_ACCESS, Access, can_see
 from callslip.errors import InvalidInputError
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.summaries import READ_S
+from callslip.ledger.validation import NUMBER_LIMIT
 from callslip.model.records import ListedSession, Page
 from callslip.model.summaries import SessionState
 from callslip.store.summaries import SORTS, SessionQuery, Sort
@@ -38,6 +39,8 @@ class SessionFilters(TypedDict, total=False):
 
 def session_query(filters: SessionFilters, limit: int, cursor: str) -> SessionQuery:
     """Return the query for these filters, or raise InvalidInputError."""
+    if not 0 < limit <= NUMBER_LIMIT:
+        raise InvalidInputError("limit", f"must be from 1 to {NUMBER_LIMIT}", NUMBER_LIMIT)
     for state in filters.get("states", ()):
         if state not in STATES:
             raise InvalidInputError("states", f"unknown state {state!r}; known are {', '.join(STATES)}")

@@ -8,6 +8,7 @@ from typing import TypedDict, get_args
 import msgspec
 
 from callslip.api.access import FULL_ACCESS, Access, can_see
+from callslip.api.search import check_times
 from callslip.errors import InvalidInputError
 from callslip.ledger.event_log import EventLog
 from callslip.model.summaries import UsageTotals
@@ -64,6 +65,7 @@ async def add_up_usage(
     minutes = filters.get("utc_offset_minutes", 0)
     if abs(minutes) > MAX_OFFSET_MINUTES:
         raise InvalidInputError("utcOffsetMinutes", f"must be at most {MAX_OFFSET_MINUTES} minutes", MAX_OFFSET_MINUTES)
+    check_times(since=filters.get("since", 0), until=filters.get("until", 0))
     others = {name: value for name, value in filters.items() if name != "utc_offset_minutes"}
     query = UsageQuery(by=by or None, utc_offset_ms=minutes * MINUTE_MS, **others)  # pyright: ignore[reportArgumentType]
     is_complete = await log.summaries.refresh()

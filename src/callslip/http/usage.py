@@ -8,10 +8,11 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from callslip.api.search import MAX_TIME_MS
 from callslip.api.usage import GROUPS, MAX_OFFSET_MINUTES, UsageReport, add_up_usage
 from callslip.http.request import RequestContext, Route, json_response
 
-Time = Annotated[int, Meta(ge=0, description="In ms since the epoch; 0 for no limit.")]
+Time = Annotated[int, Meta(ge=0, le=MAX_TIME_MS, description="In ms since the epoch; 0 for no limit.")]
 
 
 class UsageQuery(msgspec.Struct, kw_only=True):

@@ -89,11 +89,18 @@ class SearchIndex:
         self._lock = asyncio.Lock()
 
     async def refresh(self, seconds: float | None = None) -> bool:
-        """Add what the index lacks, the newest sessions first. Return whether it lacks nothing now."""
+        """Add what the index lacks, the newest sessions first. Return whether it lacks nothing now.
+
+        The time includes that of waiting for other callers, who add the same. If it is over then, nothing is compared.
+        """
         if self._store.read_only:
             return await self._store.has_search_index() and not await self.stale_sessions(1)
+        until = time.monotonic() + (READ_S if seconds is None else seconds)
+        has_to_wait = self._lock.locked()
         async with self._lock:
-            return await self._refresh(READ_S if seconds is None else seconds)
+            if has_to_wait and time.monotonic() > until:
+                return False
+            return await self._refresh(until)
 
     async def keep_current(self) -> None:
         """Add new entries every few seconds, with pauses, until the task is cancelled."""
@@ -109,10 +116,10 @@ class SearchIndex:
         """Return sessions with events that are not in the index."""
         return [stale.name for stale in await self._store.sessions_to_index(0, VERSION, FOLD_VERSION, limit)]
 
-    async def _refresh(self, seconds: float) -> bool:
+    async def _refresh(self, until: float) -> bool:
         began, started = await self._store.clock(), time.monotonic()
         is_full = started >= self._full_at
-        since, until = 0 if is_full else self._since, started + seconds
+        since = 0 if is_full else self._since
         done: set[tuple[str, int]] = set()
         while True:
             count = BATCH_SESSIONS + len(done)

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+RESPONSE_TOKENS, RESPONSE_COSTS = 1, 2
+"""Single responses reported tokens or stated costs, so those of turns do not count as well."""
 SessionState = Literal["running", "waiting", "idle", "ended"]
 """What a session does. `waiting`: for an approval. `ended`: its agent's program has ended."""
 
@@ -78,14 +80,17 @@ class SessionSummary(msgspec.Struct, rename="camel", omit_defaults=True):
     turn_usage: UsageTotals = msgspec.field(default_factory=UsageTotals)
 
     @property
-    def has_responses(self) -> bool:
-        """Whether the usage of single responses is known."""
-        return self.usage != UsageTotals()
+    def has_responses(self) -> int:
+        """What is known of single responses: RESPONSE_TOKENS, RESPONSE_COSTS, their sum, or 0."""
+        has_tokens = msgspec.structs.replace(self.usage, costs={}) != UsageTotals()
+        return RESPONSE_TOKENS * has_tokens + RESPONSE_COSTS * bool(self.usage.costs)
 
     @property
     def counted_usage(self) -> UsageTotals:
-        """The sum over all responses; that over all turns if only those were reported."""
-        return self.usage if self.has_responses else self.turn_usage
+        """The sum over all responses; that over all turns for what only those reported: tokens, costs or both."""
+        tokens = self.usage if self.has_responses & RESPONSE_TOKENS else self.turn_usage
+        costs = self.usage.costs if self.has_responses & RESPONSE_COSTS else self.turn_usage.costs
+        return msgspec.structs.replace(tokens, costs=costs)
 
     def state(self, open_calls: int, pending: int) -> SessionState:
         """Return what the session does now, with the number of its open calls and of those that need an approval."""

@@ -16,7 +16,7 @@ from callslip.model.events import Event
 from callslip.model.records import record_text
 from callslip.model.summaries import SessionSummary, UsageRecord, UsageTotals
 
-VERSION = 1
+VERSION = 2
 """Increased whenever the same events give another summary. Summaries of another version are derived again."""
 MAX_PROMPT_CHARS = 200
 MAX_TEXT_CHARS = 500

@@ -14,7 +14,7 @@ from msgspec.structs import astuple
 from callslip.errors import CorruptDataError, InvalidInputError
 from callslip.model import codec
 from callslip.model.records import ListedSession, Page, SessionRecord
-from callslip.model.summaries import SessionState, SessionSummary, UsageRecord
+from callslip.model.summaries import RESPONSE_COSTS, RESPONSE_TOKENS, SessionState, SessionSummary, UsageRecord
 from callslip.rules.session_summary import parse_summary
 from callslip.store.shared_rows import LAST
 
@@ -39,6 +39,8 @@ _GROUPS: dict[Group, str] = {
     "turn": "u.turn",
     "call": "u.parent",
 }
+_COUNTS_TOKENS = f"(u.of_turn = 0 OR coalesce(m.has_responses, 0) IN (0, {RESPONSE_COSTS}))"
+_COUNTS_COST = f"(u.of_turn = 0 OR coalesce(m.has_responses, 0) IN (0, {RESPONSE_TOKENS}))"
 DAY_MS = 86_400_000
 USAGE_COLUMNS = UsageRecord.__struct_fields__
 SUMMARY_COLUMNS = (
@@ -97,7 +99,8 @@ class StoredSummary(msgspec.Struct, frozen=True):
 class SummaryProgress(msgspec.Struct, frozen=True, kw_only=True):
     """A new summary, to be stored unless the stored one is not the `before` that it was derived from.
 
-    `number` is the id of the session. With `replaces_usage` no earlier row of usage stays.
+    `number` is the id of the session. With `replaces_usage` no earlier row of usage stays. `has_responses` is that of
+    the summary.
     """
 
     session: str
@@ -116,7 +119,7 @@ class SummaryProgress(msgspec.Struct, frozen=True, kw_only=True):
     pending: int
     failed: int
     tokens: int
-    has_responses: bool
+    has_responses: int
     started_at: int
     active_at: int
     usage: list[UsageRecord]
@@ -126,7 +129,7 @@ class SummaryProgress(msgspec.Struct, frozen=True, kw_only=True):
         """Return the values of SUMMARY_COLUMNS."""
         after = self.after
         texts = (self.state, self.title, self.agent, self.model, self.project, self.branch, self.labels)
-        counts = (self.calls, self.open_calls, self.pending, self.failed, self.tokens, int(self.has_responses))
+        counts = (self.calls, self.open_calls, self.pending, self.failed, self.tokens, self.has_responses)
         return (self.number, after.seq, after.version, *texts, *counts, self.started_at, self.active_at, after.body)
 
 
@@ -301,13 +304,17 @@ def _encode_cursor(query: SessionQuery, value: Any, session: int) -> str:
     return codec.encode([query.sort, query.descending, value, session]).decode()
 
 
+def _sum_if(condition: str, *values: str) -> str:
+    return ", ".join(f"sum(CASE WHEN {condition} THEN {value} ELSE 0 END)" for value in values)
+
+
 def usage_sql(query: UsageQuery, parameter: Callable[[int], str], quotient: str) -> tuple[str, list[Any]]:
     """Return a statement that adds up usage by group, session and currency, and its values.
 
     `quotient` is how the engine divides integers and rounds down, with the parts `{0}` and `{1}`.
     """
     where = _Conditions(parameter)
-    where.add("(u.of_turn = 0 OR coalesce(m.has_responses, 0) = 0)")
+    where.add(f"({_COUNTS_TOKENS} OR ({_COUNTS_COST} AND u.cost IS NOT NULL))")
     if query.by == "day":
         group = quotient.format(f"(u.at + {int(query.utc_offset_ms)})", DAY_MS)
     else:
@@ -323,11 +330,12 @@ def usage_sql(query: UsageQuery, parameter: Callable[[int], str], quotient: str)
         where.add("u.at >= ?", query.since)
     if query.until:
         where.add("u.at < ?", query.until)
-    sums = ", ".join(f"sum(u.{name})" for name in UsageRow._fields[4:9])
+    tokens = ["CASE WHEN u.input_tokens + u.output_tokens > 0 THEN 1 ELSE 0 END"]
+    tokens += [f"u.{name}" for name in UsageRow._fields[4:9]]
+    cost = "coalesce(u.cost, 0)"
     return (
-        f"SELECT {group}, s.name, u.currency, "
-        f"sum(CASE WHEN u.input_tokens + u.output_tokens > 0 THEN 1 ELSE 0 END), {sums}, coalesce(sum(u.cost), 0), "
-        f"sum(u.incomplete) FROM usage u JOIN sessions s ON s.id = u.session "
+        f"SELECT {group}, s.name, u.currency, {_sum_if(_COUNTS_TOKENS, *tokens)}, {_sum_if(_COUNTS_COST, cost)}, "
+        f"{_sum_if(_COUNTS_TOKENS, 'u.incomplete')} FROM usage u JOIN sessions s ON s.id = u.session "
         f"LEFT JOIN summaries m ON m.session = u.session {where.text()} GROUP BY 1, 2, 3",
         where.values,
     )

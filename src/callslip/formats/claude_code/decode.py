@@ -20,7 +20,7 @@ from callslip.formats.claude_code.prompts import Prompt, read_prompt
 from callslip.formats.claude_code.results import AGENT_NAMESPACE
 from callslip.formats.claude_code.usage import Usage
 from callslip.formats.json_fields import Fields, as_dict, as_list, as_str, identifier, text_digest
-from callslip.formats.transcripts import call_aliases, message_drafts, time_ms
+from callslip.formats.transcripts import call_aliases, message_drafts, remember, time_ms
 from callslip.model import events as ev
 from callslip.model.events import Alias, Draft
 
@@ -194,7 +194,7 @@ class ClaudeCodeDecoder:
             "at": at,
         }
         if name in SUBAGENT_TOOLS and (prompt := as_str(as_dict(arguments).get("prompt"))):
-            self._tasks[text_digest(prompt)] = call_id
+            remember(self._tasks, text_digest(prompt), call_id)
         if is_subagent:
             return [ev.CallProposed(scope="detached", **call), ev.CallStarted(aliases=call["aliases"], at=at)]
         self._open_calls.add(call_id)
@@ -224,7 +224,7 @@ class ClaudeCodeDecoder:
         if not call_id and self._tasks:
             call_id = self._tasks.get(text_digest(read_prompt(message.get("content")).text), "")
         if call_id:
-            self._subagents[uuid] = call_id
+            remember(self._subagents, uuid, call_id)
         return call_aliases(call_id)[0] if call_id else Alias(AGENT_NAMESPACE, "unknown")
 
     # Facts about the session

@@ -24,7 +24,8 @@ class Usage:
             _count(fields.get(name))
             for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
         ]
-        dollars = float(cost) if isinstance(cost, int | float) and not isinstance(cost, bool) and cost > 0 else None
+        is_cost = isinstance(cost, int | float) and not isinstance(cost, bool) and 0 < cost <= ev.MAX_COST
+        dollars = float(cost) if is_cost else None
         report = (message_id, *counts, dollars, not stop)
         if not fields or not message_id or report == self._last:
             return []
