@@ -220,10 +220,16 @@ class WriteOperation:
     def _is_of_transcript(self, event: Event) -> bool:
         return (event.source or self.context.source) in TRANSCRIPT_SOURCES
 
+    def _is_whole(self, event: ev.MessageDelta | ev.ThoughtDelta) -> bool:
+        """Return whether a text is not continued, as in a session file that this process reads. Callers may split it."""
+        context = self.context
+        is_own = context.caller is None and event.source in ("", context.source)
+        return is_own and context.source in TRANSCRIPT_SOURCES
+
     def _write_chunk(self, event: ev.MessageDelta | ev.ThoughtDelta) -> Event:
         if self._repeats_message(event):
             return self._append(event, "witness")
-        if self._is_of_transcript(event):  # It is a whole text.
+        if self._is_whole(event):
             self._release(TEXT_STREAM)
             return self._append(structs.replace(event, text=self.context.redactor.text(event.text)))
         return self._append(self._hold_back(event))
