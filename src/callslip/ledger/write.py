@@ -731,10 +731,12 @@ def write_chunk(unit: UnitOfWork, session: str, event: Event, context: WriteCont
     """Write one chunk of text without a key, as `write_events` does, but in fewer steps: most events are chunks."""
     assert isinstance(event, ev.CHUNKS)
     record = unit.session_to_write(session)
-    if not (record.carry or event.partial or event.rest):
+    source = event.source or context.source
+    may_repeat = event.message_id not in ("", record.message) or source in TRANSCRIPT_SOURCES
+    if not (may_repeat or record.carry or event.partial or event.rest):
         text, held = context.redactor.feed("", event.text)
         if not held:
-            return [_append_event(unit, record, event, source=event.source or context.source, text=text)]
+            return [_append_event(unit, record, event, source=source, text=text)]
     return write_events(unit, session, [Draft(event)], context)
 
 
