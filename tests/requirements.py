@@ -1196,8 +1196,9 @@ TENANTS = (
     ),
     R(
         "TEN4",
-        "Callers cannot set the owner of a session, and its labels only if the host allows it.",
+        "Callers cannot set the owner of a session, and its labels and agent's ids only if the host allows it.",
         (
+            "tests/http/test_tenants.py::test_an_agents_id_is_set_only_by_callers_that_may",
             "tests/http/test_tenants.py::test_labels_are_set_only_by_callers_that_may",
             "tests/http/test_tenants.py::test_a_host_decides_who_sets_labels",
         ),
@@ -2850,6 +2851,7 @@ TRANSCRIPTS = (
         "A deleted session is not imported again, unless the user asks for it.",
         (
             "tests/transcripts/test_importer.py::test_a_deleted_session_stays_deleted",
+            "tests/transcripts/test_importer.py::test_another_session_of_a_deleted_id_is_still_imported",
             "tests/cli/test_transcripts.py::test_a_deleted_session_is_restored_on_request",
         ),
     ),

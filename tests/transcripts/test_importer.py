@@ -25,6 +25,7 @@ from callslip.settings import Settings
 from callslip.transcripts import importer as importing
 from callslip.transcripts.agents import find_source
 from callslip.transcripts.importer import Report, TranscriptImporter
+from callslip.wrap.session_names import SessionNames
 from tests.support.claude_files import PARALLEL, Script, lines_of, session_id, write_lines
 from tests.support.paths import TESTS
 
@@ -427,6 +428,27 @@ async def test_a_deleted_session_stays_deleted(db: str, tmp_path: Path) -> None:
         await import_history(ledger, tmp_path, restores=True)
         assert await texts_and_calls(ledger, FIRST) == TURN_1 + TURN_2
         assert (await import_history(ledger, tmp_path)).deleted == 0
+
+
+async def test_another_session_of_a_deleted_id_is_still_imported(db: str, tmp_path: Path) -> None:
+    """MRG6: of two sessions with the id of an agent one is deleted; the file is imported until both are."""
+    script = Script().turn(1)
+    path = script.write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        for name in ("first", "second", "third"):
+            await ledger.log.append(name, [ev.SessionInfo(foreign_id=session_id(1))], source="acp")
+        await ledger.delete("second")
+        await import_history(ledger, tmp_path)
+        names = SessionNames(["claude"])
+        assert await names.for_agent_id(ledger.log, session_id(1), is_new=False) == "first"
+        assert await texts_and_calls(ledger, "first") == TURN_1
+        assert await texts_and_calls(ledger, "third") == []
+        await ledger.delete("first")
+        write_lines(path, script.turn(2).lines[4:], "a")
+        await import_history(ledger, tmp_path)
+        assert await texts_and_calls(ledger, "third") == TURN_1 + TURN_2
+        await ledger.delete("third")
+        assert (await import_history(ledger, tmp_path)).deleted == 1
 
 
 async def test_retention_is_respected(db: str, tmp_path: Path) -> None:
