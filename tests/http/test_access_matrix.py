@@ -321,11 +321,18 @@ MISSING_TYPES = {
     "ag-ui": f"{SESSION_TYPES} call.progress call.requeued call.started plan.updated",
     "anthropic": f"{APPROVAL_TYPES} {SESSION_TYPES} call.cancelled call.denied call.expired call.progress "
     "call.requeued plan.updated",
+    "claude-code": f"{APPROVAL_TYPES} {SESSION_TYPES} call.expired call.input call.inputDelta call.lost call.progress "
+    "call.requeued message.ended plan.updated",
+    "codex": f"{APPROVAL_TYPES} {SESSION_TYPES} call.expired call.input call.inputDelta call.lost call.requeued",
+    "gemini": f"{APPROVAL_TYPES} {SESSION_TYPES} call.denied call.expired call.input call.inputDelta call.lost "
+    "call.progress call.requeued plan.updated",
     "mcp": f"{APPROVAL_TYPES} {SESSION_TYPES} call.denied call.expired call.input call.inputDelta call.lost "
     "call.requeued message.delta message.ended message.user plan.updated thought.delta turn.ended turn.started "
     "usage.reported",
     "openai": f"{APPROVAL_TYPES} {SESSION_TYPES} call.cancelled call.denied call.expired call.failed call.progress "
     "call.requeued call.started plan.updated",
+    "opencode": f"{APPROVAL_TYPES} {SESSION_TYPES} call.expired call.input call.inputDelta call.lost call.requeued "
+    "plan.updated",
     "responses": f"{SESSION_TYPES} approval.withdrawn call.cancelled call.denied call.expired call.requeued "
     "plan.updated",
     "rows": f"{SESSION_TYPES} approval.withdrawn call.denied call.expired call.failed call.input call.inputDelta "
@@ -334,7 +341,7 @@ MISSING_TYPES = {
     "call.lost call.requeued plan.updated",
     **dict.fromkeys(("ui-v5", "ui-v6", "ui-v7"), "call.requeued session.capabilities session.commands session.info"),
 }
-"""Event types that a format cannot express, besides `call.reported`. All others are in its inputs."""
+"""Event types that a format cannot express, besides `call.reported`, which only Codex can. Its inputs have the others."""
 
 
 def _ui_end(state: str) -> list[Any]:
@@ -419,7 +426,9 @@ def test_every_format_posts_every_event_type_that_it_has() -> None:
     """A new event type or format must be in the inputs, or in the table of types that it cannot express."""
     found = {format: frozenset[str]().union(*(item.types for item in list_inputs(format))) for format in FORMATS}
     missing = {format: set(EVENT_TYPES) - types for format, types in found.items()}
-    assert missing == {format: {"call.reported", *types.split()} for format, types in MISSING_TYPES.items()}
+    tables = {name: {*types.split()} | {"call.reported"} for name, types in MISSING_TYPES.items()}
+    tables["codex"].remove("call.reported")
+    assert missing == tables
 
 
 class Post(NamedTuple):
@@ -494,7 +503,7 @@ def replace_ids(value: Any, ids: Secrets, key: str = "") -> Any:
 
 @with_every_credential
 async def test_every_event_type_in_every_format_with_every_credential(world: World, credential: Credential) -> None:
-    """Posts change only sessions that the caller may write to, and not their owner, labels, agent's ids or approvals."""
+    """Posts change only sessions that the caller may write to, not their owner, labels, agent's ids or approvals."""
     pairs = [(own, world.sessions[BETA if own.session == ALPHA else ALPHA]) for own in world.sessions.values()]
     for own, other in pairs:
         if not credential.may(own.session, "write"):
