@@ -341,7 +341,7 @@ MISSING_TYPES = {
     "call.lost call.requeued plan.updated",
     **dict.fromkeys(("ui-v5", "ui-v6", "ui-v7"), "call.requeued session.capabilities session.commands session.info"),
 }
-"""Event types that a format cannot express, besides `call.reported`, which only Codex can. Its inputs have the others."""
+"""Event types that a format cannot express, besides `call.reported`, which only Codex can. Inputs have all others."""
 
 
 def _ui_end(state: str) -> list[Any]:
