@@ -2836,8 +2836,9 @@ TRANSCRIPTS = (
     ),
     R(
         "MRG4",
-        "Two recorders at the same time add nothing twice, and a file does not end a text that is recorded live.",
+        "Two recorders at the same time add nothing twice; a file completes a live text, and ends it only then.",
         (
+            "tests/transcripts/test_importer.py::test_the_file_completes_a_message_whose_recorder_was_killed",
             "tests/transcripts/test_importer.py::test_two_recorders_at_once_add_nothing_twice",
             "tests/transcripts/test_importer.py::test_a_file_does_not_end_the_text_that_is_recorded_live",
             "tests/transcripts/test_importer.py::test_a_file_does_not_reveal_a_secret_that_arrives_live",
@@ -2856,11 +2857,6 @@ TRANSCRIPTS = (
             "tests/transcripts/test_importer.py::test_another_session_of_a_deleted_id_is_still_imported",
             "tests/cli/test_transcripts.py::test_a_deleted_session_is_restored_on_request",
         ),
-    ),
-    R(
-        "MRG7",
-        "If a live recording is killed in a message, the session file completes the message.",
-        ("tests/transcripts/test_importer.py::test_the_file_completes_a_message_whose_recorder_was_killed",),
     ),
 )
 

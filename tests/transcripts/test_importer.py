@@ -272,7 +272,7 @@ HELD = ev.MessageDelta(text="Hello sk-Z9qR7w", message_id="msg_1_1", chunks="del
 async def test_the_file_completes_a_message_whose_recorder_was_killed(
     db: str, tmp_path: Path, live: list[ev.Event], text: str, shown: list[str]
 ) -> None:
-    """MRG7: the file has the end of the newest message, or the text after its thought; all of it is there once."""
+    """MRG4: the file has the end of the newest message, or the text after its thought; all of it is there once."""
     Script().prompt("q").text(text).write(tmp_path)
     async with callslip.open(db, structs.replace(SETTINGS, text_hold=3600)) as ledger:
         at = 1_794_724_980_000
