@@ -43,6 +43,7 @@ CALLS = (
         (
             "tests/rules/test_lifecycle.py::test_a_foreign_id_resolves_to_the_newest_call_or_a_new_call",
             "tests/rules/test_lifecycle.py::test_a_foreign_id_reused_in_a_session_gives_four_calls",
+            "tests/transcripts/test_importer.py::test_a_call_id_that_returns_in_a_later_turn_is_a_new_call",
             "tests/formats/test_acp.py::test_foreign_ids_reused_in_a_later_turn_are_new_calls",
             "tests/formats/test_openai.py::test_an_id_reused_in_every_response_is_a_new_call_each_time",
             "tests/ingest/test_recorder.py::test_equal_ids_in_two_rounds_are_two_calls",
@@ -1196,8 +1197,9 @@ TENANTS = (
     ),
     R(
         "TEN4",
-        "Callers cannot set the owner of a session, and its labels only if the host allows it.",
+        "Callers cannot set the owner of a session, and its labels and agent's ids only if the host allows it.",
         (
+            "tests/http/test_tenants.py::test_an_agents_id_is_set_only_by_callers_that_may",
             "tests/http/test_tenants.py::test_labels_are_set_only_by_callers_that_may",
             "tests/http/test_tenants.py::test_a_host_decides_who_sets_labels",
         ),
@@ -1381,6 +1383,7 @@ SECRETS = (
         (
             "tests/rules/test_redaction_kinds.py::test_a_secret_is_found",
             "tests/rules/test_redaction_kinds.py::test_a_secret_is_found_in_any_two_chunks",
+            "tests/rules/test_redaction_stream.py::test_a_caller_cannot_declare_a_part_of_a_text_whole",
             "tests/rules/test_redaction_kinds.py::test_private_keys_of_every_kind_are_found",
             "tests/rules/test_redaction_kinds.py::test_private_keys_with_a_password_are_found",
             "tests/rules/test_redaction_kinds.py::test_pgp_private_keys_are_found",
@@ -2851,10 +2854,12 @@ TRANSCRIPTS = (
     ),
     R(
         "MRG4",
-        "Two recorders at the same time add nothing twice, and a file does not end a text that is recorded live.",
+        "Two recorders at the same time add nothing twice; a file completes a live text, and ends it only then.",
         (
+            "tests/transcripts/test_importer.py::test_the_file_completes_a_message_whose_recorder_was_killed",
             "tests/transcripts/test_importer.py::test_two_recorders_at_once_add_nothing_twice",
             "tests/transcripts/test_importer.py::test_a_file_does_not_end_the_text_that_is_recorded_live",
+            "tests/transcripts/test_importer.py::test_a_file_does_not_reveal_a_secret_that_arrives_live",
         ),
     ),
     R(
@@ -2867,6 +2872,7 @@ TRANSCRIPTS = (
         "A deleted session is not imported again, unless the user asks for it.",
         (
             "tests/transcripts/test_importer.py::test_a_deleted_session_stays_deleted",
+            "tests/transcripts/test_importer.py::test_another_session_of_a_deleted_id_is_still_imported",
             "tests/cli/test_transcripts.py::test_a_deleted_session_is_restored_on_request",
         ),
     ),

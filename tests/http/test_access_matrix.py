@@ -24,6 +24,7 @@ from callslip.ingest.conversations import Conversations
 from callslip.model import events as ev
 from callslip.model.events import EVENT_TYPES
 from callslip.rules.lifecycle import ANSWER_STATES
+from callslip.rules.projection import SESSION_NAMESPACE
 from callslip.settings import Limits
 from tests.support import format_cases
 from tests.support.credentials import (
@@ -340,7 +341,7 @@ MISSING_TYPES = {
     "call.lost call.requeued plan.updated",
     **dict.fromkeys(("ui-v5", "ui-v6", "ui-v7"), "call.requeued session.capabilities session.commands session.info"),
 }
-"""Event types that a format cannot express, besides `call.reported`. All others are in its inputs."""
+"""Event types that a format cannot express, besides `call.reported`, which only Codex can. Inputs have all others."""
 
 
 def _ui_end(state: str) -> list[Any]:
@@ -426,6 +427,10 @@ def test_every_format_posts_every_event_type_that_it_has() -> None:
     found = {format: frozenset[str]().union(*(item.types for item in list_inputs(format))) for format in FORMATS}
     missing = {format: set(EVENT_TYPES) - types - {"call.reported"} for format, types in found.items()}
     assert missing == {format: set(types.split()) for format, types in MISSING_TYPES.items()}
+    missing = {format: set(EVENT_TYPES) - types for format, types in found.items()}
+    tables = {name: {*types.split()} | {"call.reported"} for name, types in MISSING_TYPES.items()}
+    tables["codex"].remove("call.reported")
+    assert missing == tables
 
 
 class Post(NamedTuple):
@@ -455,6 +460,12 @@ def list_posts(credential: Credential, own: Secrets, other: Secrets) -> Iterator
         if "labels" in fields:
             labels = {"team": OWNERS[other.session]}
             yield Post("events", [{"type": kind, "labels": labels}], (200, 201) if credential.can_label else (403,))
+        for name in sorted({"foreignId", "continues"} & fields):
+            body = [{"type": kind, name: f"agent-id-of-{other.session}"}]
+            yield Post("events", body, (200, 201) if credential.can_label else (403,))
+        if "aliases" in fields and not credential.can_label:
+            aliases = [["session", f"agent-id-of-{other.session}"]]
+            yield Post("events", [{**make_event(kind, own), "aliases": aliases}], (403,))
     for format in FORMATS:
         for item in list_inputs(format):
             yield Post(format, item.messages)
@@ -494,7 +505,7 @@ def replace_ids(value: Any, ids: Secrets, key: str = "") -> Any:
 
 @with_every_credential
 async def test_every_event_type_in_every_format_with_every_credential(world: World, credential: Credential) -> None:
-    """Posts change only sessions that the caller may write to, and neither their owner, labels nor approvals."""
+    """Posts change only sessions that the caller may write to, not their owner, labels, agent's ids or approvals."""
     pairs = [(own, world.sessions[BETA if own.session == ALPHA else ALPHA]) for own in world.sessions.values()]
     for own, other in pairs:
         if not credential.may(own.session, "write"):
@@ -534,6 +545,7 @@ async def check_post(world: World, credential: Credential, own: Secrets, post: P
         assert {row.name for row in (await ledger.sessions(limit=1000)).items} == set(SESSIONS), post
     after = await find_access(ledger, own)
     assert after.owner == before.owner and (after.labels == before.labels or credential.can_label), post
+    assert after.agent_ids == before.agent_ids or credential.can_label, post
     assert after.answered == before.answered or credential.may(own.session, "approve"), post
     assert [await describe_session(ledger, name) for name in closed] == closed_before, post
 
@@ -548,12 +560,17 @@ def check_receipts(reply: Reply) -> None:
 RECEIPT_FIELDS = {"type", "seq", "at", "verdict", "call", "approval", "turn"}
 
 
+POSTED_IDS = [f"agent-id-of-{name}" for name in SESSIONS]
+
+
 class AccessState(NamedTuple):
     """What decides about access to a session and its calls: the answered ones of the approvals that it had at first."""
 
     owner: str
     labels: Any
     answered: dict[str, str]
+    agent_ids: list[str]
+    """Those of `POSTED_IDS` by which a transcript would be imported into the session."""
 
 
 async def find_access(ledger: LocalLedger, secrets: Secrets) -> AccessState:
@@ -561,4 +578,6 @@ async def find_access(ledger: LocalLedger, secrets: Secrets) -> AccessState:
     assert record is not None
     rows = [await ledger.find_approval(id) for id in (secrets.approval, secrets.approval_2)]
     answered = {row.id: row.state for row in rows if row.state in ANSWER_STATES.values()}
-    return AccessState(record.owner, record.labels, answered)
+    store = ledger.log.store
+    agent_ids = [id for id in POSTED_IDS if secrets.session in await store.sessions_with_alias(SESSION_NAMESPACE, id)]
+    return AccessState(record.owner, record.labels, answered, agent_ids)

@@ -399,6 +399,27 @@ async def test_labels_are_set_only_by_callers_that_may(ledger: LocalLedger, app:
     assert record is not None and record.labels == {"team": "b"}
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"type": "session.info", "foreignId": "uuid"},
+        {"type": "session.info", "continues": "uuid"},
+        {"type": "call.started", "aliases": [["session", "uuid"]]},
+    ],
+    ids=["foreignId", "continues", "aliases"],
+)
+async def test_an_agents_id_is_set_only_by_callers_that_may(ledger: LocalLedger, app: Any, message: Any) -> None:
+    """TEN4: the transcript with the id would be imported into the session of the caller, who could read it."""
+    token = await add_token(ledger, "one", "read", "write", session="s")
+    for body in (message, {"events": [message]}):
+        reply = await post(app, token, body)
+        assert reply.status == 403 and [*message][1] in load(reply)["detail"]
+    codex = {"type": "session_meta", "payload": {"id": "uuid", "cwd": "/x"}}
+    assert (await post(app, token, codex, query="?format=codex")).status == 403
+    assert await ledger.log.get_session("s") is None
+    assert (await post(app, MAIN, message)).status == 201
+
+
 async def test_a_host_decides_who_sets_labels(ledger: LocalLedger) -> None:
     """Its users do not, unless it returns a principal with that right for the session."""
 

@@ -126,6 +126,22 @@ async def test_events_that_are_not_applied_are_redacted(ledger: LocalLedger, tmp
     assert not find_secret_parts(tmp_path)
 
 
+@pytest.mark.parametrize("caller", [None, "tok"])
+async def test_a_caller_cannot_declare_a_part_of_a_text_whole(
+    ledger: LocalLedger, tmp_path: Path, caller: str | None
+) -> None:
+    """RED1: only a session file that this process reads has whole texts, not an event or a body that names one."""
+    source = "claude-code" if caller else ""
+    event_source = "" if caller else "codex"
+    for piece in split_text(TEXT, 16):
+        for cls in (ev.MessageDelta, ev.ThoughtDelta):
+            chunk = cls(text=piece, message_id="m", chunks="delta", source=event_source)
+            for session, draft in (("chunks", chunk), ("drafts", Draft(chunk))):
+                name = f"{session}-{cls.__name__}"
+                await ledger.log.append(name, [draft], source=source, caller=caller)
+    assert not find_secret_parts(tmp_path)
+
+
 async def test_secrets_of_two_concurrent_streams_are_redacted(ledger: LocalLedger, tmp_path: Path) -> None:
     """Two calls write alternately, each in the middle of a secret."""
     calls = [(Alias("acp", name),) for name in ("one", "two", "three")]

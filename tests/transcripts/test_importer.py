@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import callslip
 from callslip.api.ledger import LocalLedger
@@ -25,6 +26,7 @@ from callslip.settings import Settings
 from callslip.transcripts import importer as importing
 from callslip.transcripts.agents import find_source
 from callslip.transcripts.importer import Report, TranscriptImporter
+from callslip.wrap.session_names import SessionNames
 from tests.support.claude_files import PARALLEL, Script, lines_of, session_id, write_lines
 from tests.support.paths import TESTS
 
@@ -244,6 +246,63 @@ async def test_a_file_does_not_end_the_text_that_is_recorded_live(db: str, tmp_p
         assert await texts_and_calls(ledger, "live") == ["The answer."]
 
 
+FULL = "Hello world, all is done."
+HALF = ev.MessageDelta(text="Hello wor", message_id="msg_1_1", chunks="delta")
+THOUGHT = ev.ThoughtDelta(text="hm", message_id="msg_1_1", chunks="delta")
+HELD = ev.MessageDelta(text="Hello sk-Z9qR7w", message_id="msg_1_1", chunks="delta")
+
+
+@pytest.mark.parametrize(
+    ("live", "text", "shown"),
+    [
+        ([HALF], FULL, [FULL]),
+        ([THOUGHT], FULL, [FULL]),
+        ([THOUGHT, HALF], FULL, [FULL]),
+        ([HALF, ev.TurnEnded(reason="eof")], FULL, [HALF.text, "ld, all is done."]),
+        ([HELD], f"{HELD.text} is no key.", [f"{HELD.text} is no key."]),
+        # A text that has ended live is complete, and one that differs is another version of it.
+        ([HALF, ev.MessageEnded()], FULL, [HALF.text]),
+        ([HALF, ev.TurnEnded()], FULL, [HALF.text]),
+        ([HALF], "Hello", [HALF.text]),
+        ([HALF], f"{HALF.text}\n", [HALF.text]),
+        ([HALF], "Bye.", [HALF.text]),
+    ],
+    ids=["half", "thought", "both", "eof", "held", "ended", "turn-ended", "shorter", "space", "other"],
+)
+async def test_the_file_completes_a_message_whose_recorder_was_killed(
+    db: str, tmp_path: Path, live: list[ev.Event], text: str, shown: list[str]
+) -> None:
+    """MRG4: the file has the end of the newest message, or the text after its thought; all of it is there once."""
+    Script().prompt("q").text(text).write(tmp_path)
+    async with callslip.open(db, structs.replace(SETTINGS, text_hold=3600)) as ledger:
+        at = 1_794_724_980_000
+        prompt = [ev.SessionInfo(foreign_id=session_id(1)), ev.TurnStarted(at=at), ev.MessageUser(text="q", at=at)]
+        await ledger.log.append("live", [*prompt, *live], source="acp")
+        await import_history(ledger, tmp_path)
+        texts = [each for each in await texts_and_calls(ledger, "live") if each != "q"]
+        assert texts == shown
+        if len(shown) == 1 and shown != [HALF.text]:
+            late = ev.MessageDelta(text="ld, all", message_id="msg_1_1", chunks="delta")
+            await ledger.log.append("live", [late], source="acp")
+            assert await texts_and_calls(ledger, "live") == ["q", *shown]
+        await import_history(ledger, tmp_path)
+        assert await verify(ledger.log) == []
+
+
+async def test_a_file_does_not_reveal_a_secret_that_arrives_live(db: str, tmp_path: Path) -> None:
+    """MRG4, RED1: the end of a live text may be the beginning of a secret, whose rest arrives after the import."""
+    rest = "Xk2LmN4pTvB8sDfG6hJ3aQ5eYcU1iO0z end"
+    Script().prompt("q").text(HELD.text + rest).write(tmp_path)
+    async with callslip.open(db, structs.replace(SETTINGS, text_hold=3600)) as ledger:
+        at = 1_794_724_980_000
+        prompt = [ev.SessionInfo(foreign_id=session_id(1)), ev.TurnStarted(at=at), ev.MessageUser(text="q", at=at)]
+        await ledger.log.append("live", [*prompt, HELD], source="acp")
+        await import_history(ledger, tmp_path)
+        await ledger.log.append("live", [structs.replace(HELD, text=rest), ev.MessageEnded()], source="acp")
+        stored = b"".join([ev.encode_event(event) async for event in ledger.events("live")])
+        assert b"LmN4pTvB" not in stored and b"redacted" in stored
+
+
 async def test_a_sub_agent_that_is_followed_waits_for_its_call(db: str, tmp_path: Path) -> None:
     """TRN14: its file may be written before the line with the call."""
     sub_path = Script(agent="abc").prompt("look").text("found").write(tmp_path)
@@ -390,6 +449,22 @@ async def test_a_failure_that_only_the_file_knows_reaches_the_call(db: str, tmp_
         assert (call.report.text, call.report.exit_status) == ("Exit code 3\nbad", 3)
 
 
+async def test_a_call_id_that_returns_in_a_later_turn_is_a_new_call(db: str, tmp_path: Path) -> None:
+    """C2: some providers number the calls of each turn from 0."""
+    script = Script()
+    for turn in ("one", "two"):
+        script.prompt(turn).call("call_0", command=turn).result("call_0", f"output {turn}").text(f"answer {turn}")
+    script.write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        await import_history(ledger, tmp_path)
+        calls = [entry for entry in await read_entries(ledger, FIRST) if isinstance(entry, ToolCall)]
+        assert [(call.status, call.output) for call in calls] == [
+            ("completed", "output one"),
+            ("completed", "output two"),
+        ]
+        assert await verify(ledger.log) == []
+
+
 # Calls without a result
 
 
@@ -427,6 +502,27 @@ async def test_a_deleted_session_stays_deleted(db: str, tmp_path: Path) -> None:
         await import_history(ledger, tmp_path, restores=True)
         assert await texts_and_calls(ledger, FIRST) == TURN_1 + TURN_2
         assert (await import_history(ledger, tmp_path)).deleted == 0
+
+
+async def test_another_session_of_a_deleted_id_is_still_imported(db: str, tmp_path: Path) -> None:
+    """MRG6: of two sessions with the id of an agent one is deleted; the file is imported until both are."""
+    script = Script().turn(1)
+    path = script.write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        for name in ("first", "second", "third"):
+            await ledger.log.append(name, [ev.SessionInfo(foreign_id=session_id(1))], source="acp")
+        await ledger.delete("second")
+        await import_history(ledger, tmp_path)
+        names = SessionNames(["claude"])
+        assert await names.for_agent_id(ledger.log, session_id(1), is_new=False) == "first"
+        assert await texts_and_calls(ledger, "first") == TURN_1
+        assert await texts_and_calls(ledger, "third") == []
+        await ledger.delete("first")
+        write_lines(path, script.turn(2).lines[4:], "a")
+        await import_history(ledger, tmp_path)
+        assert await texts_and_calls(ledger, "third") == TURN_1 + TURN_2
+        await ledger.delete("third")
+        assert (await import_history(ledger, tmp_path)).deleted == 1
 
 
 async def test_retention_is_respected(db: str, tmp_path: Path) -> None:

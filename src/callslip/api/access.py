@@ -9,7 +9,10 @@ VERBS: tuple[Verb, ...] = ("read", "write", "approve", "execute")
 
 
 class Writer(NamedTuple):
-    """A caller that writes. `id` tells callers with the same name apart; only one that `can_label` may set labels."""
+    """A caller that writes. `id` tells callers with the same name apart.
+
+    Only one that `can_label` may set labels, and the agent's ids of a session and of the one that it continues.
+    """
 
     id: str = ""
     name: str = ""

@@ -31,8 +31,19 @@ from callslip.ledger.aio import LARGE_BYTES, finish_despite_cancel, run_off_loop
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.write import WriteContext, write_events
 from callslip.model import codec
-from callslip.model.events import ApprovalAnswer, Chunks, Draft, Event, Raw, SessionInfo, blob_of, encode_event
+from callslip.model.events import (
+    ApprovalAnswer,
+    CallEvent,
+    Chunks,
+    Draft,
+    Event,
+    Raw,
+    SessionInfo,
+    blob_of,
+    encode_event,
+)
 from callslip.model.records import ConversationChange, ConversationName, ConversationRecord, PostRecord
+from callslip.rules.projection import SESSION_NAMESPACE
 from callslip.store.protocol import Touched
 from callslip.store.unit_of_work import UnitOfWork
 
@@ -236,16 +247,26 @@ _decode_answer = codec.stored_decoder(PostResult, "the answer to a posted body")
 
 
 def check_drafts(drafts: list[Draft], writer: Writer) -> None:
-    """Raise if a draft sets what an authorizer may decide by: the owner, or labels that the caller may not set."""
+    """Raise if a draft sets what decides about access to a session: its owner, or what the caller may not set.
+
+    An authorizer may decide by labels, and a transcript is imported into the session with the agent's id of it.
+    """
     for draft in drafts:
-        if isinstance(draft.event, SessionInfo):
-            if draft.event.owner is not msgspec.UNSET:
+        event = draft.event
+        if isinstance(event, SessionInfo):
+            if event.owner is not msgspec.UNSET:
                 raise InvalidInputError("owner", "is set by the token that creates the session")
-            if draft.event.labels is not msgspec.UNSET and not writer.can_label:
-                raise PermissionDeniedError(
-                    "labels: this caller may not set them. Use the main token, or set them in "
-                    "the program that serves the ledger."
-                )
+            values = {"labels": event.labels, "foreignId": event.foreign_id, "continues": event.continues}
+            names = [name for name, value in values.items() if value is not msgspec.UNSET]
+        elif isinstance(event, CallEvent):
+            names = ["aliases"] * any(alias.ns == SESSION_NAMESPACE for alias in event.aliases)
+        else:
+            continue
+        if names and not writer.can_label:
+            raise PermissionDeniedError(
+                f"{', '.join(names)}: this caller may not set this. Use the main token, or set it in "
+                "the program that serves the ledger."
+            )
 
 
 def _key_prefix(key: str) -> str:

@@ -32,7 +32,8 @@ class Principal(msgspec.Struct, frozen=True):
 
     `user` is the value that a host's `authorize` returned for it. `id` tells callers with the same name apart; without
     one it is the name. Only a caller that `can_label` may post labels, because an authorizer may decide by them, and
-    only one that `can_delete` may delete sessions that it may write.
+    the agent's ids of sessions, because transcripts are imported by them. Only one that `can_delete` may delete
+    sessions that it may write.
     """
 
     name: str

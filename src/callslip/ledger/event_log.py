@@ -122,7 +122,7 @@ class EventLog:
             if len(self._checked_names) >= MAX_CHECKED_NAMES:
                 self._checked_names.clear()
             self._checked_names.add(check_session_name(session))
-        if len(drafts) == 1 and isinstance(drafts[0], CHUNKS) and not (drafts[0].key or owner):
+        if len(drafts) == 1 and isinstance(drafts[0], CHUNKS) and not (drafts[0].key or owner or caller is not None):
             context = self.write_context(source=source, strict=strict)
             chunk = self._validate_all(drafts)[0].event
             return await self.store.transact(

@@ -23,6 +23,7 @@ from callslip.model.events import Draft, Event, Verdict, encode_event
 from callslip.model.names import NEW_CALL_PREFIX, SOURCE_LEDGER, SOURCE_PYTHON, TRANSCRIPT_SOURCES
 from callslip.model.records import ApprovalRecord, CallRecord, HeldText, KeyRecord, SessionRecord
 from callslip.rules.agent_report import report_text
+from callslip.rules.continued_text import find_missing_text, starts_before
 from callslip.rules.edited_title import retitle
 from callslip.rules.lifecycle import (
     TERMINAL_STATES,
@@ -37,6 +38,7 @@ from callslip.rules.lifecycle import (
 )
 from callslip.rules.merged_prompts import LivePrompts, is_same_prompt
 from callslip.rules.projection import (
+    CONTINUED_NAMESPACE,
     LIVE_NAMESPACE,
     LIVE_PROMPT,
     MESSAGE_NAMESPACE,
@@ -49,6 +51,7 @@ from callslip.rules.projection import (
 from callslip.rules.redaction import Redactor
 from callslip.rules.redaction_stream import (
     TEXT_STREAM,
+    continues_text,
     hold_back,
     release_text,
     remember_release,
@@ -70,6 +73,8 @@ from callslip.store.unit_of_work import UnitOfWork
 
 E = TypeVar("E", bound=Event)
 MS = 1000
+LOOK_BACK_EVENTS = (100, 2000)
+"""How many of the newest events may be read to find the text of the newest live message: first few, then more."""
 
 
 class PostedAnswer(NamedTuple):
@@ -208,7 +213,7 @@ class WriteOperation:
         if isinstance(event, ev.MessageEnded) and self._is_of_transcript(event) and self._repeats_message(event):
             return self._append(event, "witness")  # The live text ends by its own source.
         if ends_text(event, known=False):
-            self._release(TEXT_STREAM)
+            self._release(TEXT_STREAM, remember=self._is_of_transcript(event))  # The live text may continue.
         if isinstance(event, ev.TurnStarted):
             return self._start_turn(event)
         if isinstance(event, ev.TurnEnded):
@@ -220,10 +225,17 @@ class WriteOperation:
     def _is_of_transcript(self, event: Event) -> bool:
         return (event.source or self.context.source) in TRANSCRIPT_SOURCES
 
+    def _is_whole(self, event: ev.MessageDelta | ev.ThoughtDelta) -> bool:
+        """Return whether a text is not continued, as in a session file that this process reads. Callers split texts."""
+        context = self.context
+        is_own = context.caller is None and event.source in ("", context.source)
+        return is_own and context.source in TRANSCRIPT_SOURCES
+
     def _write_chunk(self, event: ev.MessageDelta | ev.ThoughtDelta) -> Event:
         if self._repeats_message(event):
-            return self._append(event, "witness")
-        if self._is_of_transcript(event):  # It is a whole text.
+            missing = self._find_missing(event) if self._is_whole(event) else ""
+            return self._continue_text(event, missing) if missing else self._append(event, "witness")
+        if self._is_whole(event):
             self._release(TEXT_STREAM)
             return self._append(structs.replace(event, text=self.context.redactor.text(event.text)))
         return self._append(self._hold_back(event))
@@ -232,8 +244,49 @@ class WriteOperation:
         """Return whether another source has recorded a message with this id: live, or from the session file."""
         session, message = self.session, event.message_id
         if message and self._is_of_transcript(event):
-            return self.unit.alias(session.name, MESSAGE_NAMESPACE, message) is not None
+            is_live = self.unit.alias(session.name, MESSAGE_NAMESPACE, message) is not None
+            return is_live and self.unit.alias(session.name, CONTINUED_NAMESPACE, message) is None
         return bool(message) and message != session.message and self._is_known(message)
+
+    def _find_missing(self, event: ev.MessageDelta | ev.ThoughtDelta) -> str:
+        """Return what the session file adds to the newest message that was recorded live."""
+        if event.message_id != self.session.message or event.parent:
+            return ""
+        for count in LOOK_BACK_EVENTS:
+            parts = self._read_newest_message(count)
+            if parts is not None:
+                return find_missing_text(parts, type(event), self.context.redactor.text(event.text))
+        return ""
+
+    def _read_newest_message(self, count: int) -> list[Event] | None:
+        """Return the chunks of the newest live message, and what ended its texts; None if it has more events."""
+        session = self.session
+        first = max(session.pruned_seq, session.last_seq - count) + 1
+        # All are read before any is looked at, because an engine reads what is missing in one step.
+        events = [self.unit.event(session.name, seq) for seq in range(first, session.last_seq + 1)]
+        parts: list[Event] = []
+        for event in reversed(events):
+            if event is None or event.verdict != "applied":
+                continue
+            if starts_before(event, session.message):
+                return parts[::-1]
+            is_chunk = isinstance(event, ev.CHUNKS) and not event.parent
+            if is_chunk or ends_text(event, known=self._had_entry(event)):
+                parts.append(event)
+        return parts[::-1] if first == 1 else None
+
+    def _had_entry(self, event: Event) -> bool:
+        """Return whether the call of an event had an entry before it."""
+        record = self.unit.call(event.call) if isinstance(event, ev.CallEvent) else None
+        return record is not None and record.entry != event.seq
+
+    def _continue_text(self, event: ev.MessageDelta | ev.ThoughtDelta, missing: str) -> Event:
+        """Append the end of a text that was recorded live. What else of the message arrives live is a repetition."""
+        held_text = self.session.carry.get(TEXT_STREAM)
+        if held_text is not None and continues_text(held_text, event):
+            self._set_held_text(TEXT_STREAM, None)  # It is the beginning of what is missing.
+        self._release(TEXT_STREAM)
+        return self._append(structs.replace(event, text=missing, chunks="delta"))
 
     def _is_known(self, identity: str) -> bool:
         """Return whether a message or a turn is known from the session file of the agent."""
@@ -725,10 +778,12 @@ def write_chunk(unit: UnitOfWork, session: str, event: Event, context: WriteCont
     """Write one chunk of text without a key, as `write_events` does, but in fewer steps: most events are chunks."""
     assert isinstance(event, ev.CHUNKS)
     record = unit.session_to_write(session)
-    if not (record.carry or event.partial or event.rest):
+    source = event.source or context.source
+    may_repeat = event.message_id not in ("", record.message) or source in TRANSCRIPT_SOURCES
+    if not (may_repeat or record.carry or event.partial or event.rest):
         text, held = context.redactor.feed("", event.text)
         if not held:
-            return [_append_event(unit, record, event, source=event.source or context.source, text=text)]
+            return [_append_event(unit, record, event, source=source, text=text)]
     return write_events(unit, session, [Draft(event)], context)
 
 

@@ -46,6 +46,8 @@ TRANSCRIPT_NAMESPACE = "transcript"
 """The alias namespace of the message ids and turns that were read from the agent's session file."""
 TRANSCRIPT_READ = "session"
 """The alias of a session whose session file was read."""
+CONTINUED_NAMESPACE = "continued"
+"""The alias namespace of message ids that were recorded live until the session file continued them."""
 LIVE_NAMESPACE = "live"
 LIVE_PROMPT = "prompt"
 """The alias of a session with a prompt that was recorded live, without an id that the session file could repeat."""
@@ -83,6 +85,9 @@ def _apply_text(
 ) -> None:
     if event.message_id and event.source in TRANSCRIPT_SOURCES:
         tables.put_alias(session.name, TRANSCRIPT_NAMESPACE, event.message_id, "")
+        if event.message_id == session.message:
+            tables.put_alias(session.name, CONTINUED_NAMESPACE, event.message_id, "")
+            session.message = ""
     elif event.message_id and event.message_id != session.message:
         if not event.parent:
             session.message = event.message_id

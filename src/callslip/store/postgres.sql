@@ -275,7 +275,8 @@ SELECT s.name FROM aliases a JOIN sessions s ON s.id = a.session WHERE a.id = $1
 
 -- name: remember_deletion
 INSERT INTO deleted_sessions AS d (foreign_id, name, deleted_at)
-SELECT a.id, $1, $2 FROM aliases a WHERE a.session = $3 AND a.ns = 'session'
+SELECT a.id, $1, $2 FROM aliases a WHERE a.session = $3 AND a.ns = 'session' AND NOT EXISTS
+  (SELECT 1 FROM aliases o WHERE o.id = a.id AND o.ns = 'session' AND o.session <> a.session)
 ON CONFLICT (foreign_id, name) DO UPDATE SET deleted_at = excluded.deleted_at;
 
 -- name: deleted_sessions

@@ -111,7 +111,8 @@ SELECT s.name FROM aliases a JOIN sessions s ON s.id = a.session WHERE a.id = ? 
 
 -- name: remember_deletion
 INSERT OR REPLACE INTO deleted_sessions (foreign_id, name, deleted_at)
-SELECT id, ?, ? FROM aliases WHERE session = ? AND ns = 'session';
+SELECT a.id, ?, ? FROM aliases a WHERE a.session = ? AND a.ns = 'session' AND NOT EXISTS
+  (SELECT 1 FROM aliases o WHERE o.id = a.id AND o.ns = 'session' AND o.session <> a.session);
 
 -- name: deleted_sessions
 SELECT foreign_id, name FROM deleted_sessions;

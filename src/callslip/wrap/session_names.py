@@ -107,12 +107,13 @@ class SessionNames:
     async def for_agent_id(self, log: EventLog, agent_id: str, *, is_new: bool) -> str:
         """Return the session for an id of the agent: a free name if `is_new`, else the newest of that name.
 
-        A session with this id may be known from the agent's own session file, under another name.
+        Sessions with this id may be known from the agent's own session file, under another name. Like the import of
+        that file, this uses the oldest one.
         """
         if len(agent_id) >= UNIQUE_ID_CHARS:
             known = await log.store.sessions_with_alias(SESSION_NAMESPACE, agent_id)
             if known:
-                return known[-1]
+                return known[0]
         base = joined(self._program or self._launcher, "-", agent_id)
         newest, free = await self._find_names(log, base)
         if is_new:
