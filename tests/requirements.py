@@ -2754,6 +2754,8 @@ TRANSCRIPTS = (
         "Lines that cannot be read are skipped, counted and reported; hostile content harms nothing.",
         (
             "tests/transcripts/test_importer.py::test_lines_that_cannot_be_read_are_skipped",
+            "tests/transcripts/test_importer.py::test_a_file_that_fails_does_not_stop_the_others",
+            "tests/transcripts/test_importer.py::test_a_source_that_fails_does_not_stop_the_others",
             "tests/cli/test_transcripts.py::test_files_and_folders_can_be_named",
         ),
     ),
@@ -3014,6 +3016,7 @@ AGENT_SESSIONS = (
             "tests/transcripts/test_agent_histories.py::test_a_message_of_the_agent_follows_its_parts",
             "tests/transcripts/test_agent_histories.py::test_a_large_session_is_read_in_pieces",
             "tests/transcripts/test_agent_histories.py::test_a_session_that_was_deleted_is_gone",
+            "tests/transcripts/test_agent_histories.py::test_rows_that_cannot_be_read_are_skipped",
         ),
     ),
 )

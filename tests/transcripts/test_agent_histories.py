@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -308,6 +309,31 @@ def test_a_session_that_was_deleted_is_gone(store: Store) -> None:
     (transcript,) = found(source, store.path)
     store.connection.execute("DELETE FROM session")
     assert source.refresh(transcript) is None and read_all(source, transcript) == []
+
+
+def test_rows_that_cannot_be_read_are_skipped(tmp_path: Path) -> None:
+    """OPC6: a row without a time is read, and one whose data is not JSON is counted, in a folder of any name."""
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff/opencode.db"))
+    path.parent.mkdir()
+    with closing(sqlite3.connect(os.fsencode(path))) as connection:
+        columns = (
+            "session(id, parent_id, title, directory, version, time_created, time_updated)",
+            "message(id, session_id, time_updated, data)",
+            "part(id, message_id, session_id, time_updated, data)",
+        )
+        connection.executescript(";".join(f"CREATE TABLE {table}" for table in columns))
+        connection.execute("INSERT INTO session VALUES ('s', NULL, CAST(X'ff' AS TEXT), 7, NULL, NULL, NULL)")
+        user = json.dumps({"role": "user", "time": {"created": NOW_MS}})
+        for identity, updated, data in (("m1", None, user), ("m2", 3, 12), ("m3", "soon", b"\xff"), ("m4", 4, user)):
+            connection.execute("INSERT INTO message VALUES (?, 's', ?, ?)", (identity, updated, data))
+        connection.execute("INSERT INTO part VALUES ('p1', 'm1', 's', NULL, ?)", ('{"type": "text", "text": "Go"}',))
+        connection.commit()
+    source = find_source("opencode")
+    (transcript,) = found(source, path)
+    pieces = read_all(source, transcript)
+    assert [next(iter(message)) for message in messages_of(pieces)] == ["session", "message", "part", "message"]
+    assert sum(piece.skipped for piece in pieces) == 2 and pieces[0].problem is not None
+    assert transcript.name.isprintable() and transcript.name.encode()
 
 
 # Imported

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,10 @@ from callslip.model.entries import Message, ToolCall
 from callslip.settings import Settings
 from callslip.transcripts import importer as importing
 from callslip.transcripts.agents import find_source
+from callslip.transcripts.claude_code import ClaudeCode
+from callslip.transcripts.follow import Follower
 from callslip.transcripts.importer import Report, TranscriptImporter
+from callslip.transcripts.source import Transcript
 from tests.support.claude_files import PARALLEL, Script, lines_of, session_id, write_lines
 from tests.support.paths import TESTS
 
@@ -124,6 +127,52 @@ async def test_lines_that_cannot_be_read_are_skipped(db: str, tmp_path: Path, mo
         assert await texts_and_calls(ledger, FIRST) == [*TURN_1, "\x00\x1b[31m\u202e red"]
         raws = [event.body for event in await all_events(ledger, FIRST) if isinstance(event, ev.Raw)]
         assert raws == [17, {"type": "new", "uuid": "u"}]
+
+
+async def test_a_file_that_fails_does_not_stop_the_others(
+    db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TRN4: a name that is not UTF-8 is read; an unexpected error is reported, and tried again after a change."""
+    path = Script().turn(1).write(tmp_path)
+    unnamed = os.path.join(os.fsencode(path.parent), b"\xff.jsonl")
+    with open(unnamed, "w") as file:
+        file.writelines(json.dumps({**line, "sessionId": ""}) + "\n" for line in Script(3).turn(1).lines)
+    broken = Script(2).turn(1).write(tmp_path)
+    session_of = type(SOURCE).session_of
+
+    def fail_for_one(source: Any, transcript: Transcript, messages: Any) -> str:
+        if transcript.path == str(broken):
+            raise TypeError("a bug")
+        return session_of(source, transcript, messages)
+
+    async with callslip.open(db, SETTINGS) as ledger:
+        with monkeypatch.context() as patch:
+            patch.setattr(type(SOURCE), "session_of", fail_for_one)
+            importer = TranscriptImporter(ledger.log)
+            report = await importer.run(SOURCE, SOURCE.find(str(tmp_path)))
+            assert [(each.path, each.reason) for each in report.problems] == [(str(broken), "TypeError: a bug")]
+            assert len(report.sessions) == 2 and FIRST in report.sessions
+            assert not (await importer.run(SOURCE, SOURCE.find(str(tmp_path)))).problems
+        write_lines(broken, Script(2).turn(1).turn(2).lines[4:], "a")
+        assert (await importer.run(SOURCE, SOURCE.find(str(tmp_path)))).sessions == [f"claude-{session_id(2)}"]
+
+
+async def test_a_source_that_fails_does_not_stop_the_others(db: str, tmp_path: Path) -> None:
+    """TRN4: a folder that cannot be listed is reported once, and the other folders are followed."""
+    Script().turn(1).write(tmp_path)
+    reports: list[Report] = []
+
+    class Failing(ClaudeCode):
+        def find(self, path: str) -> Iterator[Transcript]:
+            raise ValueError("a bug")
+
+    async with callslip.open(db, SETTINGS) as ledger:
+        targets = [(Failing(), "/none"), (SOURCE, str(tmp_path))]
+        follower = Follower(TranscriptImporter(ledger.log), targets, lambda _, report: reports.append(report), print)
+        for _ in range(2):
+            await follower.scan()
+        assert [problem.path for report in reports for problem in report.problems] == ["/none"]
+        assert await texts_and_calls(ledger, FIRST) == TURN_1
 
 
 async def test_what_has_no_time_gets_that_of_its_transcript(db: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, structs
 
-from callslip.errors import InvalidInputError
+from callslip.errors import InvalidInputError, StoreError
 from callslip.formats import registry
 from callslip.formats.base import Decoder
 from callslip.formats.transcripts import MARK
@@ -156,6 +156,7 @@ class TranscriptImporter:
         self._is_live = is_live
         self._open: dict[tuple[str, str], _Open] = {}
         self._ignored: dict[tuple[str, str], str] = {}
+        self._failed: dict[tuple[str, str], str] = {}
         self._deleted: dict[str, str] = {}
 
     async def load(self) -> None:
@@ -175,6 +176,8 @@ class TranscriptImporter:
 
     def is_unchanged(self, source: Source, transcript: Transcript) -> bool:
         """Return whether everything in a transcript was read."""
+        if self._failed.get((source.name, transcript.name)) == transcript.mark:
+            return True
         known = self._open.get((source.name, transcript.name))
         mark = known.place.mark if known is not None else self._ignored.get((source.name, transcript.name))
         needs_close = known is not None and not known.place.is_closed and _is_old(transcript)
@@ -210,9 +213,15 @@ class TranscriptImporter:
                 self._open.pop(key, None)
                 return
             except OSError as error:  # It is gone, or may not be read: nothing is deleted.
-                report.add_problem(transcript.path, 0, Problem(0, error.strerror or str(error)))
+                report.add_problem(transcript.shown_path, 0, Problem(0, error.strerror or str(error)))
                 return
-        report.add_problem(transcript.path, 0, Problem(0, "other processes import it now"))
+            except StoreError:
+                raise
+            except Exception as error:  # Other transcripts are still imported. This one is tried again when it changes.
+                self._failed[key] = transcript.mark
+                report.add_problem(transcript.shown_path, 0, Problem(0, f"{type(error).__name__}: {error}"))
+                return
+        report.add_problem(transcript.shown_path, 0, Problem(0, "other processes import it now"))
 
     async def _reload(self, key: tuple[str, str]) -> None:
         """Read again how far a transcript was read."""
@@ -237,7 +246,7 @@ class TranscriptImporter:
                 return
             self._open[key] = known
             if piece.skipped and piece.problem is not None:
-                report.add_problem(transcript.path, piece.skipped, piece.problem)
+                report.add_problem(transcript.shown_path, piece.skipped, piece.problem)
             report.messages += len(piece.messages)
             mark = transcript.mark if following is None else ""
             try:
@@ -284,7 +293,7 @@ class TranscriptImporter:
     async def _find_session(self, source: Source, transcript: Transcript, foreign_id: str) -> str:
         """Return the session of an agent's id: the one that another source recorded, or a new one."""
         if not foreign_id:
-            stem = os.path.basename(transcript.path).partition(".")[0]
+            stem = os.path.basename(transcript.shown_path).partition(".")[0]
             return joined(source.session_prefix, "-", stem or "unnamed")
         recorded = await self._log.store.sessions_with_alias(SESSION_NAMESPACE, foreign_id)
         return recorded[0] if recorded else joined(source.session_prefix, "-", foreign_id)
@@ -399,7 +408,7 @@ class TranscriptImporter:
                 if refused is None:
                     raise
                 if refused.drafts and isinstance(refused.drafts[0].event, ev.Raw):
-                    report.add_problem(transcript.path, 1, Problem(0, str(error)))
+                    report.add_problem(transcript.shown_path, 1, Problem(0, str(error)))
                     refused.drafts = []
                 else:
                     raw = ev.Raw(format=source.name, body=refused.message, at=refused.drafts[0].event.at)

@@ -39,7 +39,7 @@ _SESSIONS = "SELECT id, parent_id, time_updated FROM session ORDER BY time_creat
 _SESSION = """SELECT id, parent_id, title, directory, version, time_created, time_updated FROM session WHERE id = ?"""
 _MESSAGES = """SELECT id, time_updated, CASE WHEN json_valid(data) THEN json_extract(data, '$.role') END,
     CASE WHEN json_valid(data) THEN json_extract(data, '$.time.created') END FROM message WHERE session_id = ?"""
-_PARTS = "SELECT id, message_id, time_updated FROM part WHERE session_id = ? AND time_updated >= ?"
+_PARTS = "SELECT id, message_id, time_updated FROM part WHERE session_id = ? AND COALESCE(time_updated, 0) >= ?"
 _DATA = ("SELECT data FROM message WHERE id = ?", "SELECT data FROM part WHERE id = ?")
 
 
@@ -93,7 +93,7 @@ class Opencode:
         parents = {session: parent for session, parent, _ in rows}
         # Those of sub-agents come last: their parents name the calls that they belong to.
         for session, parent, updated in sorted(rows, key=lambda row: row[1] is not None):
-            root = _root_of(str(session), parents)
+            root = str(_root_of(str(session), parents))
             yield _transcript(path, str(session), root if parent else str(session), updated, written, size)
 
     def refresh(self, transcript: Transcript) -> Transcript | None:
@@ -147,8 +147,8 @@ def _read_rows(connection: sqlite3.Connection, part: str, start: Position) -> It
     for number, row in enumerate(rows, 1):
         found = connection.execute(_DATA[row.place == PART], (row.id,)).fetchone()
         if found is not None:  # Else it was deleted meanwhile.
-            size += len(found["data"])
             try:
+                size += _size_of_data(found["data"])
                 messages.append(_message_of(row, found["data"], part, *about[row.message]))
             except InvalidInputError as error:
                 skipped += 1
@@ -167,17 +167,30 @@ def _changed_rows(
     """Return the rows to read in order, the role and time of each message, and the time of the last change."""
     about: dict[str, tuple[Any, Any]] = {}
     changed: list[tuple[int, Row]] = []
-    for identity, updated, role, created in connection.execute(_MESSAGES, (session,)):
+    for found, updated, role, created in connection.execute(_MESSAGES, (session,)):
+        identity = str(found)
         about[identity] = (role, created)
-        if updated >= start.since:
-            changed.append((updated, Row(identity, OF_USER if role == "user" else OF_AGENT, identity)))
-    for identity, message, updated in connection.execute(_PARTS, (session, start.since)):
-        if message in about:
-            changed.append((updated, Row(message, PART, identity)))
+        if (changed_at := _time_of(updated)) >= start.since:
+            changed.append((changed_at, Row(identity, OF_USER if role == "user" else OF_AGENT, identity)))
+    for part, message, updated in connection.execute(_PARTS, (session, start.since)):
+        if str(message) in about:
+            changed.append((_time_of(updated), Row(str(message), PART, str(part))))
     until = start.until or max((updated for updated, _ in changed), default=start.since)
     # A row that changed after `until` is read with the next position.
     rows = sorted(row for updated, row in changed if updated <= until and row > start.row)
     return rows, about, until
+
+
+def _time_of(value: Any) -> int:
+    """Return the time of a row; 0 for anything else, so that the row is only read with all others."""
+    return value if isinstance(value, int) else 0
+
+
+def _size_of_data(data: Any) -> int:
+    """Return the size of the data of a row, or raise InvalidInputError."""
+    if not isinstance(data, str | bytes):
+        raise InvalidInputError("data", "is not JSON")
+    return len(data)
 
 
 def _piece(messages: list[Any], position: Position, size: int, skipped: int, problem: Problem | None) -> Piece:
@@ -208,9 +221,14 @@ def _message_of(row: Row, data: str, session: str, role: Any, created: Any) -> A
 def _open(path: str) -> sqlite3.Connection:
     """Open the database for reading. Without its log no program has it open, and then reading leaves no files."""
     options = "mode=ro" if os.path.exists(f"{path}-wal") else "mode=ro&immutable=1"
-    connection = sqlite3.connect(f"file:{quote(path)}?{options}", uri=True, timeout=BUSY_TIMEOUT_S)
+    connection = sqlite3.connect(f"file:{quote(os.fsencode(path))}?{options}", uri=True, timeout=BUSY_TIMEOUT_S)
     connection.row_factory = sqlite3.Row
+    connection.text_factory = _decode_text
     return connection
+
+
+def _decode_text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
 
 
 def _written_at(path: str) -> tuple[int, str] | None:
