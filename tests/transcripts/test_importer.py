@@ -129,6 +129,24 @@ async def test_lines_that_cannot_be_read_are_skipped(db: str, tmp_path: Path, mo
         assert raws == [17, {"type": "new", "uuid": "u"}]
 
 
+async def test_a_long_damaged_beginning_hides_nothing(
+    db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TRN4: what cannot be read is reported once, also if it is all there is, and what follows it is imported."""
+    monkeypatch.setattr("callslip.transcripts.json_lines.PIECE_BYTES", 2**10)
+    damaged = ["{broken " + "x" * 700] * 4
+    path = write_lines(Script().path(tmp_path), damaged)
+    async with callslip.open(db, SETTINGS) as ledger:
+        importer = TranscriptImporter(ledger.log)
+        report = await importer.run(SOURCE, SOURCE.find(str(tmp_path)))
+        assert [(each.line, each.count) for each in report.problems] == [(1, 4)] and not report.sessions
+        assert (await importer.run(SOURCE, SOURCE.find(str(tmp_path)))).transcripts == 0
+        write_lines(path, list(Script().turn(1).lines), "a")
+        report = await importer.run(SOURCE, SOURCE.find(str(tmp_path)))
+        assert (report.skipped, report.sessions) == (4, [FIRST])
+        assert await texts_and_calls(ledger, FIRST) == TURN_1
+
+
 async def test_a_file_that_fails_does_not_stop_the_others(
     db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -242,11 +242,12 @@ class TranscriptImporter:
         while piece is not None:
             following = next(pieces, None)
             known = self._open.get(key) or await self._begin(source, transcript, piece)
-            if known is None:
-                return
-            self._open[key] = known
             if piece.skipped and piece.problem is not None:
                 report.add_problem(transcript.shown_path, piece.skipped, piece.problem)
+            if known is None:  # Nothing in this piece can be read: the session is in a later one.
+                piece = following
+                continue
+            self._open[key] = known
             report.messages += len(piece.messages)
             mark = transcript.mark if following is None else ""
             try:
