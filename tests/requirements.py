@@ -2929,6 +2929,7 @@ AGENT_SESSIONS = (
             "tests/formats/test_agent_sessions.py::test_every_draft_of_a_message_has_a_key",
             "tests/formats/test_agent_sessions.py::test_a_copy_of_a_transcript_adds_nothing",
             "tests/formats/test_agent_sessions.py::test_a_compacted_session_has_each_call_once",
+            "tests/transcripts/test_agent_histories.py::test_a_long_chat_that_is_stored_again_adds_what_is_new",
         ),
     ),
     R(
@@ -2980,6 +2981,7 @@ AGENT_SESSIONS = (
             "tests/formats/test_agent_sessions.py::test_a_copy_of_a_transcript_adds_nothing",
             "tests/formats/test_agent_sessions.py::test_a_fork_of_an_opencode_session_repeats_nothing",
             "tests/formats/test_agent_sessions.py::test_a_compacted_session_has_each_call_once",
+            "tests/transcripts/test_agent_histories.py::test_a_call_that_outlasts_many_others_gets_its_end",
         ),
     ),
     R(

@@ -19,7 +19,7 @@ from callslip.api.ledger import LocalLedger
 from callslip.formats import registry
 from callslip.ingest.importer import import_lines
 from callslip.model import events as ev
-from callslip.model.entries import ToolCall
+from callslip.model.entries import Message, ToolCall
 from callslip.transcripts import opencode
 from callslip.transcripts.agents import find_source
 from callslip.transcripts.importer import Report, TranscriptImporter
@@ -385,6 +385,81 @@ async def test_a_session_and_its_sub_agent_are_imported_once(tmp_path: Path) -> 
             assert (snapshot.info.agent, snapshot.info.turn) == (name, "")
             assert (await import_history(ledger, name, path)).events == 0
         assert not await find_faults(ledger)
+
+
+def gemini_turn(number: int) -> list[dict[str, Any]]:
+    at = f"2026-11-15T06:{number:02}:00.000Z"
+    call = {"id": f"c{number}", "name": "glob", "args": {}, "status": "success", "result": [], "timestamp": at}
+    answer = {"id": f"a{number}", "timestamp": at, "type": "gemini", "content": f"answer {number}", "model": "m"}
+    return [
+        {"id": f"u{number}", "timestamp": at, "type": "user", "content": f"prompt {number}"},
+        {"id": f"t{number}", "timestamp": at, "type": "gemini", "content": "", "model": "m", "toolCalls": [call]},
+        {**answer, "tokens": {"input": 2, "output": 1}},
+    ]
+
+
+async def read_session(ledger: LocalLedger, session: str) -> tuple[list[str], int, int]:
+    """Return the entries of a session, and how many turns and notices it has."""
+    entries = (await ledger.snapshot(session)).entries
+    shown = [entry.content if isinstance(entry, Message) else type(entry).__name__ for entry in entries]
+    events = [event async for event in ledger.log.events(session)]
+    ends = [event.turn for event in events if isinstance(event, ev.TurnEnded)]
+    assert len(ends) == len(set(ends)) == sum(isinstance(event, ev.TurnStarted) for event in events)
+    return shown, len(ends), shown.count("Notice")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_a_long_chat_that_is_stored_again_adds_what_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_whole: bool
+) -> None:
+    """GEM2: also if it is longer than what the decoder remembers of it. A compression is still shown once."""
+    monkeypatch.setattr("callslip.formats.transcripts.MAX_REMEMBERED", 10)
+    head = {"sessionId": SESSION, "projectHash": "h", "startTime": "2026-11-15T06:00:00.000Z", "kind": "main"}
+    path = tmp_path / "project" / "chats" / ("session-1.json" if is_whole else "session-1.jsonl")
+    expected: list[str] = []
+    async with callslip.open(str(tmp_path / "c.db")) as ledger:
+        for turns in (8, 9, 12):
+            messages = [message for number in range(turns) for message in gemini_turn(number)]
+            chat: Any = {**head, "messages": messages}
+            if not is_whole:
+                lines = messages if turns == 8 else [{"$set": {"messages": messages}}]
+                chat = [*([head] if turns == 8 else json.loads(path.with_suffix(".all").read_text())), *lines]
+                write_lines(path.with_suffix(".all"), chat)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(chat)) if is_whole else write_lines(path, *chat)
+            await import_history(ledger, "gemini", tmp_path)
+            expected = [
+                text for number in range(turns) for text in (f"prompt {number}", "ToolCall", f"answer {number}")
+            ]
+            assert await read_session(ledger, f"gemini-{SESSION}") == (expected, turns, 0)
+        if not is_whole:
+            summary = {**gemini_turn(30)[0], "content": "<summary>"}
+            copies = [{**message, "id": f"x{message['id']}"} for message in gemini_turn(11)]
+            for _ in range(2):
+                chat.append({"$set": {"messages": [summary, *copies]}})
+                write_lines(path, *chat)
+                await import_history(ledger, "gemini", tmp_path)
+            assert await read_session(ledger, f"gemini-{SESSION}") == ([*expected, "Notice"], 12, 1)
+
+
+@pytest.mark.anyio
+async def test_a_call_that_outlasts_many_others_gets_its_end(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OPC2: also if the decoder does not remember its start; the start is not repeated."""
+    monkeypatch.setattr("callslip.formats.transcripts.MAX_REMEMBERED", 10)
+    store.put_message("ses_1", "msg_2", NOW_MS, role="assistant", time={"created": NOW_MS}, parentID="msg_1")
+    for number in range(20):
+        call = tool_part("completed" if number else "running", output="ok")
+        store.put_part("ses_1", "msg_2", f"prt_2{number:02}", NOW_MS, {**call, "callID": f"c{number}"})
+    async with callslip.open(str(tmp_path / "c.db")) as ledger:
+        await import_history(ledger, "opencode", store.path)
+        ended = {**tool_part("completed", output="late"), "callID": "c0"}
+        store.put_part("ses_1", "msg_2", "prt_200", NOW_MS + 9, ended)
+        report = await import_history(ledger, "opencode", store.path)
+        calls = [each for each in (await ledger.snapshot("opencode-ses_1")).entries if isinstance(each, ToolCall)]
+        assert (len(calls), calls[0].status) == (20, "completed") and report.events
 
 
 @pytest.mark.anyio

@@ -129,9 +129,7 @@ async def test_lines_that_cannot_be_read_are_skipped(db: str, tmp_path: Path, mo
         assert raws == [17, {"type": "new", "uuid": "u"}]
 
 
-async def test_a_long_damaged_beginning_hides_nothing(
-    db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_damaged_beginning_hides_nothing(db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TRN4: what cannot be read is reported once, also if it is all there is, and what follows it is imported."""
     monkeypatch.setattr("callslip.transcripts.json_lines.PIECE_BYTES", 2**10)
     damaged = ["{broken " + "x" * 700] * 4

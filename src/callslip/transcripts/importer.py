@@ -1,8 +1,8 @@
 """Import what is new in the transcripts of agents.
 
 What was read is stored in the transaction of its events: the position in the transcript, and what its decoder
-remembers. So a process that is killed leaves neither a gap nor a repetition, and the next one continues. A message with
-a known key is a copy, or was read before: then all its drafts are left out.
+remembers. So a process that is killed leaves neither a gap nor a repetition, and the next one continues. A draft with a
+known key is a copy, or was read before: it is left out, with those after it that have no key.
 
 A call has no owner, because the agent is another process. It ends with its result, with its turn, or when its
 transcript did not change for hours.
@@ -426,7 +426,7 @@ class TranscriptImporter:
 
 
 class _Unit(msgspec.Struct):
-    """The drafts of one message, which are written together or not at all."""
+    """The drafts of one message, which are written together. Those that are known are left out."""
 
     drafts: list[Draft]
     message: Any = None
@@ -460,9 +460,9 @@ class _UnitWrite:
         operation: WriteOperation | None = None
         events = start = 0
         for size in self._sizes:
-            part = drafts[start : start + size]
+            part = _leave_out_known(drafts[start : start + size], unit, session)
             start += size
-            if not part or (part[0].key and unit.key(session, part[0].key) is not None):
+            if not part:
                 continue
             if operation is None:
                 operation = WriteOperation(unit, session, structs.replace(context, ingest_lease=LEASE_S))
@@ -473,6 +473,18 @@ class _UnitWrite:
             change = ConversationChange(state=_encode_place(self._place), drops_inputs=True)
             version = unit.change_conversation(self._name, change)
         return _Done(events, version)
+
+
+def _leave_out_known(drafts: Sequence[Draft], unit: UnitOfWork, session: str) -> list[Draft]:
+    """Return the drafts of a message that are new. A draft without a key belongs to the one with a key before it."""
+    new: list[Draft] = []
+    is_known = False
+    for draft in drafts:
+        if draft.key:
+            is_known = unit.key(session, draft.key) is not None
+        if not is_known:
+            new.append(draft)
+    return new
 
 
 def _ids_of(event: ev.Event) -> list[Alias]:
@@ -499,8 +511,7 @@ def _end_text(units: Sequence[_Unit]) -> None:
             event = draft.event
             if isinstance(event, ev.CHUNKS):
                 end = ev.MessageEnded(message_id=event.message_id, at=event.at)
-                key = f"{draft.key}:end" if draft.key else ""
-                unit.drafts.insert(position + 1, Draft(end, key, draft.mark))
+                unit.drafts.insert(position + 1, Draft(end))
                 return
             if isinstance(event, ENDING_TEXT) or (isinstance(event, ev.SessionInfo) and event.notice is not UNSET):
                 return
