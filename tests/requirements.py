@@ -2852,6 +2852,8 @@ TRANSCRIPTS = (
         "A deleted session is not imported again, unless the user asks for it.",
         (
             "tests/transcripts/test_importer.py::test_a_deleted_session_stays_deleted",
+            "tests/transcripts/test_importer.py::test_a_deletion_is_respected_while_others_are_followed",
+            "tests/transcripts/test_importer.py::test_a_deleted_session_without_an_id_stays_deleted",
             "tests/cli/test_transcripts.py::test_a_deleted_session_is_restored_on_request",
         ),
     ),

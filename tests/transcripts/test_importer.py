@@ -494,6 +494,35 @@ async def test_a_deleted_session_stays_deleted(db: str, tmp_path: Path) -> None:
         assert (await import_history(ledger, tmp_path)).deleted == 0
 
 
+async def test_a_deletion_is_respected_while_others_are_followed(db: str, tmp_path: Path) -> None:
+    """MRG6: a session is not created that was deleted after the import had begun; the deletion is looked up again."""
+    async with callslip.open(db, SETTINGS) as ledger:
+        await ledger.log.append("wrapped", [ev.SessionInfo(foreign_id=session_id(1))], source="acp")
+        importer = TranscriptImporter(ledger.log)
+        await importer.load()
+        await ledger.delete("wrapped")
+        Script().turn(1).write(tmp_path)
+        report = await importer.run(SOURCE, SOURCE.find(str(tmp_path)))
+        assert (report.events, report.deleted) == (0, 1)
+        assert not (await ledger.sessions(limit=9)).items
+
+
+async def test_a_deleted_session_without_an_id_stays_deleted(db: str, tmp_path: Path) -> None:
+    """MRG6: it is known by its file."""
+    lines = [{**line, "sessionId": ""} for line in Script().turn(1).lines]
+    path = write_lines(tmp_path / "notes.jsonl", lines)
+    async with callslip.open(db, SETTINGS) as ledger:
+        assert (await import_history(ledger, path)).sessions == ["claude-notes"]
+        await ledger.delete("claude-notes")
+        assert (await import_history(ledger, path)).deleted == 1
+        write_lines(path, [{**line, "sessionId": ""} for line in Script(2).turn(2).lines], "a")
+        assert (await import_history(ledger, path)).deleted == 1
+        assert not (await ledger.sessions(limit=9)).items
+        await import_history(ledger, path, restores=True)
+        assert await texts_and_calls(ledger, "claude-notes")
+        assert not (await import_history(ledger, path)).deleted
+
+
 async def test_retention_is_respected(db: str, tmp_path: Path) -> None:
     """TRN8: what retention removed is not imported again, and what was read is still known."""
     script = Script().turn(1)

@@ -278,6 +278,12 @@ INSERT INTO deleted_sessions AS d (foreign_id, name, deleted_at)
 SELECT a.id, $1, $2 FROM aliases a WHERE a.session = $3 AND a.ns = 'session'
 ON CONFLICT (foreign_id, name) DO UPDATE SET deleted_at = excluded.deleted_at;
 
+-- name: remember_transcripts
+INSERT INTO deleted_sessions AS d (foreign_id, name, deleted_at)
+SELECT DISTINCT c.caller, c.session, $1::bigint FROM conversations c
+WHERE c.session = $2 AND starts_with(c.caller, 'transcript:')
+ON CONFLICT (foreign_id, name) DO UPDATE SET deleted_at = excluded.deleted_at;
+
 -- name: deleted_sessions
 SELECT foreign_id, name FROM deleted_sessions;
 

@@ -113,6 +113,10 @@ SELECT s.name FROM aliases a JOIN sessions s ON s.id = a.session WHERE a.id = ? 
 INSERT OR REPLACE INTO deleted_sessions (foreign_id, name, deleted_at)
 SELECT id, ?, ? FROM aliases WHERE session = ? AND ns = 'session';
 
+-- name: remember_transcripts
+INSERT OR REPLACE INTO deleted_sessions (foreign_id, name, deleted_at)
+SELECT caller, session, ? FROM conversations WHERE session = ? AND caller GLOB 'transcript:*';
+
 -- name: deleted_sessions
 SELECT foreign_id, name FROM deleted_sessions;
 

@@ -72,7 +72,6 @@ class Follower:
 
     async def scan(self) -> None:
         """List all folders, and import what changed."""
-        await self._importer.load_deleted()
         active: list[tuple[Source, Transcript]] = []
         for source, path in self._targets:
             found, error = await run_off_loop(True, _find_all, source, path)

@@ -234,8 +234,10 @@ class TranscriptImporter:
     async def _read(self, source: Source, transcript: Transcript, report: Report) -> None:
         key = source.name, transcript.name
         known = self._open.get(key)
-        if known is not None and self._is_deleted(known.place.foreign_id):
-            raise _DeletedError
+        if known is not None:
+            await self.load_deleted()
+            if self._is_deleted(_deletion_key(transcript, known.place.foreign_id)):
+                raise _DeletedError
         is_abandoned = _is_old(transcript)
         pieces = iter(source.read(transcript, known.place.position if known is not None else b""))
         piece = next(pieces, None)
@@ -267,8 +269,8 @@ class TranscriptImporter:
         elif known.place.mark != transcript.mark:  # It has no more complete messages than before.
             known.place = structs.replace(known.place, mark=transcript.mark)
 
-    def _is_deleted(self, foreign_id: str) -> bool:
-        return foreign_id in self._deleted and not self._restores
+    def _is_deleted(self, key: str) -> bool:
+        return key in self._deleted and not self._restores
 
     # The session of a transcript that is read for the first time
 
@@ -277,10 +279,12 @@ class TranscriptImporter:
         if not piece.messages:
             return None
         foreign_id = source.session_of(transcript, piece.messages)
-        if self._is_deleted(foreign_id):
+        key = _deletion_key(transcript, foreign_id)
+        await self.load_deleted()
+        if self._is_deleted(key):
             raise _DeletedError
-        if foreign_id in self._deleted:
-            await self._log.store.forget_deletion(foreign_id)
+        if key in self._deleted:
+            await self._log.store.forget_deletion(key)
             await self.load_deleted()
         session = await self._find_session(source, transcript, foreign_id)
         name = ConversationName(session, source.name, CALLER_PREFIX + transcript.name)
@@ -555,6 +559,11 @@ def _unit_at(units: Sequence[_Unit], position: int | None, count: int) -> _Unit 
         return None
     ends = itertools.accumulate(len(unit.drafts) for unit in units)
     return next(unit for unit, end in zip(units, ends, strict=True) if position % count < end)
+
+
+def _deletion_key(transcript: Transcript, foreign_id: str) -> str:
+    """Return by what the ledger knows that the session of a transcript was deleted."""
+    return foreign_id or CALLER_PREFIX + transcript.name
 
 
 def _is_old(transcript: Transcript) -> bool:
