@@ -2822,7 +2822,11 @@ TRANSCRIPTS = (
     R(
         "MRG1",
         "A fork continues its session, has its history once, and counts only its own tokens.",
-        ("tests/transcripts/test_importer.py::test_a_fork_has_its_history_once",),
+        (
+            "tests/transcripts/test_importer.py::test_a_fork_has_its_history_once",
+            "tests/transcripts/test_importer.py::test_sessions_with_the_same_call_id_are_no_forks",
+            "tests/transcripts/test_importer.py::test_a_session_does_not_continue_its_fork",
+        ),
     ),
     R(
         "MRG2",

@@ -346,6 +346,34 @@ async def test_a_fork_has_its_history_once(db: str, tmp_path: Path, is_marked: b
         assert await texts_and_calls(ledger, FIRST) == TURN_1
 
 
+async def test_sessions_with_the_same_call_id_are_no_forks(db: str, tmp_path: Path) -> None:
+    """MRG1: some programs count their calls from 0 in each session."""
+    for number in (1, 2):
+        Script(number).prompt("go").call("call_0", command="ls").result("call_0").text("ok").write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        for name in (await import_history(ledger, tmp_path)).sessions:
+            assert (await ledger.snapshot(name)).info.continues == ""
+            assert sum(isinstance(event, ev.UsageReported) for event in await all_events(ledger, name)) == 2
+
+
+async def test_a_session_does_not_continue_its_fork(db: str, tmp_path: Path) -> None:
+    """MRG1: also if the fork is imported first; tokens that both have count once."""
+    script, fork = Script().turn(1), Script(2)
+    mark = {"forkedFrom": {"sessionId": script.session, "messageUuid": ""}}
+    fork.lines = [{**line, "sessionId": fork.session, **mark} for line in script.lines]
+    fork.write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        await import_history(ledger, tmp_path)
+        script.write(tmp_path)
+        await import_history(ledger, tmp_path)
+        name = f"claude-{fork.session}"
+        assert (await ledger.snapshot(name)).info.continues == script.session
+        assert (await ledger.snapshot(FIRST)).info.continues == ""
+        events = [*await all_events(ledger, name), *await all_events(ledger, FIRST)]
+        counted = [event.id for event in events if isinstance(event, ev.UsageReported)]
+        assert len(counted) == len(set(counted)) == 2
+
+
 async def test_a_compacted_and_rewound_session_keeps_what_happened(db: str, tmp_path: Path) -> None:
     """MRG2: both are notices; a copied line, such as a preserved message, is not added again."""
     script = Script().turn(1)

@@ -45,12 +45,15 @@ MAX_DRAFTS = 1000
 MAX_TRIES = 5
 PARENT_WAIT_S = 30.0
 MAX_COMPARED_IDS = 3
-"""How many ids at the start of a transcript are looked up in other sessions."""
+"""How many ids of messages at the start of a transcript are looked up in other sessions."""
 ENDING_TEXT = (
     *(ev.MessageUser, ev.MessageEnded, ev.PlanUpdated, ev.TurnStarted, ev.TurnEnded),
     *(ev.CallProposed, ev.CallStarted),
 )
 """Events that add an entry, or end a text or a turn: the text before them has ended."""
+
+
+MESSAGES = (ev.MessageUser, ev.MessageDelta, ev.ThoughtDelta)
 
 
 class Skipped(msgspec.Struct, frozen=True, rename="camel"):
@@ -306,11 +309,13 @@ class TranscriptImporter:
     async def _find_origin(self, known: _Open, units: Sequence[_Unit]) -> str:
         """Return the session from which the beginning of a transcript was copied, "" if it was not.
 
-        A fork repeats the messages of another session with their ids.
+        A fork repeats the messages of another session, or their tokens, with their ids.
         """
-        ids = (alias for unit in units for draft in unit.drafts for alias in _ids_of(draft.event))
-        for alias in itertools.islice(ids, MAX_COMPARED_IDS):
-            sessions = await self._log.store.sessions_with_alias(alias.ns, alias.id)
+        events = [draft.event for unit in units for draft in unit.drafts]
+        messages = (event.message_id for event in events if isinstance(event, MESSAGES) and event.message_id)
+        usages = (event.id for event in events if isinstance(event, ev.UsageReported) and event.id)
+        for identity in (*itertools.islice(messages, MAX_COMPARED_IDS), *itertools.islice(usages, 1)):
+            sessions = await self._log.store.sessions_with_alias(TRANSCRIPT_NAMESPACE, identity)
             if others := [session for session in sessions if session != known.name.session]:
                 return "" if len(others) < len(sessions) else others[0]
         return ""
@@ -365,7 +370,8 @@ class TranscriptImporter:
             foreign_id = next(
                 (other.place.foreign_id for other in self._open.values() if other.name.session == origin), ""
             )
-            if foreign_id:
+            # The one that was read first may be the fork.
+            if foreign_id and (await self._log.snapshot(origin, limit=1)).info.continues != known.place.foreign_id:
                 units.insert(0, _Unit([Draft(ev.SessionInfo(continues=foreign_id), "continues", MARK)]))
         copied_from = await self._leave_out_copied_usage(known, units) if known.place.copied_from else ""
         _end_text(units)
@@ -489,14 +495,6 @@ def _leave_out_known(drafts: Sequence[Draft], unit: UnitOfWork, session: str) ->
         if not is_known:
             new.append(draft)
     return new
-
-
-def _ids_of(event: ev.Event) -> list[Alias]:
-    """Return the ids by which an event is found in another session that has a copy of it."""
-    if isinstance(event, ev.CallEvent):
-        return list(event.aliases[:1])
-    message_id = event.message_id if isinstance(event, ev.MessageUser | ev.MessageDelta | ev.ThoughtDelta) else ""
-    return [Alias(TRANSCRIPT_NAMESPACE, message_id)] if message_id else []
 
 
 def _decode(decoder: Decoder, message: Any) -> _Unit:
