@@ -2755,6 +2755,7 @@ TRANSCRIPTS = (
         (
             "tests/transcripts/test_importer.py::test_lines_that_cannot_be_read_are_skipped",
             "tests/transcripts/test_importer.py::test_a_long_damaged_beginning_hides_nothing",
+            "tests/transcripts/test_importer.py::test_only_files_are_read",
             "tests/transcripts/test_importer.py::test_a_file_that_fails_does_not_stop_the_others",
             "tests/transcripts/test_importer.py::test_a_source_that_fails_does_not_stop_the_others",
             "tests/cli/test_transcripts.py::test_files_and_folders_can_be_named",

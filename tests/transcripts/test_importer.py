@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -27,6 +28,7 @@ from callslip.transcripts.agents import find_source
 from callslip.transcripts.claude_code import ClaudeCode
 from callslip.transcripts.follow import Follower
 from callslip.transcripts.importer import Report, TranscriptImporter
+from callslip.transcripts.json_lines import open_file
 from callslip.transcripts.source import Transcript
 from tests.support.claude_files import PARALLEL, Script, lines_of, session_id, write_lines
 from tests.support.paths import TESTS
@@ -143,6 +145,27 @@ async def test_a_long_damaged_beginning_hides_nothing(db: str, tmp_path: Path, m
         report = await importer.run(SOURCE, SOURCE.find(str(tmp_path)))
         assert (report.skipped, report.sessions) == (4, [FIRST])
         assert await texts_and_calls(ledger, FIRST) == TURN_1
+
+
+async def test_only_files_are_read(db: str, tmp_path: Path) -> None:
+    """TRN4: in an agent's folder a link to another file is left out, and nothing waits for a pipe."""
+    outside = write_lines(tmp_path / f"{session_id(2)}.jsonl", list(Script(2).turn(1).lines))
+    home = tmp_path / "home"
+    script = Script(agent="abc").prompt("look")
+    details = script.write(home).with_suffix(".meta.json")
+    os.mkfifo(details)
+    os.symlink(outside, Script(2).path(home))
+    os.mkfifo(Script(3).path(home))
+    async with callslip.open(db, SETTINGS) as ledger:
+        report = await import_history(ledger, home)
+        assert (report.transcripts, report.sessions, report.problems) == (1, [FIRST], [])
+        assert (await import_history(ledger, Script(2).path(home))).sessions == [f"claude-{session_id(2)}"]
+    details.unlink()
+    details.symlink_to(outside)
+    for path, code in ((Script(3).path(home), errno.EINVAL), (details, errno.ELOOP)):
+        with pytest.raises(OSError) as raised:
+            open_file(str(path))
+        assert raised.value.errno == code
 
 
 async def test_a_file_that_fails_does_not_stop_the_others(

@@ -24,7 +24,7 @@ from callslip.formats.json_fields import as_dict
 from callslip.formats.opencode.decode import session_of_row
 from callslip.model import codec
 from callslip.transcripts.json_file import read_whole
-from callslip.transcripts.json_lines import MAX_LINE_BYTES, PIECE_BYTES, read_lines, stat_file
+from callslip.transcripts.json_lines import MAX_LINE_BYTES, PIECE_BYTES, find_files, read_lines, stat_file
 from callslip.transcripts.source import Messages, Piece, Problem, Transcript
 
 DATABASE = "opencode.db"
@@ -77,8 +77,9 @@ class Opencode:
 
     def find(self, path: str) -> Iterator[Transcript]:
         if path.endswith(EXPORTS):
-            if (transcript := stat_file(path)) is not None:
-                yield transcript
+            for file in () if os.path.isdir(path) else find_files(path, ""):
+                if (transcript := stat_file(file)) is not None:
+                    yield transcript
             return
         path = os.path.join(path, DATABASE) if os.path.isdir(path) else path
         written = _written_at(path)
