@@ -389,7 +389,14 @@ async def test_a_session_and_its_sub_agent_are_imported_once(tmp_path: Path) -> 
 
 def gemini_turn(number: int) -> list[dict[str, Any]]:
     at = f"2026-11-15T06:{number:02}:00.000Z"
-    call = {"id": f"c{number}", "name": "glob", "args": {}, "status": "success", "result": [], "timestamp": at}
+    call: dict[str, Any] = {
+        "id": f"c{number}",
+        "name": "glob",
+        "args": {},
+        "status": "success",
+        "result": [],
+        "timestamp": at,
+    }
     answer = {"id": f"a{number}", "timestamp": at, "type": "gemini", "content": f"answer {number}", "model": "m"}
     return [
         {"id": f"u{number}", "timestamp": at, "type": "user", "content": f"prompt {number}"},
