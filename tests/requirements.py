@@ -3027,6 +3027,7 @@ AGENT_SESSIONS = (
             "tests/transcripts/test_agent_histories.py::test_a_large_session_is_read_in_pieces",
             "tests/transcripts/test_agent_histories.py::test_a_session_that_was_deleted_is_gone",
             "tests/transcripts/test_agent_histories.py::test_rows_that_cannot_be_read_are_skipped",
+            "tests/transcripts/test_agent_histories.py::test_rows_with_an_older_time_are_read",
         ),
     ),
 )

@@ -311,6 +311,20 @@ def test_a_session_that_was_deleted_is_gone(store: Store) -> None:
     assert source.refresh(transcript) is None and read_all(source, transcript) == []
 
 
+def test_rows_with_an_older_time_are_read(store: Store) -> None:
+    """OPC6: a clock that is set back hides nothing: rows that were added are read."""
+    source = find_source("opencode")
+    (transcript,) = found(source, store.path)
+    position = read_all(source, transcript)[-1].position
+    for part, updated in (("prt_0", NOW_MS - 2000), ("prt_2", NOW_MS - 3_600_000)):
+        store.put_part("ses_1", "msg_1", part, updated, {"type": "text", "text": part})
+        pieces = read_all(source, transcript, position)
+        texts = [message["part"]["text"] for message in messages_of(pieces) if "part" in message]
+        assert part in texts
+        position = pieces[-1].position
+    assert "prt_2" not in str(messages_of(read_all(source, transcript, position)))
+
+
 def test_rows_that_cannot_be_read_are_skipped(tmp_path: Path) -> None:
     """OPC6: a row without a time is read, and one whose data is not JSON is counted, in a folder of any name."""
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff/opencode.db"))

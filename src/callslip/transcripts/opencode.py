@@ -40,6 +40,10 @@ _SESSION = """SELECT id, parent_id, title, directory, version, time_created, tim
 _MESSAGES = """SELECT id, time_updated, CASE WHEN json_valid(data) THEN json_extract(data, '$.role') END,
     CASE WHEN json_valid(data) THEN json_extract(data, '$.time.created') END FROM message WHERE session_id = ?"""
 _PARTS = "SELECT id, message_id, time_updated FROM part WHERE session_id = ? AND COALESCE(time_updated, 0) >= ?"
+_COUNTS = [
+    f"SELECT COUNT(*) FROM {table} WHERE session_id = ? AND COALESCE(time_updated, 0) < ?"
+    for table in ("message", "part")
+]
 _DATA = ("SELECT data FROM message WHERE id = ?", "SELECT data FROM part WHERE id = ?")
 
 
@@ -52,11 +56,15 @@ class Row(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """What was read: all rows that changed before `since`, and if `until` is set, those before `until` up to `row`."""
+    """What was read: all rows that changed before `since`, and if `until` is set, those before `until` up to `row`.
+
+    `count` is how many rows changed before `since`, -1 if it is not known.
+    """
 
     since: int = 0
     until: int = 0
     row: Row = Row()
+    count: int = -1
 
 
 OF_USER, PART, OF_AGENT = range(3)
@@ -142,7 +150,12 @@ def _read_rows(connection: sqlite3.Connection, part: str, start: Position) -> It
     session = connection.execute(_SESSION, (part,)).fetchone()
     if session is None:
         return
+    connection.execute("BEGIN")  # The rows and their count are of the same moment.
+    if start.count >= 0 and not start.until and _count_rows(connection, part, start.since) > start.count:
+        start = Position()  # A row was added with an older time: the clock was set back.
     rows, about, until = _changed_rows(connection, part, start)
+    last = Position(until, count=_count_rows(connection, part, until))
+    connection.rollback()
     messages: list[Any] = [{"session": _session_fields(session)}]
     problem, skipped, size = None, 0, 0
     for number, row in enumerate(rows, 1):
@@ -155,11 +168,11 @@ def _read_rows(connection: sqlite3.Connection, part: str, start: Position) -> It
                 skipped += 1
                 problem = problem or Problem(0, f"{row.id}: {error.problem}")
         if size >= PIECE_BYTES or len(messages) >= PIECE_ROWS:
-            position = Position(start.since, until, row) if number < len(rows) else Position(until)
+            position = Position(start.since, until, row) if number < len(rows) else last
             yield _piece(messages, position, size, skipped, problem)
             messages, problem, skipped, size = [], None, 0, 0
     if messages or problem is not None or not rows:
-        yield _piece(messages, Position(until), size, skipped, problem)
+        yield _piece(messages, last, size, skipped, problem)
 
 
 def _changed_rows(
@@ -176,10 +189,15 @@ def _changed_rows(
     for part, message, updated in connection.execute(_PARTS, (session, start.since)):
         if str(message) in about:
             changed.append((_time_of(updated), Row(str(message), PART, str(part))))
-    until = start.until or max((updated for updated, _ in changed), default=start.since)
+    until = start.until or max(start.since, *(updated for updated, _ in changed), 0)
     # A row that changed after `until` is read with the next position.
     rows = sorted(row for updated, row in changed if updated <= until and row > start.row)
     return rows, about, until
+
+
+def _count_rows(connection: sqlite3.Connection, session: str, until: int) -> int:
+    """Return how many rows of a session changed before a time."""
+    return sum(connection.execute(query, (session, until)).fetchone()[0] for query in _COUNTS)
 
 
 def _time_of(value: Any) -> int:
