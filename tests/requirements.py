@@ -2762,6 +2762,10 @@ TRANSCRIPTS = (
         "Lines that cannot be read are skipped, counted and reported; hostile content harms nothing.",
         (
             "tests/transcripts/test_importer.py::test_lines_that_cannot_be_read_are_skipped",
+            "tests/transcripts/test_importer.py::test_a_long_damaged_beginning_hides_nothing",
+            "tests/transcripts/test_importer.py::test_only_files_are_read",
+            "tests/transcripts/test_importer.py::test_a_file_that_fails_does_not_stop_the_others",
+            "tests/transcripts/test_importer.py::test_a_source_that_fails_does_not_stop_the_others",
             "tests/cli/test_transcripts.py::test_files_and_folders_can_be_named",
             "tests/formats/test_claude_code_prompts.py::test_tags_of_commands_are_read",
             "tests/formats/test_claude_code_prompts.py::test_other_texts_with_tags_are_prompts",
@@ -2840,7 +2844,11 @@ TRANSCRIPTS = (
     R(
         "MRG1",
         "A fork continues its session, has its history once, and counts only its own tokens.",
-        ("tests/transcripts/test_importer.py::test_a_fork_has_its_history_once",),
+        (
+            "tests/transcripts/test_importer.py::test_a_fork_has_its_history_once",
+            "tests/transcripts/test_importer.py::test_sessions_with_the_same_call_id_are_no_forks",
+            "tests/transcripts/test_importer.py::test_a_session_does_not_continue_its_fork",
+        ),
     ),
     R(
         "MRG2",
@@ -2873,6 +2881,8 @@ TRANSCRIPTS = (
         (
             "tests/transcripts/test_importer.py::test_a_deleted_session_stays_deleted",
             "tests/transcripts/test_importer.py::test_another_session_of_a_deleted_id_is_still_imported",
+            "tests/transcripts/test_importer.py::test_a_deletion_is_respected_while_others_are_followed",
+            "tests/transcripts/test_importer.py::test_a_deleted_session_without_an_id_stays_deleted",
             "tests/cli/test_transcripts.py::test_a_deleted_session_is_restored_on_request",
         ),
     ),
@@ -2950,6 +2960,7 @@ AGENT_SESSIONS = (
             "tests/formats/test_agent_sessions.py::test_every_draft_of_a_message_has_a_key",
             "tests/formats/test_agent_sessions.py::test_a_copy_of_a_transcript_adds_nothing",
             "tests/formats/test_agent_sessions.py::test_a_compacted_session_has_each_call_once",
+            "tests/transcripts/test_agent_histories.py::test_a_long_chat_that_is_stored_again_adds_what_is_new",
         ),
     ),
     R(
@@ -3001,6 +3012,7 @@ AGENT_SESSIONS = (
             "tests/formats/test_agent_sessions.py::test_a_copy_of_a_transcript_adds_nothing",
             "tests/formats/test_agent_sessions.py::test_a_fork_of_an_opencode_session_repeats_nothing",
             "tests/formats/test_agent_sessions.py::test_a_compacted_session_has_each_call_once",
+            "tests/transcripts/test_agent_histories.py::test_a_call_that_outlasts_many_others_gets_its_end",
         ),
     ),
     R(
@@ -3038,6 +3050,8 @@ AGENT_SESSIONS = (
             "tests/transcripts/test_agent_histories.py::test_a_message_of_the_agent_follows_its_parts",
             "tests/transcripts/test_agent_histories.py::test_a_large_session_is_read_in_pieces",
             "tests/transcripts/test_agent_histories.py::test_a_session_that_was_deleted_is_gone",
+            "tests/transcripts/test_agent_histories.py::test_rows_that_cannot_be_read_are_skipped",
+            "tests/transcripts/test_agent_histories.py::test_rows_with_an_older_time_are_read",
         ),
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from callslip.api.ledger import LocalLedger
 from callslip.formats import registry
 from callslip.ingest.importer import import_lines
 from callslip.model import events as ev
-from callslip.model.entries import ToolCall
+from callslip.model.entries import Message, ToolCall
 from callslip.transcripts import opencode
 from callslip.transcripts.agents import find_source
 from callslip.transcripts.importer import Report, TranscriptImporter
@@ -310,6 +311,45 @@ def test_a_session_that_was_deleted_is_gone(store: Store) -> None:
     assert source.refresh(transcript) is None and read_all(source, transcript) == []
 
 
+def test_rows_with_an_older_time_are_read(store: Store) -> None:
+    """OPC6: a clock that is set back hides nothing: rows that were added are read."""
+    source = find_source("opencode")
+    (transcript,) = found(source, store.path)
+    position = read_all(source, transcript)[-1].position
+    for part, updated in (("prt_0", NOW_MS - 2000), ("prt_2", NOW_MS - 3_600_000)):
+        store.put_part("ses_1", "msg_1", part, updated, {"type": "text", "text": part})
+        pieces = read_all(source, transcript, position)
+        texts = [message["part"]["text"] for message in messages_of(pieces) if "part" in message]
+        assert part in texts
+        position = pieces[-1].position
+    assert "prt_2" not in str(messages_of(read_all(source, transcript, position)))
+
+
+def test_rows_that_cannot_be_read_are_skipped(tmp_path: Path) -> None:
+    """OPC6: a row without a time is read, and one whose data is not JSON is counted, in a folder of any name."""
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff/opencode.db"))
+    path.parent.mkdir()
+    with closing(sqlite3.connect(os.fsencode(path))) as connection:
+        columns = (
+            "session(id, parent_id, title, directory, version, time_created, time_updated)",
+            "message(id, session_id, time_updated, data)",
+            "part(id, message_id, session_id, time_updated, data)",
+        )
+        connection.executescript(";".join(f"CREATE TABLE {table}" for table in columns))
+        connection.execute("INSERT INTO session VALUES ('s', NULL, CAST(X'ff' AS TEXT), 7, NULL, NULL, NULL)")
+        user = json.dumps({"role": "user", "time": {"created": NOW_MS}})
+        for identity, updated, data in (("m1", None, user), ("m2", 3, 12), ("m3", "soon", b"\xff"), ("m4", 4, user)):
+            connection.execute("INSERT INTO message VALUES (?, 's', ?, ?)", (identity, updated, data))
+        connection.execute("INSERT INTO part VALUES ('p1', 'm1', 's', NULL, ?)", ('{"type": "text", "text": "Go"}',))
+        connection.commit()
+    source = find_source("opencode")
+    (transcript,) = found(source, path)
+    pieces = read_all(source, transcript)
+    assert [next(iter(message)) for message in messages_of(pieces)] == ["session", "message", "part", "message"]
+    assert sum(piece.skipped for piece in pieces) == 2 and pieces[0].problem is not None
+    assert transcript.name.isprintable() and transcript.name.encode()
+
+
 # Imported
 
 
@@ -359,6 +399,88 @@ async def test_a_session_and_its_sub_agent_are_imported_once(tmp_path: Path) -> 
             assert (snapshot.info.agent, snapshot.info.turn) == (name, "")
             assert (await import_history(ledger, name, path)).events == 0
         assert not await find_faults(ledger)
+
+
+def gemini_turn(number: int) -> list[dict[str, Any]]:
+    at = f"2026-11-15T06:{number:02}:00.000Z"
+    call: dict[str, Any] = {
+        "id": f"c{number}",
+        "name": "glob",
+        "args": {},
+        "status": "success",
+        "result": [],
+        "timestamp": at,
+    }
+    answer = {"id": f"a{number}", "timestamp": at, "type": "gemini", "content": f"answer {number}", "model": "m"}
+    return [
+        {"id": f"u{number}", "timestamp": at, "type": "user", "content": f"prompt {number}"},
+        {"id": f"t{number}", "timestamp": at, "type": "gemini", "content": "", "model": "m", "toolCalls": [call]},
+        {**answer, "tokens": {"input": 2, "output": 1}},
+    ]
+
+
+async def read_session(ledger: LocalLedger, session: str) -> tuple[list[str], int, int]:
+    """Return the entries of a session, and how many turns and notices it has."""
+    entries = (await ledger.snapshot(session)).entries
+    shown = [entry.content if isinstance(entry, Message) else type(entry).__name__ for entry in entries]
+    events = [event async for event in ledger.log.events(session)]
+    ends = [event.turn for event in events if isinstance(event, ev.TurnEnded)]
+    assert len(ends) == len(set(ends)) == sum(isinstance(event, ev.TurnStarted) for event in events)
+    return shown, len(ends), shown.count("Notice")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_a_long_chat_that_is_stored_again_adds_what_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_whole: bool
+) -> None:
+    """GEM2: also if it is longer than what the decoder remembers of it. A compression is still shown once."""
+    monkeypatch.setattr("callslip.formats.transcripts.MAX_REMEMBERED", 10)
+    head = {"sessionId": SESSION, "projectHash": "h", "startTime": "2026-11-15T06:00:00.000Z", "kind": "main"}
+    path = tmp_path / "project" / "chats" / ("session-1.json" if is_whole else "session-1.jsonl")
+    expected: list[str] = []
+    async with callslip.open(str(tmp_path / "c.db")) as ledger:
+        for turns in (8, 9, 12):
+            messages = [message for number in range(turns) for message in gemini_turn(number)]
+            chat: Any = {**head, "messages": messages}
+            if not is_whole:
+                lines = messages if turns == 8 else [{"$set": {"messages": messages}}]
+                chat = [*([head] if turns == 8 else json.loads(path.with_suffix(".all").read_text())), *lines]
+                write_lines(path.with_suffix(".all"), chat)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(chat)) if is_whole else write_lines(path, *chat)
+            await import_history(ledger, "gemini", tmp_path)
+            expected = [
+                text for number in range(turns) for text in (f"prompt {number}", "ToolCall", f"answer {number}")
+            ]
+            assert await read_session(ledger, f"gemini-{SESSION}") == (expected, turns, 0)
+        if not is_whole:
+            summary = {**gemini_turn(30)[0], "content": "<summary>"}
+            copies = [{**message, "id": f"x{message['id']}"} for message in gemini_turn(11)]
+            for _ in range(2):
+                chat.append({"$set": {"messages": [summary, *copies]}})
+                write_lines(path, *chat)
+                await import_history(ledger, "gemini", tmp_path)
+            assert await read_session(ledger, f"gemini-{SESSION}") == ([*expected, "Notice"], 12, 1)
+
+
+@pytest.mark.anyio
+async def test_a_call_that_outlasts_many_others_gets_its_end(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OPC2: also if the decoder does not remember its start; the start is not repeated."""
+    monkeypatch.setattr("callslip.formats.transcripts.MAX_REMEMBERED", 10)
+    store.put_message("ses_1", "msg_2", NOW_MS, role="assistant", time={"created": NOW_MS}, parentID="msg_1")
+    for number in range(20):
+        call = tool_part("completed" if number else "running", output="ok")
+        store.put_part("ses_1", "msg_2", f"prt_2{number:02}", NOW_MS, {**call, "callID": f"c{number}"})
+    async with callslip.open(str(tmp_path / "c.db")) as ledger:
+        await import_history(ledger, "opencode", store.path)
+        ended = {**tool_part("completed", output="late"), "callID": "c0"}
+        store.put_part("ses_1", "msg_2", "prt_200", NOW_MS + 9, ended)
+        report = await import_history(ledger, "opencode", store.path)
+        calls = [each for each in (await ledger.snapshot("opencode-ses_1")).entries if isinstance(each, ToolCall)]
+        assert (len(calls), calls[0].status) == (20, "completed") and report.events
 
 
 @pytest.mark.anyio

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,11 @@ from callslip.model.entries import Message, ToolCall
 from callslip.settings import Settings
 from callslip.transcripts import importer as importing
 from callslip.transcripts.agents import find_source
+from callslip.transcripts.claude_code import ClaudeCode
+from callslip.transcripts.follow import Follower
 from callslip.transcripts.importer import Report, TranscriptImporter
+from callslip.transcripts.json_lines import open_file
+from callslip.transcripts.source import Transcript
 from callslip.wrap.session_names import SessionNames
 from tests.support.claude_files import PARALLEL, Script, lines_of, session_id, write_lines
 from tests.support.paths import TESTS
@@ -126,6 +131,89 @@ async def test_lines_that_cannot_be_read_are_skipped(db: str, tmp_path: Path, mo
         assert await texts_and_calls(ledger, FIRST) == [*TURN_1, "\x00\x1b[31m\u202e red"]
         raws = [event.body for event in await all_events(ledger, FIRST) if isinstance(event, ev.Raw)]
         assert raws == [17, {"type": "new", "uuid": "u"}]
+
+
+async def test_a_long_damaged_beginning_hides_nothing(db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRN4: what cannot be read is reported once, also if it is all there is, and what follows it is imported."""
+    monkeypatch.setattr("callslip.transcripts.json_lines.PIECE_BYTES", 2**10)
+    damaged = ["{broken " + "x" * 700] * 4
+    path = write_lines(Script().path(tmp_path), damaged)
+    async with callslip.open(db, SETTINGS) as ledger:
+        importer = TranscriptImporter(ledger.log)
+        report = await importer.run(SOURCE, SOURCE.find(str(tmp_path)))
+        assert [(each.line, each.count) for each in report.problems] == [(1, 4)] and not report.sessions
+        assert (await importer.run(SOURCE, SOURCE.find(str(tmp_path)))).transcripts == 0
+        write_lines(path, list(Script().turn(1).lines), "a")
+        report = await importer.run(SOURCE, SOURCE.find(str(tmp_path)))
+        assert (report.skipped, report.sessions) == (4, [FIRST])
+        assert await texts_and_calls(ledger, FIRST) == TURN_1
+
+
+async def test_only_files_are_read(db: str, tmp_path: Path) -> None:
+    """TRN4: in an agent's folder a link to another file is left out, and nothing waits for a pipe."""
+    outside = write_lines(tmp_path / f"{session_id(2)}.jsonl", list(Script(2).turn(1).lines))
+    home = tmp_path / "home"
+    script = Script(agent="abc").prompt("look")
+    details = script.write(home).with_suffix(".meta.json")
+    os.mkfifo(details)
+    os.symlink(outside, Script(2).path(home))
+    os.mkfifo(Script(3).path(home))
+    async with callslip.open(db, SETTINGS) as ledger:
+        report = await import_history(ledger, home)
+        assert (report.transcripts, report.sessions, report.problems) == (1, [FIRST], [])
+        assert (await import_history(ledger, Script(2).path(home))).sessions == [f"claude-{session_id(2)}"]
+    details.unlink()
+    details.symlink_to(outside)
+    for path, code in ((Script(3).path(home), errno.EINVAL), (details, errno.ELOOP)):
+        with pytest.raises(OSError) as raised:
+            open_file(str(path))
+        assert raised.value.errno == code
+
+
+async def test_a_file_that_fails_does_not_stop_the_others(
+    db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TRN4: a name that is not UTF-8 is read; an unexpected error is reported, and tried again after a change."""
+    path = Script().turn(1).write(tmp_path)
+    unnamed = os.path.join(os.fsencode(path.parent), b"\xff.jsonl")
+    with open(unnamed, "w") as file:
+        file.writelines(json.dumps({**line, "sessionId": ""}) + "\n" for line in Script(3).turn(1).lines)
+    broken = Script(2).turn(1).write(tmp_path)
+    session_of = type(SOURCE).session_of
+
+    def fail_for_one(source: Any, transcript: Transcript, messages: Any) -> str:
+        if transcript.path == str(broken):
+            raise TypeError("a bug")
+        return session_of(source, transcript, messages)
+
+    async with callslip.open(db, SETTINGS) as ledger:
+        with monkeypatch.context() as patch:
+            patch.setattr(type(SOURCE), "session_of", fail_for_one)
+            importer = TranscriptImporter(ledger.log)
+            report = await importer.run(SOURCE, SOURCE.find(str(tmp_path)))
+            assert [(each.path, each.reason) for each in report.problems] == [(str(broken), "TypeError: a bug")]
+            assert len(report.sessions) == 2 and FIRST in report.sessions
+            assert not (await importer.run(SOURCE, SOURCE.find(str(tmp_path)))).problems
+        write_lines(broken, Script(2).turn(1).turn(2).lines[4:], "a")
+        assert (await importer.run(SOURCE, SOURCE.find(str(tmp_path)))).sessions == [f"claude-{session_id(2)}"]
+
+
+async def test_a_source_that_fails_does_not_stop_the_others(db: str, tmp_path: Path) -> None:
+    """TRN4: a folder that cannot be listed is reported once, and the other folders are followed."""
+    Script().turn(1).write(tmp_path)
+    reports: list[Report] = []
+
+    class Failing(ClaudeCode):
+        def find(self, path: str) -> Iterator[Transcript]:
+            raise ValueError("a bug")
+
+    async with callslip.open(db, SETTINGS) as ledger:
+        targets = [(Failing(), "/none"), (SOURCE, str(tmp_path))]
+        follower = Follower(TranscriptImporter(ledger.log), targets, lambda _, report: reports.append(report), print)
+        for _ in range(2):
+            await follower.scan()
+        assert [problem.path for report in reports for problem in report.problems] == ["/none"]
+        assert await texts_and_calls(ledger, FIRST) == TURN_1
 
 
 async def test_what_has_no_time_gets_that_of_its_transcript(db: str, tmp_path: Path) -> None:
@@ -340,6 +428,34 @@ async def test_a_fork_has_its_history_once(db: str, tmp_path: Path, is_marked: b
         assert await texts_and_calls(ledger, FIRST) == TURN_1
 
 
+async def test_sessions_with_the_same_call_id_are_no_forks(db: str, tmp_path: Path) -> None:
+    """MRG1: some programs count their calls from 0 in each session."""
+    for number in (1, 2):
+        Script(number).prompt("go").call("call_0", command="ls").result("call_0").text("ok").write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        for name in (await import_history(ledger, tmp_path)).sessions:
+            assert (await ledger.snapshot(name)).info.continues == ""
+            assert sum(isinstance(event, ev.UsageReported) for event in await all_events(ledger, name)) == 2
+
+
+async def test_a_session_does_not_continue_its_fork(db: str, tmp_path: Path) -> None:
+    """MRG1: also if the fork is imported first; tokens that both have count once."""
+    script, fork = Script().turn(1), Script(2)
+    mark = {"forkedFrom": {"sessionId": script.session, "messageUuid": ""}}
+    fork.lines = [{**line, "sessionId": fork.session, **mark} for line in script.lines]
+    fork.write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        await import_history(ledger, tmp_path)
+        script.write(tmp_path)
+        await import_history(ledger, tmp_path)
+        name = f"claude-{fork.session}"
+        assert (await ledger.snapshot(name)).info.continues == script.session
+        assert (await ledger.snapshot(FIRST)).info.continues == ""
+        events = [*await all_events(ledger, name), *await all_events(ledger, FIRST)]
+        counted = [event.id for event in events if isinstance(event, ev.UsageReported)]
+        assert len(counted) == len(set(counted)) == 2
+
+
 async def test_a_compacted_and_rewound_session_keeps_what_happened(db: str, tmp_path: Path) -> None:
     """MRG2: both are notices; a copied line, such as a preserved message, is not added again."""
     script = Script().turn(1)
@@ -523,6 +639,35 @@ async def test_another_session_of_a_deleted_id_is_still_imported(db: str, tmp_pa
         assert await texts_and_calls(ledger, "third") == TURN_1 + TURN_2
         await ledger.delete("third")
         assert (await import_history(ledger, tmp_path)).deleted == 1
+
+
+async def test_a_deletion_is_respected_while_others_are_followed(db: str, tmp_path: Path) -> None:
+    """MRG6: a session is not created that was deleted after the import had begun; the deletion is looked up again."""
+    async with callslip.open(db, SETTINGS) as ledger:
+        await ledger.log.append("wrapped", [ev.SessionInfo(foreign_id=session_id(1))], source="acp")
+        importer = TranscriptImporter(ledger.log)
+        await importer.load()
+        await ledger.delete("wrapped")
+        Script().turn(1).write(tmp_path)
+        report = await importer.run(SOURCE, SOURCE.find(str(tmp_path)))
+        assert (report.events, report.deleted) == (0, 1)
+        assert not (await ledger.sessions(limit=9)).items
+
+
+async def test_a_deleted_session_without_an_id_stays_deleted(db: str, tmp_path: Path) -> None:
+    """MRG6: it is known by its file."""
+    lines = [{**line, "sessionId": ""} for line in Script().turn(1).lines]
+    path = write_lines(tmp_path / "notes.jsonl", lines)
+    async with callslip.open(db, SETTINGS) as ledger:
+        assert (await import_history(ledger, path)).sessions == ["claude-notes"]
+        await ledger.delete("claude-notes")
+        assert (await import_history(ledger, path)).deleted == 1
+        write_lines(path, [{**line, "sessionId": ""} for line in Script(2).turn(2).lines], "a")
+        assert (await import_history(ledger, path)).deleted == 1
+        assert not (await ledger.sessions(limit=9)).items
+        await import_history(ledger, path, restores=True)
+        assert await texts_and_calls(ledger, "claude-notes")
+        assert not (await import_history(ledger, path)).deleted
 
 
 async def test_retention_is_respected(db: str, tmp_path: Path) -> None:

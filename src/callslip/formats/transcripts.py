@@ -3,8 +3,10 @@
 A session file may repeat what is recorded already: a fork copies lines, and a wrapped agent was recorded while it wrote
 the file. So the drafts of a message follow these rules:
 
-- The first draft of a message has its id as the key, also in a copy. If the key is known, the whole message is: the
-  drafts after it that have no key belong to the same message. Without a key, the message is identified by its content.
+- A draft with a known key is left out, with the drafts after it that have no key. So the first draft of a message has
+  its id as the key, also in a copy, and what may be added to a message later has a key of its own. Without a key, the
+  message is identified by its content.
+- What a decoder remembers is limited. It may return a draft again, with its key, for what it no longer remembers.
 - A call has the alias that it has in the ACP traffic of the same agent, and is only opened once: no id is used again.
 - A turn starts with `turn.started` directly before its prompt, and has the name of that message. The prompt has a
   message id, and so has each text of the agent.

@@ -279,6 +279,12 @@ SELECT a.id, $1, $2 FROM aliases a WHERE a.session = $3 AND a.ns = 'session' AND
   (SELECT 1 FROM aliases o WHERE o.id = a.id AND o.ns = 'session' AND o.session <> a.session)
 ON CONFLICT (foreign_id, name) DO UPDATE SET deleted_at = excluded.deleted_at;
 
+-- name: remember_transcripts
+INSERT INTO deleted_sessions AS d (foreign_id, name, deleted_at)
+SELECT DISTINCT c.caller, c.session, $1::bigint FROM conversations c
+WHERE c.session = $2 AND starts_with(c.caller, 'transcript:')
+ON CONFLICT (foreign_id, name) DO UPDATE SET deleted_at = excluded.deleted_at;
+
 -- name: deleted_sessions
 SELECT foreign_id, name FROM deleted_sessions;
 

@@ -183,6 +183,7 @@ async def delete_session(connection: Connection, name: str) -> bool:
         for table in TABLES:
             await connection.execute(f"DELETE FROM {table} WHERE session = $1", session, timeout=DELETION_S)
         await drop_unused_blobs(connection, hashes)
+    await run("remember_transcripts", int(time.time() * 1000), name)
     conversations = await run("drop_conversations_of", name)
     posts = await run("drop_posts_of", name)
     if session is None:

@@ -454,7 +454,7 @@ class SqliteStore:
         return [row[0] for row in self._all("sessions_with_alias", identity, ns)]
 
     async def deleted_sessions(self) -> dict[str, str]:
-        """Return the names of deleted sessions by the agent's own id of each."""
+        """Return the names of deleted sessions by the agent's own id of each, and by the callers of its transcripts."""
         return {row[0]: row[1] for row in self._all("deleted_sessions")}
 
     async def forget_deletion(self, foreign_id: str) -> None:

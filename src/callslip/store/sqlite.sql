@@ -114,6 +114,10 @@ INSERT OR REPLACE INTO deleted_sessions (foreign_id, name, deleted_at)
 SELECT a.id, ?, ? FROM aliases a WHERE a.session = ? AND a.ns = 'session' AND NOT EXISTS
   (SELECT 1 FROM aliases o WHERE o.id = a.id AND o.ns = 'session' AND o.session <> a.session);
 
+-- name: remember_transcripts
+INSERT OR REPLACE INTO deleted_sessions (foreign_id, name, deleted_at)
+SELECT caller, session, ? FROM conversations WHERE session = ? AND caller GLOB 'transcript:*';
+
 -- name: deleted_sessions
 SELECT foreign_id, name FROM deleted_sessions;
 

@@ -140,6 +140,7 @@ def drop_unused_blobs(connection: Connection) -> None:
 
 def delete_session(connection: Connection, name: str) -> bool:
     """Delete a session with all its data; return whether anything of it existed."""
+    connection.execute(SQL["remember_transcripts"], (int(time.time() * 1000), name)).fetchall()
     conversations = connection.execute(SQL["drop_conversations_of"], (name,)).fetchall()
     posts = connection.execute(SQL["drop_posts_of"], (name,)).fetchall()
     session = _session_id(connection, name)

@@ -14,7 +14,7 @@ from typing import Any
 from callslip.errors import InvalidInputError
 from callslip.formats.json_fields import as_dict, identifier
 from callslip.model import codec
-from callslip.transcripts.json_lines import find_files, read_lines, stat_file
+from callslip.transcripts.json_lines import find_files, open_file, read_lines, stat_file
 from callslip.transcripts.source import Messages, Piece, Transcript
 
 SESSION_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -71,7 +71,7 @@ def _session_in_path(path: str) -> str:
 def _read_details(path: str) -> dict[str, Any]:
     """Return what the program notes about a sub-agent, {} if it notes nothing."""
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             return as_dict(codec.parse_json(file.read(MAX_DETAILS_BYTES)))
     except (OSError, InvalidInputError):
         return {}

@@ -14,7 +14,7 @@ from functools import lru_cache
 from msgspec import structs
 
 from callslip.formats.codex.decode import session_of_line
-from callslip.transcripts.json_lines import find_files, read_lines, stat_file
+from callslip.transcripts.json_lines import find_files, open_file, read_lines, stat_file
 from callslip.transcripts.source import Messages, Piece, Problem, Transcript
 
 COMPRESSED = ".jsonl.zst"
@@ -68,7 +68,7 @@ def _session_of_agent(path: str) -> str:
     """Return the session that a sub-agent works for, "" for the rollout of a session. The first line never changes."""
     found = _THREAD.search(path)
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             head = file.read(HEAD_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from callslip.errors import StoreError
 from callslip.ledger.aio import run_off_loop
-from callslip.transcripts.importer import Report, TranscriptImporter
+from callslip.transcripts.importer import Report, Skipped, TranscriptImporter
 from callslip.transcripts.source import Source, Transcript
 
 SCAN_S = 2.0
@@ -72,10 +72,11 @@ class Follower:
 
     async def scan(self) -> None:
         """List all folders, and import what changed."""
-        await self._importer.load_deleted()
         active: list[tuple[Source, Transcript]] = []
         for source, path in self._targets:
-            found = await run_off_loop(True, _find_all, source, path)
+            found, error = await run_off_loop(True, _find_all, source, path)
+            if error is not None:
+                self._report_failure(source, path, error)
             await self._import(source, found)
             active += [(source, transcript) for transcript in found if _is_active(transcript)]
         active.sort(key=lambda pair: pair[1].changed_at, reverse=True)
@@ -85,11 +86,22 @@ class Follower:
         """Look at the transcripts that changed recently, and import what changed."""
         changed: dict[str, tuple[Source, list[Transcript]]] = {}
         for source, transcript in self._active:
-            newest = source.refresh(transcript)
+            try:
+                newest = source.refresh(transcript)
+            except Exception as error:
+                self._report_failure(source, transcript.shown_path, error)
+                continue
             if newest is not None and not self._importer.is_unchanged(source, newest):
                 changed.setdefault(source.name, (source, []))[1].append(newest)
         for source, transcripts in changed.values():
             await self._import(source, transcripts)
+
+    def _report_failure(self, source: Source, path: str, error: Exception) -> None:
+        """Report once that a folder or a transcript cannot be looked at. Others are still followed."""
+        reason = f"{type(error).__name__}: {error}"
+        if (path, reason) not in self._reported:
+            self._reported.add((path, reason))
+            self._on_report(source, Report(problems=[Skipped(path, 0, 0, reason)]))
 
     async def _import(self, source: Source, transcripts: Sequence[Transcript]) -> None:
         report = await self._importer.run(source, transcripts)
@@ -102,8 +114,14 @@ class Follower:
             self._on_report(source, report)
 
 
-def _find_all(source: Source, path: str) -> list[Transcript]:
-    return list(source.find(path))
+def _find_all(source: Source, path: str) -> tuple[list[Transcript], Exception | None]:
+    """Return the transcripts of a folder, and the error that stopped the search."""
+    found: list[Transcript] = []
+    try:
+        found.extend(source.find(path))
+    except Exception as error:
+        return found, error
+    return found, None
 
 
 def _is_active(transcript: Transcript) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from callslip.formats.gemini.decode import PROJECT
 from callslip.formats.json_fields import as_dict, identifier
 from callslip.transcripts.json_file import read_whole
-from callslip.transcripts.json_lines import find_files, read_lines, stat_file
+from callslip.transcripts.json_lines import find_files, open_file, read_lines, stat_file
 from callslip.transcripts.source import Messages, Piece, Transcript
 
 CHATS = "chats"
@@ -33,7 +33,7 @@ class Gemini:
 
     def find(self, path: str) -> Iterator[Transcript]:
         files = (file for suffix in (".jsonl", ".json") for file in find_files(path, suffix) if _is_chat(file))
-        for file in files if os.path.isdir(path) else (path,):
+        for file in files if os.path.isdir(path) else find_files(path, ""):
             session = _parent_session(file)
             if (transcript := stat_file(file, session, is_secondary=bool(session))) is not None:
                 yield transcript
@@ -51,7 +51,7 @@ class Gemini:
         if transcript.session or os.path.basename(chats) != CHATS:
             return ()
         try:
-            with open(os.path.join(os.path.dirname(chats), PROJECT_FILE), "rb") as file:
+            with open_file(os.path.join(os.path.dirname(chats), PROJECT_FILE)) as file:
                 project = file.read(MAX_PATH_BYTES).decode("utf-8", "replace").strip()
         except OSError:
             return ()

@@ -1,8 +1,8 @@
 """Import what is new in the transcripts of agents.
 
 What was read is stored in the transaction of its events: the position in the transcript, and what its decoder
-remembers. So a process that is killed leaves neither a gap nor a repetition, and the next one continues. A message with
-a known key is a copy, or was read before: then all its drafts are left out.
+remembers. So a process that is killed leaves neither a gap nor a repetition, and the next one continues. A draft with a
+known key is a copy, or was read before: it is left out, with those after it that have no key.
 
 A call has no owner, because the agent is another process. It ends with its result, with its turn, or when its
 transcript did not change for hours.
@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, structs
 
-from callslip.errors import InvalidInputError
+from callslip.errors import InvalidInputError, StoreError
 from callslip.formats import registry
 from callslip.formats.base import Decoder
 from callslip.formats.transcripts import MARK
@@ -45,12 +45,15 @@ MAX_DRAFTS = 1000
 MAX_TRIES = 5
 PARENT_WAIT_S = 30.0
 MAX_COMPARED_IDS = 3
-"""How many ids at the start of a transcript are looked up in other sessions."""
+"""How many ids of messages at the start of a transcript are looked up in other sessions."""
 ENDING_TEXT = (
     *(ev.MessageUser, ev.MessageEnded, ev.PlanUpdated, ev.TurnStarted, ev.TurnEnded),
     *(ev.CallProposed, ev.CallStarted),
 )
 """Events that add an entry, or end a text or a turn: the text before them has ended."""
+
+
+MESSAGES = (ev.MessageUser, ev.MessageDelta, ev.ThoughtDelta)
 
 
 class Skipped(msgspec.Struct, frozen=True, rename="camel"):
@@ -156,6 +159,7 @@ class TranscriptImporter:
         self._is_live = is_live
         self._open: dict[tuple[str, str], _Open] = {}
         self._ignored: dict[tuple[str, str], str] = {}
+        self._failed: dict[tuple[str, str], str] = {}
         self._deleted: dict[str, str] = {}
 
     async def load(self) -> None:
@@ -175,6 +179,8 @@ class TranscriptImporter:
 
     def is_unchanged(self, source: Source, transcript: Transcript) -> bool:
         """Return whether everything in a transcript was read."""
+        if self._failed.get((source.name, transcript.name)) == transcript.mark:
+            return True
         known = self._open.get((source.name, transcript.name))
         mark = known.place.mark if known is not None else self._ignored.get((source.name, transcript.name))
         needs_close = known is not None and not known.place.is_closed and _is_old(transcript)
@@ -210,9 +216,15 @@ class TranscriptImporter:
                 self._open.pop(key, None)
                 return
             except OSError as error:  # It is gone, or may not be read: nothing is deleted.
-                report.add_problem(transcript.path, 0, Problem(0, error.strerror or str(error)))
+                report.add_problem(transcript.shown_path, 0, Problem(0, error.strerror or str(error)))
                 return
-        report.add_problem(transcript.path, 0, Problem(0, "other processes import it now"))
+            except StoreError:
+                raise
+            except Exception as error:  # Other transcripts are still imported. This one is tried again when it changes.
+                self._failed[key] = transcript.mark
+                report.add_problem(transcript.shown_path, 0, Problem(0, f"{type(error).__name__}: {error}"))
+                return
+        report.add_problem(transcript.shown_path, 0, Problem(0, "other processes import it now"))
 
     async def _reload(self, key: tuple[str, str]) -> None:
         """Read again how far a transcript was read."""
@@ -225,19 +237,22 @@ class TranscriptImporter:
     async def _read(self, source: Source, transcript: Transcript, report: Report) -> None:
         key = source.name, transcript.name
         known = self._open.get(key)
-        if known is not None and self._is_deleted(known.place.foreign_id):
-            raise _DeletedError
+        if known is not None:
+            await self.load_deleted()
+            if self._is_deleted(_deletion_key(transcript, known.place.foreign_id)):
+                raise _DeletedError
         is_abandoned = _is_old(transcript)
         pieces = iter(source.read(transcript, known.place.position if known is not None else b""))
         piece = next(pieces, None)
         while piece is not None:
             following = next(pieces, None)
             known = self._open.get(key) or await self._begin(source, transcript, piece)
-            if known is None:
-                return
-            self._open[key] = known
             if piece.skipped and piece.problem is not None:
-                report.add_problem(transcript.path, piece.skipped, piece.problem)
+                report.add_problem(transcript.shown_path, piece.skipped, piece.problem)
+            if known is None:  # Nothing in this piece can be read: the session is in a later one.
+                piece = following
+                continue
+            self._open[key] = known
             report.messages += len(piece.messages)
             mark = transcript.mark if following is None else ""
             try:
@@ -257,8 +272,8 @@ class TranscriptImporter:
         elif known.place.mark != transcript.mark:  # It has no more complete messages than before.
             known.place = structs.replace(known.place, mark=transcript.mark)
 
-    def _is_deleted(self, foreign_id: str) -> bool:
-        return foreign_id in self._deleted and not self._restores
+    def _is_deleted(self, key: str) -> bool:
+        return key in self._deleted and not self._restores
 
     # The session of a transcript that is read for the first time
 
@@ -267,10 +282,12 @@ class TranscriptImporter:
         if not piece.messages:
             return None
         foreign_id = source.session_of(transcript, piece.messages)
-        if self._is_deleted(foreign_id):
+        key = _deletion_key(transcript, foreign_id)
+        await self.load_deleted()
+        if self._is_deleted(key):
             raise _DeletedError
-        if foreign_id in self._deleted:
-            await self._log.store.forget_deletion(foreign_id)
+        if key in self._deleted:
+            await self._log.store.forget_deletion(key)
             await self.load_deleted()
         session = await self._find_session(source, transcript, foreign_id)
         name = ConversationName(session, source.name, CALLER_PREFIX + transcript.name)
@@ -284,7 +301,7 @@ class TranscriptImporter:
     async def _find_session(self, source: Source, transcript: Transcript, foreign_id: str) -> str:
         """Return the session of an agent's id: the one that another source recorded, or a new one."""
         if not foreign_id:
-            stem = os.path.basename(transcript.path).partition(".")[0]
+            stem = os.path.basename(transcript.shown_path).partition(".")[0]
             return joined(source.session_prefix, "-", stem or "unnamed")
         recorded = await self._log.store.sessions_with_alias(SESSION_NAMESPACE, foreign_id)
         return recorded[0] if recorded else joined(source.session_prefix, "-", foreign_id)
@@ -292,11 +309,13 @@ class TranscriptImporter:
     async def _find_origin(self, known: _Open, units: Sequence[_Unit]) -> str:
         """Return the session from which the beginning of a transcript was copied, "" if it was not.
 
-        A fork repeats the messages of another session with their ids.
+        A fork repeats the messages of another session, or their tokens, with their ids.
         """
-        ids = (alias for unit in units for draft in unit.drafts for alias in _ids_of(draft.event))
-        for alias in itertools.islice(ids, MAX_COMPARED_IDS):
-            sessions = await self._log.store.sessions_with_alias(alias.ns, alias.id)
+        events = [draft.event for unit in units for draft in unit.drafts]
+        messages = (event.message_id for event in events if isinstance(event, MESSAGES) and event.message_id)
+        usages = (event.id for event in events if isinstance(event, ev.UsageReported) and event.id)
+        for identity in (*itertools.islice(messages, MAX_COMPARED_IDS), *itertools.islice(usages, 1)):
+            sessions = await self._log.store.sessions_with_alias(TRANSCRIPT_NAMESPACE, identity)
             if others := [session for session in sessions if session != known.name.session]:
                 return "" if len(others) < len(sessions) else others[0]
         return ""
@@ -351,7 +370,8 @@ class TranscriptImporter:
             foreign_id = next(
                 (other.place.foreign_id for other in self._open.values() if other.name.session == origin), ""
             )
-            if foreign_id:
+            # The one that was read first may be the fork.
+            if foreign_id and (await self._log.snapshot(origin, limit=1)).info.continues != known.place.foreign_id:
                 units.insert(0, _Unit([Draft(ev.SessionInfo(continues=foreign_id), "continues", MARK)]))
         copied_from = await self._leave_out_copied_usage(known, units) if known.place.copied_from else ""
         _end_text(units)
@@ -399,7 +419,7 @@ class TranscriptImporter:
                 if refused is None:
                     raise
                 if refused.drafts and isinstance(refused.drafts[0].event, ev.Raw):
-                    report.add_problem(transcript.path, 1, Problem(0, str(error)))
+                    report.add_problem(transcript.shown_path, 1, Problem(0, str(error)))
                     refused.drafts = []
                 else:
                     raw = ev.Raw(format=source.name, body=refused.message, at=refused.drafts[0].event.at)
@@ -416,7 +436,7 @@ class TranscriptImporter:
 
 
 class _Unit(msgspec.Struct):
-    """The drafts of one message, which are written together or not at all."""
+    """The drafts of one message, which are written together. Those that are known are left out."""
 
     drafts: list[Draft]
     message: Any = None
@@ -450,9 +470,9 @@ class _UnitWrite:
         operation: WriteOperation | None = None
         events = start = 0
         for size in self._sizes:
-            part = drafts[start : start + size]
+            part = _leave_out_known(drafts[start : start + size], unit, session)
             start += size
-            if not part or (part[0].key and unit.key(session, part[0].key) is not None):
+            if not part:
                 continue
             if operation is None:
                 operation = WriteOperation(unit, session, structs.replace(context, ingest_lease=LEASE_S))
@@ -465,12 +485,16 @@ class _UnitWrite:
         return _Done(events, version)
 
 
-def _ids_of(event: ev.Event) -> list[Alias]:
-    """Return the ids by which an event is found in another session that has a copy of it."""
-    if isinstance(event, ev.CallEvent):
-        return list(event.aliases[:1])
-    message_id = event.message_id if isinstance(event, ev.MessageUser | ev.MessageDelta | ev.ThoughtDelta) else ""
-    return [Alias(TRANSCRIPT_NAMESPACE, message_id)] if message_id else []
+def _leave_out_known(drafts: Sequence[Draft], unit: UnitOfWork, session: str) -> list[Draft]:
+    """Return the drafts of a message that are new. A draft without a key belongs to the one with a key before it."""
+    new: list[Draft] = []
+    is_known = False
+    for draft in drafts:
+        if draft.key:
+            is_known = unit.key(session, draft.key) is not None
+        if not is_known:
+            new.append(draft)
+    return new
 
 
 def _decode(decoder: Decoder, message: Any) -> _Unit:
@@ -489,8 +513,7 @@ def _end_text(units: Sequence[_Unit]) -> None:
             event = draft.event
             if isinstance(event, ev.CHUNKS):
                 end = ev.MessageEnded(message_id=event.message_id, at=event.at)
-                key = f"{draft.key}:end" if draft.key else ""
-                unit.drafts.insert(position + 1, Draft(end, key, draft.mark))
+                unit.drafts.insert(position + 1, Draft(end))
                 return
             if isinstance(event, ENDING_TEXT) or (isinstance(event, ev.SessionInfo) and event.notice is not UNSET):
                 return
@@ -534,6 +557,11 @@ def _unit_at(units: Sequence[_Unit], position: int | None, count: int) -> _Unit 
         return None
     ends = itertools.accumulate(len(unit.drafts) for unit in units)
     return next(unit for unit, end in zip(units, ends, strict=True) if position % count < end)
+
+
+def _deletion_key(transcript: Transcript, foreign_id: str) -> str:
+    """Return by what the ledger knows that the session of a transcript was deleted."""
+    return foreign_id or CALLER_PREFIX + transcript.name
 
 
 def _is_old(transcript: Transcript) -> bool:

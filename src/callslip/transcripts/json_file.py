@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from callslip.errors import InvalidInputError
-from callslip.transcripts.json_lines import MAX_LINE_BYTES, TOO_LONG, parse_line
+from callslip.transcripts.json_lines import MAX_LINE_BYTES, TOO_LONG, open_file, parse_line
 from callslip.transcripts.source import Piece, Problem, Transcript
 
 
@@ -14,7 +14,7 @@ def read_whole(transcript: Transcript, position: bytes) -> Iterator[Piece]:
     mark = transcript.mark.encode()
     if position == mark:
         return
-    with open(transcript.path, "rb") as file:
+    with open_file(transcript.path) as file:
         data = file.read(MAX_LINE_BYTES + 1)
     try:
         if len(data) > MAX_LINE_BYTES:

@@ -6,6 +6,7 @@ was replaced or rewritten, and is read from its start.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -33,32 +34,32 @@ _decode_position = msgspec.msgpack.Decoder(tuple[int, int, bytes, bytes]).decode
 def find_files(path: str, suffix: str, *, depth: int = MAX_FOLDER_DEPTH) -> Iterator[str]:
     """Yield the files below a folder whose names end with `suffix`, or the file itself, in the order of their names.
 
-    Symbolic links to folders are not followed, and what cannot be read is left out.
+    What cannot be read is left out, and in a folder symbolic links, which may lead to files that are no transcripts.
     """
     try:
         with os.scandir(path) as found:
             entries = sorted(found, key=lambda entry: entry.name)
     except NotADirectoryError:
-        yield path
+        yield os.path.realpath(path) if os.path.islink(path) else path
         return
     except OSError:
         return
     for entry in entries:
         try:
-            is_folder = entry.is_dir(follow_symlinks=False)
+            is_folder, is_link = entry.is_dir(follow_symlinks=False), entry.is_symlink()
         except OSError:
             continue
         if is_folder:
             if depth > 0:
                 yield from find_files(entry.path, suffix, depth=depth - 1)
-        elif entry.name.endswith(suffix):
+        elif entry.name.endswith(suffix) and not is_link:
             yield entry.path
 
 
 def stat_file(path: str, session: str = "", *, is_secondary: bool = False) -> Transcript | None:
-    """Return a file as a transcript; None if it is gone or is no file."""
+    """Return a file as a transcript; None if it is gone or is no file, but for example a link."""
     try:
-        status = os.stat(path)
+        status = os.lstat(path)
     except OSError:
         return None
     if not stat.S_ISREG(status.st_mode):
@@ -75,6 +76,15 @@ def stat_file(path: str, session: str = "", *, is_secondary: bool = False) -> Tr
     )
 
 
+def open_file(path: str) -> BinaryIO:
+    """Open a file for reading, or raise OSError if it is no file: a link is not followed, and a pipe not waited for."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "is not a file", path)
+    return os.fdopen(file, "rb")
+
+
 def parse_line(line: bytes) -> Any:
     """Return the value of a line, or raise InvalidInputError."""
     return codec.parse_json(line, field="line", max_bytes=MAX_LINE_BYTES)
@@ -82,7 +92,7 @@ def parse_line(line: bytes) -> Any:
 
 def read_lines(path: str, position: bytes, parse: Callable[[bytes], Any] = parse_line) -> Iterator[Piece]:
     """Yield the values of the complete lines after a position, in pieces. Lines that cannot be read are skipped."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         start = _find_start(file, position)
         offset, number = start or (0, 0)
         restarted = bool(position) and start is None

@@ -24,7 +24,7 @@ from callslip.formats.json_fields import as_dict
 from callslip.formats.opencode.decode import session_of_row
 from callslip.model import codec
 from callslip.transcripts.json_file import read_whole
-from callslip.transcripts.json_lines import MAX_LINE_BYTES, PIECE_BYTES, read_lines, stat_file
+from callslip.transcripts.json_lines import MAX_LINE_BYTES, PIECE_BYTES, find_files, read_lines, stat_file
 from callslip.transcripts.source import Messages, Piece, Problem, Transcript
 
 DATABASE = "opencode.db"
@@ -39,7 +39,11 @@ _SESSIONS = "SELECT id, parent_id, time_updated FROM session ORDER BY time_creat
 _SESSION = """SELECT id, parent_id, title, directory, version, time_created, time_updated FROM session WHERE id = ?"""
 _MESSAGES = """SELECT id, time_updated, CASE WHEN json_valid(data) THEN json_extract(data, '$.role') END,
     CASE WHEN json_valid(data) THEN json_extract(data, '$.time.created') END FROM message WHERE session_id = ?"""
-_PARTS = "SELECT id, message_id, time_updated FROM part WHERE session_id = ? AND time_updated >= ?"
+_PARTS = "SELECT id, message_id, time_updated FROM part WHERE session_id = ? AND COALESCE(time_updated, 0) >= ?"
+_COUNTS = [
+    f"SELECT COUNT(*) FROM {table} WHERE session_id = ? AND COALESCE(time_updated, 0) < ?"
+    for table in ("message", "part")
+]
 _DATA = ("SELECT data FROM message WHERE id = ?", "SELECT data FROM part WHERE id = ?")
 
 
@@ -52,11 +56,15 @@ class Row(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """What was read: all rows that changed before `since`, and if `until` is set, those before `until` up to `row`."""
+    """What was read: all rows that changed before `since`, and if `until` is set, those before `until` up to `row`.
+
+    `count` is how many rows changed before `since`, -1 if it is not known.
+    """
 
     since: int = 0
     until: int = 0
     row: Row = Row()
+    count: int = -1
 
 
 OF_USER, PART, OF_AGENT = range(3)
@@ -77,8 +85,9 @@ class Opencode:
 
     def find(self, path: str) -> Iterator[Transcript]:
         if path.endswith(EXPORTS):
-            if (transcript := stat_file(path)) is not None:
-                yield transcript
+            for file in () if os.path.isdir(path) else find_files(path, ""):
+                if (transcript := stat_file(file)) is not None:
+                    yield transcript
             return
         path = os.path.join(path, DATABASE) if os.path.isdir(path) else path
         written = _written_at(path)
@@ -93,7 +102,7 @@ class Opencode:
         parents = {session: parent for session, parent, _ in rows}
         # Those of sub-agents come last: their parents name the calls that they belong to.
         for session, parent, updated in sorted(rows, key=lambda row: row[1] is not None):
-            root = _root_of(str(session), parents)
+            root = str(_root_of(str(session), parents))
             yield _transcript(path, str(session), root if parent else str(session), updated, written, size)
 
     def refresh(self, transcript: Transcript) -> Transcript | None:
@@ -141,24 +150,29 @@ def _read_rows(connection: sqlite3.Connection, part: str, start: Position) -> It
     session = connection.execute(_SESSION, (part,)).fetchone()
     if session is None:
         return
+    connection.execute("BEGIN")  # The rows and their count are of the same moment.
+    if start.count >= 0 and not start.until and _count_rows(connection, part, start.since) > start.count:
+        start = Position()  # A row was added with an older time: the clock was set back.
     rows, about, until = _changed_rows(connection, part, start)
+    last = Position(until, count=_count_rows(connection, part, until))
+    connection.rollback()
     messages: list[Any] = [{"session": _session_fields(session)}]
     problem, skipped, size = None, 0, 0
     for number, row in enumerate(rows, 1):
         found = connection.execute(_DATA[row.place == PART], (row.id,)).fetchone()
         if found is not None:  # Else it was deleted meanwhile.
-            size += len(found["data"])
             try:
+                size += _size_of_data(found["data"])
                 messages.append(_message_of(row, found["data"], part, *about[row.message]))
             except InvalidInputError as error:
                 skipped += 1
                 problem = problem or Problem(0, f"{row.id}: {error.problem}")
         if size >= PIECE_BYTES or len(messages) >= PIECE_ROWS:
-            position = Position(start.since, until, row) if number < len(rows) else Position(until)
+            position = Position(start.since, until, row) if number < len(rows) else last
             yield _piece(messages, position, size, skipped, problem)
             messages, problem, skipped, size = [], None, 0, 0
     if messages or problem is not None or not rows:
-        yield _piece(messages, Position(until), size, skipped, problem)
+        yield _piece(messages, last, size, skipped, problem)
 
 
 def _changed_rows(
@@ -167,17 +181,35 @@ def _changed_rows(
     """Return the rows to read in order, the role and time of each message, and the time of the last change."""
     about: dict[str, tuple[Any, Any]] = {}
     changed: list[tuple[int, Row]] = []
-    for identity, updated, role, created in connection.execute(_MESSAGES, (session,)):
+    for found, updated, role, created in connection.execute(_MESSAGES, (session,)):
+        identity = str(found)
         about[identity] = (role, created)
-        if updated >= start.since:
-            changed.append((updated, Row(identity, OF_USER if role == "user" else OF_AGENT, identity)))
-    for identity, message, updated in connection.execute(_PARTS, (session, start.since)):
-        if message in about:
-            changed.append((updated, Row(message, PART, identity)))
-    until = start.until or max((updated for updated, _ in changed), default=start.since)
+        if (changed_at := _time_of(updated)) >= start.since:
+            changed.append((changed_at, Row(identity, OF_USER if role == "user" else OF_AGENT, identity)))
+    for part, message, updated in connection.execute(_PARTS, (session, start.since)):
+        if str(message) in about:
+            changed.append((_time_of(updated), Row(str(message), PART, str(part))))
+    until = start.until or max(start.since, *(updated for updated, _ in changed), 0)
     # A row that changed after `until` is read with the next position.
     rows = sorted(row for updated, row in changed if updated <= until and row > start.row)
     return rows, about, until
+
+
+def _count_rows(connection: sqlite3.Connection, session: str, until: int) -> int:
+    """Return how many rows of a session changed before a time."""
+    return sum(connection.execute(query, (session, until)).fetchone()[0] for query in _COUNTS)
+
+
+def _time_of(value: Any) -> int:
+    """Return the time of a row; 0 for anything else, so that the row is only read with all others."""
+    return value if isinstance(value, int) else 0
+
+
+def _size_of_data(data: Any) -> int:
+    """Return the size of the data of a row, or raise InvalidInputError."""
+    if not isinstance(data, str | bytes):
+        raise InvalidInputError("data", "is not JSON")
+    return len(data)
 
 
 def _piece(messages: list[Any], position: Position, size: int, skipped: int, problem: Problem | None) -> Piece:
@@ -208,9 +240,14 @@ def _message_of(row: Row, data: str, session: str, role: Any, created: Any) -> A
 def _open(path: str) -> sqlite3.Connection:
     """Open the database for reading. Without its log no program has it open, and then reading leaves no files."""
     options = "mode=ro" if os.path.exists(f"{path}-wal") else "mode=ro&immutable=1"
-    connection = sqlite3.connect(f"file:{quote(path)}?{options}", uri=True, timeout=BUSY_TIMEOUT_S)
+    connection = sqlite3.connect(f"file:{quote(os.fsencode(path))}?{options}", uri=True, timeout=BUSY_TIMEOUT_S)
     connection.row_factory = sqlite3.Row
+    connection.text_factory = _decode_text
     return connection
+
+
+def _decode_text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
 
 
 def _written_at(path: str) -> tuple[int, str] | None:

@@ -8,6 +8,7 @@ keeps no state: what a transcript has been read up to is its position.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -36,7 +37,12 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """What identifies the transcript."""
-        return f"{self.path}#{self.part}" if self.part else self.path
+        return f"{self.shown_path}#{self.part}" if self.part else self.shown_path
+
+    @property
+    def shown_path(self) -> str:
+        """The path as text. Bytes that are not UTF-8 have the form `\\xff`."""
+        return os.fsencode(self.path).decode("utf-8", "backslashreplace")
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -139,31 +139,50 @@ class GeminiDecoder:
     def _messages(self, messages: Any, *, is_replaced: bool) -> list[Draft]:
         """Read a list of messages. In one that replaces what is recorded, unknown texts come from a compression."""
         drafts: list[Draft] = []
-        known = set(self._texts.values()) if is_replaced else set[str]()
-        for message in as_list(messages):
+        remembered = dict(self._texts)
+        known = set(remembered.values()) - {"", text_digest("")} if is_replaced else set[str]()
+        records = as_list(messages)
+        end = self._end_of_known(records, is_replaced=is_replaced)
+        for number, message in enumerate(records):
             record = as_dict(message)
             identity = identifier(record.get("id"))
             if not identity or not isinstance(record.get("type"), str):
                 drafts += _raw(message)
-            elif is_replaced and identity not in self._texts:
+            elif identity not in remembered and (number < end or _digest_of(record) in known):
                 drafts += self._replacement(record, identity, known)
             else:
-                found = self._message(record)
+                found = self._message(record, is_repeated=number < end)
                 drafts += _raw(message) if found is None else found
+        if end == len(records):  # There is no message that is newer than those it remembers.
+            for record in map(as_dict, records):
+                identity = identifier(record.get("id"))
+                if identity and identity not in remembered:
+                    remember(self._texts, identity, _digest_of(record))
         return drafts
+
+    def _end_of_known(self, records: list[Any], *, is_replaced: bool) -> int:
+        """Return how many messages of a list come before the last one that is remembered. What follows it is new.
+
+        What comes before it was read and forgotten, or comes from a compression, which keeps only messages that the
+        program added. If no other one is remembered, all of a list that replaces the history is from a compression.
+        """
+        for number in range(len(records) - 1, -1, -1):
+            record = as_dict(records[number])
+            if identifier(record.get("id")) in self._texts and not _is_added(record):
+                return number
+        return len(records) if is_replaced else 0
 
     def _replacement(self, record: Json, identity: str, known: set[str]) -> list[Draft]:
         """Show a text that is only in a replaced history, unless it is a copy under another id."""
         text = _join_texts(record.get("content"))
-        digest = text_digest(text)
-        remember(self._texts, identity, digest)
         calls = self._tool_calls(record, identity)
-        is_known = digest in known or text.startswith(IGNORED_STARTS)
+        is_known = _digest_of(record) in known or _is_added(record)
         if record["type"] != "user" or not text.strip() or is_known:
             return calls
         notice = {"severity": "info", "title": "The conversation was compacted", "description": text}
         at = time_ms(record.get("timestamp"))
-        return [self._draft(ev.SessionInfo(notice=notice, at=at), "compressed", identity), *calls]
+        # A prompt that was read before has this key.
+        return [self._draft(ev.SessionInfo(notice=notice, at=at), "prompt", identity), *calls]
 
     def _rewind(self, message_id: str) -> list[Draft]:
         notice = {"severity": "info", "title": "The conversation was rewound: what follows does not continue the end"}
@@ -171,13 +190,13 @@ class GeminiDecoder:
 
     # Messages
 
-    def _message(self, record: Json) -> list[Draft] | None:
+    def _message(self, record: Json, *, is_repeated: bool = False) -> list[Draft] | None:
         identity, at = identifier(record["id"]), time_ms(record.get("timestamp"))
         kind = record["type"]
         if kind == "user":
             return self._prompt(record, identity, at)
         if kind == "gemini":
-            return self._answer(record, identity, at)
+            return self._answer(record, identity, at, is_repeated=is_repeated)
         if kind in NOTICES:
             is_new = identity not in self._texts
             remember(self._texts, identity, kind)
@@ -210,7 +229,7 @@ class GeminiDecoder:
         turn, self._turn = self._turn, ""
         return [self._draft(ev.TurnEnded(turn=turn, at=at), "turn-end", turn)] if turn else []
 
-    def _answer(self, record: Json, identity: str, at: int) -> list[Draft]:
+    def _answer(self, record: Json, identity: str, at: int, *, is_repeated: bool) -> list[Draft]:
         text = _join_texts(record.get("content"))
         drafts: list[Draft] = []
         is_new_text = bool(text) and not self._texts.get(identity)
@@ -221,9 +240,10 @@ class GeminiDecoder:
             drafts.append(self._draft(event, "text", identity))
             if self._parent is not None:  # Nothing after it would show that it is complete.
                 drafts.append(self._draft(ev.MessageEnded(at=at), "text-end", identity))
-        remember(self._texts, identity, text_digest(text) if is_new_text else self._texts.get(identity, ""))
+        if is_new_text or identity not in self._texts:
+            remember(self._texts, identity, text_digest(text) if is_new_text else "")
         drafts += self._tool_calls(record, identity)
-        if drafts and not self._turn:
+        if drafts and not self._turn and not is_repeated:
             drafts = [*self._start_turn(drafts[0].key, drafts[0].event.at or at), *drafts]
         drafts += self._usage(record, identity, at)
         return drafts + self._end_turn(at) if is_new_text and not record.get("toolCalls") else drafts
@@ -348,6 +368,15 @@ def _join_texts(content: Any) -> str:
         return content
     parts = as_list(content) or [content]
     return "".join(part if isinstance(part, str) else _text_of(as_dict(part)) for part in parts)
+
+
+def _digest_of(record: Json) -> str:
+    return text_digest(_join_texts(record.get("content")))
+
+
+def _is_added(record: Json) -> bool:
+    """Return whether the program itself added a message of the user."""
+    return _join_texts(record.get("content")).lstrip().startswith(IGNORED_STARTS)
 
 
 def _text_of(part: Json) -> str:
