@@ -23,6 +23,7 @@ from callslip.store.unit_of_work import UnitOfWork
 NEWEST_EVENTS = 64
 """Among how many of the newest events the end of a turn is looked for."""
 
+
 async def start_turn(
     log: EventLog,
     session: str,

@@ -212,7 +212,8 @@ class ChatStream(TurnStream):
 def open_turn(server: Server, request: TurnRequest) -> AbstractAsyncContextManager[TurnStream]:
     """Return the stream of a turn from where the client has it. Clients that know nothing of it share a stream."""
     own_key = (request.run, str(id(request))) if request.run or request.known else ()
-    return server.hub.open((request.session, request.format, request.turn, "chat", *own_key), lambda: ChatStream(server, request))
+    key = (request.session, request.format, request.turn, "chat", *own_key)
+    return server.hub.open(key, lambda: ChatStream(server, request))
 
 
 # AG-UI has no events for arguments that a user edited, nor for results that the client stored under its own ids. But a
