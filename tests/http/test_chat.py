@@ -270,7 +270,7 @@ async def test_a_handler_error_ends_the_turn_with_an_error(clients: Clients, db:
         assert (end.reason, end.detail) == ("error", "the handler failed: ValueError")
         await check_history(page, response)
         if format.startswith("ui-"):
-            assert (await page.reopen())["error"] == "the turn ended with an error"
+            assert (await page.reopen())["error"] == "the handler failed: ValueError"
         again = await page.send("and now")
         assert again["status"] == "error" and len(await list_turn_ends(server.ledger, page.id)) == 2
 

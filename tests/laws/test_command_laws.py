@@ -77,6 +77,9 @@ class Clock:
 class FakeClockLoop(asyncio.SelectorEventLoop):
     """An event loop whose timers use that clock."""
 
+    has_fake_clock = True
+    """Nobody sleeps on it until a condition is true: the clock moves only between steps."""
+
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         super().__init__()

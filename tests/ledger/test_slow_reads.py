@@ -186,6 +186,20 @@ async def test_deleting_a_session_ends_its_readers_without_a_poll(ledger: LocalL
         await reading
 
 
+async def test_a_live_reader_gets_no_event_of_the_session_that_replaced_its_own(ledger: LocalLedger) -> None:
+    """The new session has the event after the reader's last one before the channel notices that it is another one."""
+    await ledger.log.append("a", user_messages(1, 2))
+    reading = asyncio.create_task(read_seqs(ledger, "a", 3))
+    await until_in(READER_WAITS, reading)
+    with pause_read(ledger.log.store, "session") as paused:
+        ledger.log.feed.check_session("a")
+        await paused.reached.wait()
+        await replace_session(ledger, "a")
+        paused.resume.set()
+        with pytest.raises(CursorExpiredError):
+            await reading
+
+
 # Hints about changes
 
 

@@ -27,6 +27,8 @@ from tests.support import engines
 
 READ_DELAY_S = 0.005
 """How long a read waits before, and again after, the real read: 10 ms together."""
+FAKE_CLOCK_YIELDS = 3
+"""How often a read yields instead, before and after the real read, on an event loop with a fake clock."""
 WRITES = {
     *("close", "delete", "drop_conversations", "drop_owner", "drop_token", "drop_unused_blobs", "prune", "put_blob"),
     *("put_executor", "put_token", "save_progress", "save_search", "save_summaries", "add_summaries", "put_meta"),
@@ -72,12 +74,21 @@ def _is_slow(node: pytest.Item | pytest.Collector) -> bool:
 def _slowed(read: Callable[..., Awaitable[Any]], delays: Iterator[float]) -> Callable[..., Awaitable[Any]]:
     async def read_slowly(*args: Any, **kwargs: Any) -> Any:
         delay_s = next(delays)
-        await asyncio.sleep(delay_s)
+        await _let_others_run(delay_s)
         result = await read(*args, **kwargs)
-        await asyncio.sleep(delay_s)
+        await _let_others_run(delay_s)
         return result
 
     return read_slowly
+
+
+async def _let_others_run(delay_s: float) -> None:
+    """Sleep, or only yield some times to an event loop whose clock does not move by itself."""
+    if delay_s and getattr(asyncio.get_running_loop(), "has_fake_clock", False):
+        for _ in range(FAKE_CLOCK_YIELDS):
+            await asyncio.sleep(0)
+    else:
+        await asyncio.sleep(delay_s)
 
 
 @contextlib.contextmanager

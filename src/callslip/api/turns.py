@@ -10,15 +10,18 @@ from msgspec import UNSET
 
 from callslip.api.access import FULL_ACCESS, Access
 from callslip.api.find import list_calls
-from callslip.api.sessions import find_event_by_key, write_or_create
+from callslip.api.sessions import find_event_by_key, read_rows, write_or_create
 from callslip.errors import ConflictError, NotFoundError
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.write import WriteContext, write_events
-from callslip.model.events import Draft, Event, MessageUser, TurnEnded, TurnStarted
+from callslip.model.events import Draft, Event, MessageUser, TurnEnded, TurnStarted, decode_event
 from callslip.model.names import SOURCE_PYTHON
 from callslip.model.records import SessionRecord
 from callslip.rules.lifecycle import OPEN_STATES
 from callslip.store.unit_of_work import UnitOfWork
+
+NEWEST_EVENTS = 64
+"""Among how many of the newest events the end of a turn is looked for."""
 
 
 async def start_turn(
@@ -85,6 +88,14 @@ async def cancel_turn(
 
     end = TurnEnded(reason="cancelled", detail=f"stopped by {by}" if by else "")
     return await log.transact_drafts(session, [end], write, source=source, strict=False)
+
+
+async def find_turn_end(log: EventLog, session: str, turn: str, seq: int) -> TurnEnded | None:
+    """Return the event that ended a turn, if it is one of the newest events up to `seq`."""
+    rows = await read_rows(log, session, max(0, seq - NEWEST_EVENTS), NEWEST_EVENTS)
+    events = [decode_event(body) for _, body in rows]
+    ends = [event for event in events if isinstance(event, TurnEnded) and event.verdict == "applied"]
+    return next((event for event in reversed(ends) if event.turn == turn), None)
 
 
 async def find_running_turn(log: EventLog, record: SessionRecord) -> str:

@@ -238,22 +238,27 @@ class RemoteLedger(Ledger):
 
     async def wait(self, id: str, timeout: float | None = None) -> CallRecord:
         deadline = None if timeout is None else time.monotonic() + timeout
-        call = (await self.log.find_call(id)).id
+        found = ""
         reconnect = self.log.reconnect()
         while True:
             left = MAX_POLL_S if deadline is None else max(0.0, min(MAX_POLL_S, deadline - time.monotonic()))
             try:
-                record = await self.log.find_call(call, wait=0.0 if reconnect.is_lost else left)
+                # The first answer, also of a new server, must come soon.
+                wait_s = left if found and not reconnect.is_lost else 0.0
+                record = await self.log.find_call(found or id, wait=wait_s)
             except ServerUnavailableError as error:
                 if deadline is not None and time.monotonic() >= deadline:
-                    raise WaitTimeoutError(f"call {call} has not ended within {timeout:g} s") from error
+                    raise WaitTimeoutError(f"call {found or id} has not ended within {timeout:g} s") from error
+                if not self._pool.has_answered:  # Its address may be wrong.
+                    raise
                 await reconnect.wait(error)
                 continue
             reconnect.connected()
+            found = record.id
             if record.state in TERMINAL_STATES:
                 return record
             if deadline is not None and time.monotonic() >= deadline:
-                raise WaitTimeoutError(f"call {call} has not ended within {timeout:g} s")
+                raise WaitTimeoutError(f"call {found} has not ended within {timeout:g} s")
 
     # Reading
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 import msgspec
 
 from callslip.api.client_calls import CLIENT_WORKER
+from callslip.api.turns import find_turn_end
 from callslip.formats import registry
 from callslip.formats.ag_ui import outgoing
 from callslip.formats.ai_sdk_v4 import chunks as v4
@@ -81,8 +82,9 @@ class TurnRequest(msgspec.Struct):
 class ClientEncoder:
     """A turn's encoder for a chat client: it finishes where the turn waits for the client."""
 
-    def __init__(self, inner: TurnEncoder, state: SessionFold, request: TurnRequest) -> None:
+    def __init__(self, inner: TurnEncoder, state: SessionFold, request: TurnRequest, detail: Callable[[], str]) -> None:
         self.finished = False
+        self._detail = detail
         self._inner = inner
         self._state = state
         self._request = request
@@ -95,9 +97,10 @@ class ClientEncoder:
         return self._inner.turn
 
     def opening(self) -> list[Any]:
+        if _has_failed(self._state, self._request.turn):
+            self.turn.detail = self._detail()
+            self._failure = self.turn.detail or FAILED
         chunks, known = self._inner.opening(), self._request.known
-        info = self._state.info
-        self._failure = FAILED if info.last_turn == self._request.turn and info.last_reason in FAILURES else ""
         if not known:
             return self._finish(chunks)
         update = _update_messages(chunks, self._request) if self._request.format == "ag-ui" else _Update()
@@ -135,6 +138,10 @@ class ClientEncoder:
                 return continued + chunks[number + 1 :]
             continued.append(["9", {"step": self._step, **chunk[1]}] if chunk[0] == "9" else chunk)
         return continued
+
+
+def _has_failed(state: SessionFold, turn: str) -> bool:
+    return state.info.last_turn == turn and state.info.last_reason in FAILURES
 
 
 def waits_for_client(turn: Turn) -> bool:
@@ -176,21 +183,37 @@ def encode_turn(format: str, state: SessionFold, turn: str) -> list[Any]:
     return registry.streaming(format).encoder(state, turn).opening()
 
 
-def open_turn(server: Server, request: TurnRequest) -> AbstractAsyncContextManager[TurnStream]:
-    """Return the stream of a turn from where the client has it. Clients that know nothing of it share a stream."""
+class ChatStream(TurnStream):
+    """A turn for chat clients. One that failed before it was opened has the same error as one that fails live."""
 
-    def make() -> TurnStream:
-        stream = TurnStream(server.ledger, request.session, request.format, request.turn, server.limits)
-        streaming: Streaming = stream.streaming
+    def __init__(self, server: Server, request: TurnRequest) -> None:
+        super().__init__(server.ledger, request.session, request.format, request.turn, server.limits)
+        self._request = request
+        self._detail = ""
+        streaming: Streaming = self.streaming
 
         def encoder(state: Any, turn: str) -> ClientEncoder:
-            return ClientEncoder(streaming.encoder(state, turn), state, request)
+            return ClientEncoder(streaming.encoder(state, turn), state, request, lambda: self._detail)
 
-        stream.streaming = msgspec.structs.replace(streaming, encoder=encoder)
-        return stream
+        self.streaming = msgspec.structs.replace(streaming, encoder=encoder)
 
+    async def _read_more(self, state: SessionFold) -> None:
+        request = self._request
+        if _has_failed(state, request.turn):
+            end = await find_turn_end(self._log, request.session, request.turn, state.seq)
+            self._detail = end.detail if end is not None else ""
+
+    def _feed(self, event: Event) -> None:
+        if isinstance(event, TurnEnded) and (event.turn, event.verdict) == (self._request.turn, "applied"):
+            self._detail = event.detail  # For readers that join later, while a call of the turn is still open.
+        super()._feed(event)
+
+
+def open_turn(server: Server, request: TurnRequest) -> AbstractAsyncContextManager[TurnStream]:
+    """Return the stream of a turn from where the client has it. Clients that know nothing of it share a stream."""
     own_key = (request.run, str(id(request))) if request.run or request.known else ()
-    return server.hub.open((request.session, request.format, request.turn, "chat", *own_key), make)
+    key = (request.session, request.format, request.turn, "chat", *own_key)
+    return server.hub.open(key, lambda: ChatStream(server, request))
 
 
 # AG-UI has no events for arguments that a user edited, nor for results that the client stored under its own ids. But a

@@ -402,12 +402,16 @@ class TurnStream:
         record = await self._log.get_session(self._session)
         self.session_id = record.id if record else 0
         self._state = await load_turn(self._log, self._session, self._turn)
+        await self._read_more(self._state)
         await check_same_session(self._log, self._session, self.session_id)
         encoder = await run_off_loop(len(self._state.entries) >= LARGE_HISTORY, self._open_encoder)
         if self._turn and not encoder.turn.has_begun:
             raise NotFoundError(f"no turn {self._turn!r} in session {self._session!r}")
         if encoder.finished:
             self.broadcast.end(self.streaming.done)
+
+    async def _read_more(self, state: SessionFold) -> None:
+        """Read what the encoder of a subclass needs and the state does not have."""
 
     def _open_encoder(self) -> TurnEncoder:
         """Return an encoder that has encoded the turn so far, and prepare the replay for its first readers."""

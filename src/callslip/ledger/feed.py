@@ -44,6 +44,8 @@ class Channel:
         self.is_open = False
         """Whether the session was read, and so the place of the channel in it is known."""
         self.is_filling = self.must_fill = False
+        self.may_be_replaced = False
+        """Whether new events may be of a new session with this name. None is added until the session was read again."""
         self.error: CallslipError | None = None
         self._length = length
         self._waiting: list[StoredEvent] = []
@@ -71,6 +73,8 @@ class Channel:
         """Add an event that was written. Return False if the store must be read first."""
         seq = stored.event.seq
         if not self.session_id or seq == 1 <= self.last:  # It may be the start of a session that was deleted before.
+            self.may_be_replaced = True
+        if self.may_be_replaced:
             self._waiting.clear()
             return False
         if seq == self.last + 1:
@@ -222,11 +226,11 @@ class Feed:
         """Read what is missing in a channel from the store; if that fails, again until it succeeds."""
         try:
             while channel.must_fill and channel.readers and channel.error is None:
-                channel.must_fill = False
+                channel.must_fill = channel.may_be_replaced = False
                 try:
                     await self._fill_from_store(channel)
                 except StoreError:  # The disk may recover; readers wait for it.
-                    channel.must_fill = True
+                    channel.must_fill = channel.may_be_replaced = True
                     await asyncio.sleep(self._settings.notice_interval)
                 else:
                     channel.must_fill |= not channel.add_waiting()
@@ -407,7 +411,10 @@ class Feed:
             if session_id and (record is None or record.id != session_id):
                 raise CursorExpiredError(after, after)
             _check_cursor(record, after)
+            own_id = record.id if record else 0
             while True:
+                if own_id and channel.session_id not in (0, own_id):  # Replaced before the channel was filled.
+                    raise CursorExpiredError(cursor, cursor)
                 if cursor < channel.base:
                     if is_live:
                         raise SlowReaderError(cursor)
