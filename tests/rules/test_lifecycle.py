@@ -271,12 +271,8 @@ ALIASES = (Alias("acp", "1"),)
 OPENING = ev.CallProposed(aliases=ALIASES, tool_name="ls", input={"path": "."})
 
 
-FROM_FILE = structs.replace(OPENING, source="codex")
-
-
-def make_row(state: str, turn: str = "t1", iteration: int = -1, source: str = "") -> CallRecord:
-    fields = {"state": state, "turn": turn, "iteration": iteration, "source": source}
-    return structs.replace(ROW, opening=opening_mark(OPENING), **fields)
+def make_row(state: str, turn: str = "t1", iteration: int = -1) -> CallRecord:
+    return structs.replace(ROW, state=state, turn=turn, iteration=iteration, opening=opening_mark(OPENING))
 
 
 @pytest.mark.parametrize(
@@ -307,12 +303,6 @@ def make_row(state: str, turn: str = "t1", iteration: int = -1, source: str = ""
         (make_row("completed"), ev.CallStarted(aliases=ALIASES), "t1", "new"),
         (make_row("completed"), ev.ApprovalRequested(aliases=ALIASES), "t1", "new"),
         (make_row("completed", iteration=0), ev.CallProposed(aliases=ALIASES, iteration=1), "t1", "new"),
-        # With a session file there is a new call only if the file has both, in different turns;
-        (make_row("completed", source="codex"), FROM_FILE, "t2", "new"),
-        (make_row("completed", source="codex"), FROM_FILE, "t1", "same"),
-        (make_row("running", source="codex"), FROM_FILE, "t2", "same"),
-        (make_row("completed", source="acp"), FROM_FILE, "t2", "same"),
-        (make_row("completed", source="codex"), structs.replace(OPENING, source="acp"), "t2", "same"),
         # any other event belongs to it, as late.
         (make_row("completed"), ev.CallProgress(aliases=ALIASES, text="x"), "t1", "same"),
         (make_row("completed"), ev.CallProgress(aliases=ALIASES, text="x"), "t2", "same"),

@@ -262,18 +262,15 @@ def resolve_call(newest: CallRecord | None, event: CallEvent, turn: str, source:
     """Return whether an event with a foreign id belongs to the newest call with that id, or to a new call.
 
     Turn and model round are compared first: some agents restart their ids in every turn and send the same opening
-    again, and that is a new call. A session file and a live recording of it have the same calls, and a call of the file
-    is new only in a later turn.
+    again, and that is a new call. Agents with session files use no id twice.
     """
     if newest is None:
         return "new"
     ended = newest.state in TERMINAL_STATES
     if not isinstance(event, OPENING_EVENTS):
         return "same"
-    source = event.source or source
-    if newest.source in TRANSCRIPT_SOURCES or source in TRANSCRIPT_SOURCES:
-        is_later = newest.source == source and ended and bool(turn) and turn != newest.turn
-        return "new" if is_later else "same"
+    if newest.source in TRANSCRIPT_SOURCES or (event.source or source) in TRANSCRIPT_SOURCES:
+        return "same"
     if isinstance(event, CallProposed) or ended:
         later_turn = bool(turn) and turn != newest.turn
         iteration = event.iteration if isinstance(event, CallProposed) else -1
