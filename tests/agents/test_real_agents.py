@@ -378,6 +378,8 @@ def test_a_running_agent_is_followed(agent: RealAgent, db: str) -> None:
         gate.set()
         run.succeed()
         wait_until(lambda: LAST.text in read_work(db).texts, "the last text")
+        usage = agent.models.truth("main", *agent.recorded_scripts).usage
+        wait_until(lambda: read_work(db).usage == usage, "the usage")  # It may be written after the text.
     work = read_work(db)
     check_calls(agent, work, "main", failed={failing.id: 3})
     check_texts(agent, work, "main", prompts=[PROMPT])
