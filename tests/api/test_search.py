@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 SETTINGS = Settings(synchronous="NORMAL", checkpoint_every=10**9, reaper_interval=3600, inline_limit=2000)
 DAY_MS = 86_400_000
 SCRIPT: list[ev.Event] = [
-    ev.SessionInfo(title="Repair the parser", project="/work/parser"),
+    ev.SessionInfo(title="Repair the parser", project="/home/ann/parser"),
     ev.TurnStarted(),
     ev.MessageUser(text='Fix src/app.py: readFileSync fails with "foo:bar" AND rm -rf, see snake_case_name'),
     ev.ThoughtDelta(text="The émigré file names are 設定ファイル and 한국어 문서", chunks="delta"),
@@ -233,9 +233,9 @@ async def test_filters_narrow_a_search(ledger: LocalLedger) -> None:
     assert await sessions() == {"parser", "other"}
     assert await sessions(session="other") == {"other"}
     assert await sessions(session="oth") == set()
-    assert await sessions(project="/work/parser") == {"parser"}
+    assert await sessions(project="/home/ann/parser") == {"parser"}
     assert await sessions(project="/work") == set()
-    assert await sessions(project="/work/parser", session="other") == set()
+    assert await sessions(project="/home/ann/parser", session="other") == set()
     assert await sessions(tool="BASH") == {"parser"}
     assert await sessions(tool="bas") == set()
     assert await sessions(states=["completed", "failed"]) == {"parser"}

@@ -20,7 +20,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     async def write() -> None:
         async with callslip.open(f"sqlite:///{path}") as ledger:
-            info = ev.SessionInfo(agent="Claude Code", project="/work/shop", labels={"team": "a"}, at=1)
+            info = ev.SessionInfo(agent="Claude Code", project="/home/ann/shop", labels={"team": "a"}, at=1)
             used = ev.UsageReported(id="r", model="large", input_tokens=1_234_567, cost=0.5, currency="USD", at=1)
             part = ev.UsageReported(id="q", model="large", output_tokens=7, incomplete=True, at=1)
             await ledger.log.append("one", [info, ev.MessageUser(text="Fix the cart"), used, part])
@@ -48,7 +48,7 @@ def test_ls_filters_and_sorts_sessions(db: Path) -> None:
     for arguments in (
         ("--activity", "idle"),
         ("--agent", "Claude Code"),
-        ("--project", "/work/shop"),
+        ("--project", "/home/ann/shop"),
         ("--model", "large"),
         ("--label", "team=a"),
         ("--title", "CART"),

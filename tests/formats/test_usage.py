@@ -152,7 +152,7 @@ def test_acp_reports_the_tokens_of_a_turn_and_the_cost_of_the_session() -> None:
 def test_acp_names_the_agent_and_the_folder_of_a_session() -> None:
     """LIST5: from the answer to `initialize` and the request of the session; a resumed session repeats nothing."""
     info = {"name": "claude", "title": "Claude Code", "version": "2.1"}
-    opened = {"jsonrpc": "2.0", "id": 2, "method": "session/new", "params": {"cwd": "/work/shop"}}
+    opened = {"jsonrpc": "2.0", "id": 2, "method": "session/new", "params": {"cwd": "/home/ann/shop"}}
     harness = AcpHarness().feed(
         c2a({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}),
         a2c({"jsonrpc": "2.0", "id": 1, "result": {"protocolVersion": 1, "agentInfo": info}}),
@@ -162,5 +162,5 @@ def test_acp_names_the_agent_and_the_folder_of_a_session() -> None:
         a2c({"jsonrpc": "2.0", "id": 3, "result": {"sessionId": "s1"}}),
     )
     state = harness.ledger.state.info
-    assert (state.agent, state.agent_version, state.project) == ("Claude Code", "2.1", "/work/shop")
-    assert sum(getattr(event, "project", None) == "/work/shop" for event in harness.ledger.log) == 1
+    assert (state.agent, state.agent_version, state.project) == ("Claude Code", "2.1", "/home/ann/shop")
+    assert sum(getattr(event, "project", None) == "/home/ann/shop" for event in harness.ledger.log) == 1

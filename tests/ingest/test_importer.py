@@ -135,7 +135,7 @@ async def test_a_file_that_an_earlier_version_imported_adds_only_new_facts(monke
     cost = {"sessionUpdate": "usage_update", "used": 9, "cost": {"amount": 0.5, "currency": "USD"}}
     result = {"stopReason": "end_turn", "usage": {"inputTokens": 9, "outputTokens": 4}, "more": 1}
     lines = [
-        {"dir": "c2a", "msg": {"id": 1, "method": "session/new", "params": {"cwd": "/work/shop"}}},
+        {"dir": "c2a", "msg": {"id": 1, "method": "session/new", "params": {"cwd": "/home/ann/shop"}}},
         {"dir": "a2c", "msg": {"id": 1, "result": {"sessionId": "s1", "modes": {"availableModes": [{"id": "m"}]}}}},
         {"dir": "c2a", "msg": {"id": 2, "method": "session/prompt", "params": {"sessionId": "s1", "prompt": []}}},
         {"dir": "a2c", "msg": {"method": "session/update", "params": {"sessionId": "s1", "update": update}}},

@@ -43,7 +43,7 @@ def used(id: str, tokens: int, **fields: Any) -> ev.UsageReported:
 
 def session_events(number: int, *more: ev.Event) -> list[ev.Event]:
     """Return the events of a small session, each later than those of the one before."""
-    info = ev.SessionInfo(agent=f"agent {number % 2}", project=f"/work/{number % 3}", branch="main")
+    info = ev.SessionInfo(agent=f"agent {number % 2}", project=f"/home/ann/{number % 3}", branch="main")
     turn = [ev.TurnStarted(at=NOON + number), ev.MessageUser(text=f"Prompt {number}\nmore"), ev.TurnEnded()]
     used_tokens = used(f"r{number}", 10 * number, model="m", at=NOON + number)
     return [info, *turn, used_tokens, ev.SessionInfo(ended=True, at=NOON + number), *more]
@@ -63,7 +63,7 @@ async def names(ledger: LocalLedger, **filters: Any) -> list[str]:
 
 async def test_a_session_has_what_people_recognize(ledger: LocalLedger) -> None:
     """LIST1: the first prompt without a title, project, branch, agent, model, calls, failures, usage and times."""
-    facts = ev.SessionInfo(agent="Claude Code", agent_version="2.1", project="/work/shop", branch="fix", at=NOON)
+    facts = ev.SessionInfo(agent="Claude Code", agent_version="2.1", project="/home/ann/shop", branch="fix", at=NOON)
     one, two = ((Alias("acp", name),) for name in "12")
     await ledger.log.append("s", [facts, ev.TurnStarted(), ev.MessageUser(text="\n Fix  the cart \nplease", at=NOON)])
     await ledger.log.append("s", [ev.MessageUser(text="and this"), used("r", 7, model="large", at=NOON + 5000)])
@@ -77,7 +77,7 @@ async def test_a_session_has_what_people_recognize(ledger: LocalLedger) -> None:
         "2.1",
     )
     assert (record.project, record.branch, record.model, record.calls, record.failed) == (
-        "/work/shop",
+        "/home/ann/shop",
         "fix",
         "large",
         2,
@@ -124,7 +124,7 @@ async def test_sessions_are_filtered_and_sorted(ledger: LocalLedger) -> None:
     )
     assert await names(ledger, states=("running",)) == ["s2"]
     assert set(await names(ledger, states=("ended", "running"))) == {"s1", "s2", "s3", "s4", "s5", "s6"}
-    assert set(await names(ledger, agent="agent 1", project="/work/0")) == {"s3"}
+    assert set(await names(ledger, agent="agent 1", project="/home/ann/0")) == {"s3"}
     assert set(await names(ledger, model="m", branch="main")) == {"s1", "s2", "s3", "s4", "s5", "s6"}
     assert await names(ledger, query="PROMPT 4") == ["s4"]
     assert await names(ledger, query="(50%) [x]*") == ["s3"]

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from tests.support.browser import Server, in_browser
 from tests.support.sample_sessions import event
 
-SHOP = {"agent": "Claude Code", "project": "/work/shop", "labels": {"team": "a"}}
+SHOP = {"agent": "Claude Code", "project": "/home/ann/shop", "labels": {"team": "a"}}
 
 
 def add_sessions(site: Server) -> None:
