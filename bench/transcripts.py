@@ -1,4 +1,8 @@
-"""The import of session files: 50 MB of them, to the time that msgspec needs to decode the same lines."""
+"""The import of session files: 50 MB of them, to the time that msgspec needs to decode the same lines.
+
+The limit is what no import can leave out: decode the lines, search their texts for secrets, and insert the same rows
+into an empty database with one statement for each table.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,16 @@ import asyncio
 import json
 import random
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 from measure import best, say
 
 import callslip
+from callslip.rules.redaction import make_redactor
 from callslip.transcripts.agents import find_source
 from callslip.transcripts.importer import TranscriptImporter
 
@@ -98,11 +105,49 @@ def bench_transcripts() -> None:
         def import_all(database: int) -> None:
             asyncio.run(_import(history, f"{folder}/{database}.db"))
 
-        limit, first = best(lambda: [decode(line) for line in lines], lambda: import_all(next(databases)), rounds=3)
+        decoding, first = best(lambda: [decode(line) for line in lines], lambda: import_all(next(databases)), rounds=3)
         (again,) = best(lambda: import_all(0), rounds=3)
-        figures = f"({first * 1e3:,.0f} / {limit * 1e3:,.0f} ms)"
-        say(f"import of {len(lines):,} lines, to decoding them", f"{first / limit:.1f}x  {figures}", "<= 5x")
-        say("the same files again, to decoding them", f"{again / limit:.2f}x  ({again * 1e3:,.0f} ms)", "<= 0.2x")
+        texts, redact = list(_stored_texts(f"{folder}/0.db")), make_redactor(True, ()).text
+
+        def reach_limit(database: int) -> None:
+            for line in lines:
+                decode(line)
+            for text in texts:
+                redact(text)
+            _copy_rows(f"{folder}/0.db", f"{folder}/{database}.db")
+
+        (limit,) = best(lambda: reach_limit(next(databases)), rounds=3)
+        figures = f"({first * 1e3:,.0f} / {decoding * 1e3:,.0f} ms)"
+        say(f"import of {len(lines):,} lines, to decoding them", f"{first / decoding:.1f}x  {figures}", "<= 5x")
+        say("decode, search for secrets, insert: to decoding", f"{limit / decoding:.1f}x  ({limit * 1e3:,.0f} ms)")
+        say("import, to that limit", f"{first / limit:.1f}x")
+        say("the same files again, to decoding them", f"{again / decoding:.2f}x  ({again * 1e3:,.0f} ms)", "<= 0.2x")
+
+
+def _stored_texts(database: str) -> Iterator[str]:
+    """Yield all texts in the events of a database."""
+    values: list[Any] = [json.loads(body) for (body,) in apsw.Connection(database).execute("SELECT body FROM events")]
+    while values:
+        value = values.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict | list):
+            values += value.values() if isinstance(value, dict) else value
+
+
+def _copy_rows(source: str, target: str) -> None:
+    """Insert the rows of a database into a new one with the same tables and indexes."""
+    connection = apsw.Connection(target)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("ATTACH ? AS source", (source,))
+    schema = connection.execute("SELECT name, type, sql FROM source.sqlite_master WHERE sql IS NOT NULL").fetchall()
+    for name, kind, statement in schema:
+        if kind not in ("table", "index") or "search" in statement or name.startswith("sqlite_"):
+            continue
+        connection.execute(statement)
+        if kind == "table":
+            connection.execute(f'INSERT INTO main."{name}" SELECT * FROM source."{name}"')
+    connection.close()
 
 
 async def _import(history: Path, database: str) -> None:

@@ -42,6 +42,8 @@ _decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
 _TOO_LARGE = 10**MAX_DIGITS
 _DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _DIGIT_RUN = b"0" * (MAX_DIGITS + 1)
+_SAMPLE_BYTES = 100  # Of a longer run of digits than is allowed, three samples or more are digits.
+_DIGIT_SAMPLES = b"0" * (MAX_DIGITS // _SAMPLE_BYTES)
 
 _BRACKETS = b"[{]}"
 _PIECE_BYTES = 64 * 2**10
@@ -224,7 +226,9 @@ def _is_deeper(raw: bytes, max_depth: int) -> bool:
 
 def _has_long_digits(raw: bytes) -> bool:
     """Return whether an integer may be too long. Digits in a text count too, so this can be a false positive."""
-    return len(raw) > MAX_DIGITS and _DIGIT_RUN in raw.translate(_DIGITS_TO_ZERO)
+    if len(raw) <= MAX_DIGITS or _DIGIT_SAMPLES not in raw[::_SAMPLE_BYTES].translate(_DIGITS_TO_ZERO):
+        return False
+    return _DIGIT_RUN in raw.translate(_DIGITS_TO_ZERO)
 
 
 def _canonical_copy(value: Any, field: str, max_depth: int) -> Any:
