@@ -585,6 +585,7 @@ COMMANDS = (
             "tests/commands/test_commands.py::test_a_waiting_poll_returns_at_every_kind_of_end",
             "tests/commands/test_commands.py::test_a_waiting_poll_returns_pending_after_its_timeout",
             "tests/commands/test_commands.py::test_a_waiting_poll_returns_when_another_process_ends_the_command",
+            "tests/commands/test_commands.py::test_an_idle_process_notices_the_end_of_a_command_that_it_did_not_know",
             "tests/commands/test_commands.py::test_a_waiting_poll_raises_not_found_when_the_session_is_deleted",
             "tests/http/test_commands.py::test_a_waiting_poll_returns_when_the_command_ends",
             "tests/http/test_commands.py::test_a_waiting_submission_gets_the_result_of_another_process",

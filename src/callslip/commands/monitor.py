@@ -78,6 +78,7 @@ class CommandMonitor:
         future: asyncio.Future[CallRecord] = asyncio.get_running_loop().create_future()
         waiters = self._end_waiters.setdefault(record.id, set())
         waiters.add(future)
+        self._watch()
         try:
             if self._is_loading or self._tracker.get(record.id) is None:  # It may have ended before this call.
                 return await self._poll_ended(record, future, until)
@@ -201,20 +202,23 @@ class CommandMonitor:
         return cursor
 
     def _watch(self) -> None:
-        """Read what other processes write while a command is open or a worker waits."""
+        """Read what other processes write while a command is open or a caller waits for work or for an end."""
         if self._watcher is None and not self._closed:
             self._watcher = asyncio.ensure_future(self._watch_other_processes())
             self._watcher.add_done_callback(self._on_watcher_done)
 
     def _on_watcher_done(self, task: asyncio.Task[None]) -> None:
         self._watcher = None
-        if not task.cancelled() and task.exception() is None and (self._waiter_queues or self._tracker.pending):
+        if not task.cancelled() and task.exception() is None and self._must_watch():
             self._watch()  # A command or a waiter arrived while the watcher was stopping.
+
+    def _must_watch(self) -> bool:
+        return bool(self._waiter_queues or self._end_waiters or self._tracker.pending)
 
     async def _watch_other_processes(self) -> None:
         feed = self._log.feed
         with feed.watch():
-            while self._waiter_queues or self._tracker.pending:
+            while self._must_watch():
                 seen = feed.external_changes
                 self._schedule_load()
                 await feed.wait_external_change(seen)

@@ -5,8 +5,9 @@ later, the rest of the secret is still replaced: `sk-ant-api0[redacted:anthropic
 
 A chunk that is not declared as a delta is compared with the chunks around it, which a part of it would distort. So its
 beginning is marked as `partial` and its end as `rest`. A chunk that continues a possible secret of the chunk before it
-does not repeat that chunk, so both are deltas, and it is declared as one. Only a chunk with the policy `dedupe` is held
-in full, as no part of it can be shown before it is known whether the text ends with it.
+does not repeat that chunk, so both are deltas, and it is declared as one. One that begins with the chunk before it may
+be a repetition, so the two are not joined to a secret. Only a chunk with the policy `dedupe` is held in full, as no
+part of it can be shown before it is known whether the text ends with it.
 """
 
 from __future__ import annotations
