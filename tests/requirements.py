@@ -3053,6 +3053,17 @@ AGENT_SESSIONS = (
             "tests/transcripts/test_agent_histories.py::test_rows_with_an_older_time_are_read",
         ),
     ),
+    R(
+        "OPC7",
+        "A fork of an opencode session continues its origin, whichever of both is read first.",
+        (
+            "tests/transcripts/test_agent_histories.py::test_a_fork_of_opencode_names_its_origin",
+            "tests/transcripts/test_agent_histories.py::test_messages_that_are_older_than_their_session_make_no_fork",
+            "tests/transcripts/test_agent_histories.py::test_the_origin_of_a_fork_is_found_when_its_messages_are_copied",
+            "tests/transcripts/test_agent_histories.py::test_a_fork_of_opencode_continues_an_origin_that_is_read_later",
+            "tests/agents/test_real_agents.py::test_an_origin_that_is_used_after_its_fork_continues_nothing",
+        ),
+    ),
 )
 
 SEARCH = (

@@ -316,6 +316,26 @@ def test_a_fork_continues_its_origin(agent: RealAgent, db: str, imports_between:
     check_equal(work, do_import(agent, db))
 
 
+ORIGINS = [agent for agent in AGENTS if agent.can_fork and agent.tells_origin]
+
+
+@pytest.mark.agents
+@pytest.mark.parametrize("agent", ORIGINS, indirect=True)
+def test_an_origin_that_is_used_after_its_fork_continues_nothing(agent: RealAgent, db: str) -> None:
+    """AGT3 OPC7: the fork was used first, so it is read first. Still it is the one that continues the other."""
+    two_prompts(agent)
+    agent.models.scripts["third"] = [Reply("Done thrice.", usage=Usage(1500, 10, 1400))]
+    run = agent.run(PROMPT)
+    agent.run(SECOND_PROMPT, resume=agent.session_id(run), fork=True)
+    agent.run("Once more [[third]]", resume=agent.session_id(run))
+    work = do_import(agent, db)
+    continued = {session.name.removeprefix(f"{agent.name}-"): session.continues for session in work.sessions}
+    assert continued.pop(agent.session_id(run)) == ""
+    assert list(continued.values()) == [agent.session_id(run)]
+    check_usage(agent, work, "main", "second", "third")
+    check_equal(work, do_import(agent, db))
+
+
 @pytest.mark.agents
 @pytest.mark.parametrize("imports_between", [False, True])
 def test_a_compacted_session_keeps_its_calls(agent: RealAgent, db: str, imports_between: bool) -> None:

@@ -90,6 +90,8 @@ class RealAgent:
     can_load: ClassVar[bool] = True
     """Whether it finds a session of an earlier run over ACP."""
     can_fork: ClassVar[bool] = True
+    tells_origin: ClassVar[bool] = True
+    """Whether its history tells which one of a session and its fork was first."""
     recorded_scripts: ClassVar[tuple[str, ...]] = ()
     """Which replies are in its history that belong to no script of a test."""
     usage_before_compaction: ClassVar[Usage] = Usage(1200, 10, 1000)
@@ -204,6 +206,7 @@ class RealAgent:
 class ClaudeCode(RealAgent):
     name = "claude-code"
     history_path = ".claude/projects/**/*.jsonl"
+    tells_origin = False
 
     def start_of_command(self) -> list[str]:
         return [program("@anthropic-ai", f"claude-code-{platform_name()}", "claude")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sqlite3
@@ -162,12 +163,14 @@ class Store:
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.executescript(TABLES)
 
-    def add_session(self, session: str, parent: str | None = None, updated: int = NOW_MS) -> None:
-        row = (session, parent, "Title", "/home/dev/project", "1.18.33", updated, updated)
+    def add_session(
+        self, session: str, parent: str | None = None, updated: int = NOW_MS, created: int = 0, title: str = "Title"
+    ) -> None:
+        row = (session, parent, title, "/home/dev/project", "1.18.33", created or updated, updated)
         self.connection.execute("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def put_message(self, session: str, message: str, updated: int, **data: Any) -> None:
-        row = (message, session, updated, updated, json.dumps(data))
+        row = (message, session, data.get("time", {}).get("created", updated), updated, json.dumps(data))
         self.connection.execute("INSERT OR REPLACE INTO message VALUES (?, ?, ?, ?, ?)", row)
 
     def put_part(self, session: str, message: str, part: str, updated: int, data: Any) -> None:
@@ -309,6 +312,99 @@ def test_a_session_that_was_deleted_is_gone(store: Store) -> None:
     (transcript,) = found(source, store.path)
     store.connection.execute("DELETE FROM session")
     assert source.refresh(transcript) is None and read_all(source, transcript) == []
+
+
+class Forks:
+    """A database with sessions and their forks. Each prompt has a time of its own, which its copies share."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._numbers = itertools.count(1)
+
+    def add(self, session: str, title: str, *prompts: int, forked: int = 0) -> None:
+        """Add a session of prompts at these times. A fork was created at `forked`, and has copies of the older ones."""
+        self.store.add_session(session, created=forked or prompts[0], updated=max(forked, *prompts), title=title)
+        for at in prompts:
+            message, updated = f"msg_{next(self._numbers):03}", max(forked, at)
+            self.store.put_message(session, message, updated, role="user", time={"created": at})
+            text = {"type": "text", "text": f"Prompt {at}"}
+            self.store.put_part(session, message, message.replace("msg", "prt"), updated, text)
+
+
+@pytest.fixture
+def forks(tmp_path: Path) -> Iterator[Forks]:
+    store = Store(tmp_path / "opencode.db")
+    yield Forks(store)
+    store.connection.close()
+
+
+def origins(store: Store) -> dict[str, str]:
+    """Return the origin of each session that is read as a fork."""
+    source = find_source("opencode")
+    rows = [
+        message["session"]
+        for transcript in found(source, store.path)
+        for message in messages_of(read_all(source, transcript))
+        if "session" in message
+    ]
+    return {row["id"]: row["forkedFrom"] for row in rows if "forkedFrom" in row}
+
+
+def test_a_fork_of_opencode_names_its_origin(forks: Forks) -> None:
+    """OPC7: the earlier session that has the last copied message; if several have it, the titles tell."""
+    at = NOW_MS - 10_000
+    forks.add("ses_a", "Work", at, at + 10)
+    forks.add("ses_b", "Work (fork #1)", at, at + 30, forked=at + 20)
+    forks.add("ses_c", "Work (fork #2)", at, at + 50, forked=at + 40)
+    forks.add("ses_d", "Renamed", at, at + 30, at + 70, forked=at + 60)
+    forks.add("ses_e", "Also renamed", at, at + 10, at + 90, forked=at + 80)
+    forks.add("ses_f", "Work (fork #1)", at + 200, at + 210)
+    assert origins(forks.store) == {"ses_b": "ses_a", "ses_c": "ses_b", "ses_d": "ses_b", "ses_e": "ses_a"}
+
+
+def test_messages_that_are_older_than_their_session_make_no_fork(forks: Forks) -> None:
+    """OPC7: without a session that has the message there is no origin, and a sub-agent's session is no fork."""
+    at = NOW_MS - 10_000
+    forks.add("ses_b", "Work (fork #1)", at, at + 30, forked=at + 20)
+    assert origins(forks.store) == {}
+    forks.add("ses_a", "Work", at, at + 10)
+    assert origins(forks.store) == {"ses_b": "ses_a"}
+    forks.store.connection.execute("UPDATE session SET parent_id = 'ses_a' WHERE id = 'ses_b'")
+    assert origins(forks.store) == {}
+
+
+def test_the_origin_of_a_fork_is_found_when_its_messages_are_copied(forks: Forks) -> None:
+    """OPC7: also after the session itself was read, and not looked for again when more follows."""
+    at = NOW_MS - 10_000
+    forks.add("ses_a", "Work", at, at + 10)
+    forks.store.add_session("ses_b", created=at + 20, updated=at + 20, title="Work (fork #1)")
+    source = find_source("opencode")
+    transcript = found(source, forks.store.path)[-1]
+    (piece,) = read_all(source, transcript)
+    assert "forkedFrom" not in piece.messages[0]["session"]
+    read: list[str | None] = []
+    for message, updated, created in (
+        ("msg_91", at + 21, at),
+        ("msg_92", at + 40, at + 30),
+        ("msg_93", at + 60, at + 50),
+    ):
+        forks.store.put_message("ses_b", message, updated, role="user", time={"created": created})
+        (piece,) = read_all(source, transcript, piece.position)
+        read.append(piece.messages[0]["session"].get("forkedFrom"))
+    assert read[0] == "ses_a" and read[-1] is None
+
+
+@pytest.mark.anyio
+async def test_a_fork_of_opencode_continues_an_origin_that_is_read_later(forks: Forks) -> None:
+    """OPC7: the origin was used after the fork, so it is read after it; there are no tokens in either."""
+    at = NOW_MS - 10_000
+    forks.add("ses_a", "Work", at, at + 90)
+    forks.add("ses_b", "Work (fork #1)", at, at + 30, forked=at + 20)
+    async with await callslip.open("sqlite:///:memory:") as ledger:
+        report = await import_history(ledger, "opencode", forks.store.path)
+        assert report.sessions == ["opencode-ses_b", "opencode-ses_a"]
+        continued = [(await ledger.snapshot(session)).info.continues for session in report.sessions]
+        assert continued == ["ses_a", ""]
 
 
 def test_rows_with_an_older_time_are_read(store: Store) -> None:
