@@ -2941,7 +2941,20 @@ AGENT_SESSIONS = (
         (
             "tests/transcripts/test_agent_histories.py::test_codex_keeps_its_sessions_in_its_own_folder",
             "tests/transcripts/test_agent_histories.py::test_a_rollout_of_a_sub_agent_belongs_to_the_session_that_started_it",
-            "tests/transcripts/test_agent_histories.py::test_a_compressed_rollout_is_reported_once",
+        ),
+    ),
+    R(
+        "CDX7",
+        "A rollout that Codex compresses stays the same transcript; without the package it is reported, not ignored.",
+        (
+            "tests/transcripts/test_agent_histories.py::test_a_compressed_rollout_is_read_like_the_plain_one",
+            "tests/transcripts/test_agent_histories.py::test_a_compressed_rollout_of_a_sub_agent_belongs_to_its_session",
+            "tests/transcripts/test_agent_histories.py::test_a_rollout_that_is_compressed_and_resumed_is_imported_once",
+            "tests/transcripts/test_agent_histories.py::test_a_rollout_in_both_forms_is_read_once",
+            "tests/transcripts/test_agent_histories.py::test_a_compressed_line_that_is_too_long_is_skipped",
+            "tests/transcripts/test_agent_histories.py::test_what_precedes_the_damage_of_a_compressed_rollout_is_read",
+            "tests/transcripts/test_agent_histories.py::test_without_the_package_a_compressed_rollout_is_reported",
+            "tests/agents/test_real_agents.py::test_a_compressed_session_is_imported_once",
         ),
     ),
     R(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import threading
+import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ PROMPT, SECOND_PROMPT = "Look around [[main]]", "Go on [[second]]"
 THOUGHT = "**Look** Two commands will tell."
 """Gemini CLI takes the words in bold apart."""
 LAST = Reply("Done.", usage=Usage(1200, 10, 1000))
+DAY_S = 24 * 3600
 
 
 @pytest.fixture
@@ -313,6 +316,33 @@ def test_a_fork_continues_its_origin(agent: RealAgent, db: str, imports_between:
     copied = [call.tool_call_id for call in work.calls if call.call_id in work.calls_of[fork.name]]
     assert copied in (second, first + second)
     check_usage(agent, work, "main", "second")
+    check_equal(work, do_import(agent, db))
+
+
+@pytest.mark.agents
+@pytest.mark.parametrize("agent", [Codex], indirect=True, ids=["codex"])
+@pytest.mark.parametrize("imports_between", [False, True])
+def test_a_compressed_session_is_imported_once(agent: Codex, db: str, imports_between: bool) -> None:
+    """CDX7: Codex compresses an old rollout while it runs another session, and decompresses it to resume."""
+    two_prompts(agent)
+    agent.models.scripts["other"] = [Reply("Nothing.", usage=Usage(100, 10, 0))]
+    run = agent.run(PROMPT)
+    if imports_between:
+        do_import(agent, db)
+    (rollout,) = agent.history()
+    os.utime(rollout, (time.time() - 8 * DAY_S,) * 2)
+    agent.enable_compression()
+    agent.run("Nothing [[other]]")
+    wait_until(agent.compressed_rollouts, "a compressed rollout")
+    wait_until(lambda: not rollout.exists(), "the removal of the plain one")
+    work = do_import(agent, db)
+    check_calls(agent, work, "main")
+    agent.run(SECOND_PROMPT, resume=agent.session_id(run))
+    assert agent.compressed_rollouts() == []
+    work = do_import(agent, db)
+    assert len(work.sessions) == 2
+    check_calls(agent, work, "main", "second")
+    check_usage(agent, work, "main", "second", "other")
     check_equal(work, do_import(agent, db))
 
 

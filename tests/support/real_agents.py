@@ -253,6 +253,14 @@ class Codex(RealAgent):
         (self.home / ".codex").mkdir()
         self._write_config("")
 
+    def enable_compression(self) -> None:
+        """Let it compress rollouts that have not changed for a week."""
+        self._write_config("features.local_thread_store_compression = true")
+
+    def compressed_rollouts(self) -> list[Path]:
+        """Return the rollouts that it has compressed."""
+        return sorted(self.home.glob(".codex/sessions/**/*.jsonl.zst"))
+
     def _write_config(self, first_line: str) -> None:
         text = f"""{first_line}
 model = "{self.model}"

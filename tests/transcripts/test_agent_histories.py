@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import sqlite3
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -25,6 +27,7 @@ from callslip.transcripts import opencode
 from callslip.transcripts.agents import find_source
 from callslip.transcripts.importer import Report, TranscriptImporter
 from callslip.transcripts.source import Piece, Source, Transcript
+from callslip.transcripts.zstd_file import load_zstd
 from tests.support import format_cases
 from tests.support.invariants import find_faults
 from tests.support.strategies import MemoryLedger
@@ -92,17 +95,150 @@ def test_a_rollout_of_a_sub_agent_belongs_to_the_session_that_started_it(tmp_pat
     assert agent.session == session and codex.session_of(structs.replace(agent, session=""), [line]) == session
 
 
-def test_a_compressed_rollout_is_reported_once(tmp_path: Path) -> None:
-    """CDX6: unless it is also there as it was."""
+def compress(path: Path) -> Path:
+    """Compress a rollout as Codex does: the file without `.zst` is removed, and the times are kept."""
+    compressed = Path(f"{path}.zst")
+    compressed.write_bytes(load_zstd().compress(path.read_bytes()))
+    shutil.copystat(path, compressed)
+    path.unlink()
+    return compressed
+
+
+def decompress(path: Path) -> Path:
+    """Decompress a rollout as Codex does when its session is resumed."""
+    plain = path.with_suffix("")
+    plain.write_bytes(load_zstd().decompress(path.read_bytes()))
+    path.unlink()
+    return plain
+
+
+def test_a_compressed_rollout_is_read_like_the_plain_one(tmp_path: Path) -> None:
+    """CDX7: in equal pieces with equal positions, from each of which the rest is read."""
     codex = find_source("codex")
-    write_lines(tmp_path / "rollout-a.jsonl", {})
-    (tmp_path / "rollout-a.jsonl.zst").write_bytes(b"\x28\xb5\x2f\xfd")
-    (tmp_path / "rollout-b.jsonl.zst").write_bytes(b"\x28\xb5\x2f\xfd")
-    transcripts = found(codex, tmp_path)
-    assert [Path(transcript.path).name for transcript in transcripts] == ["rollout-a.jsonl", "rollout-b.jsonl.zst"]
-    (piece,) = read_all(codex, transcripts[1])
-    assert piece.problem is not None and "zstd" in piece.problem.reason and piece.skipped == 1
-    assert read_all(codex, transcripts[1], piece.position) == []
+    lines = [
+        {"type": "event_msg", "payload": {"type": "noise", "text": f"{number:07}" * 40_000}} for number in range(20)
+    ]
+    path = write_lines(tmp_path / "rollout-a.jsonl", *lines, *({"number": number} for number in range(1000)))
+    (plain,) = found(codex, tmp_path)
+    pieces = read_all(codex, plain)
+    assert len(pieces) > 5
+    compress(path)
+    (compressed,) = found(codex, tmp_path)
+    assert (compressed.name, codex.refresh(plain)) == (plain.name, compressed) and compressed.mark != plain.mark
+    assert read_all(codex, compressed) == pieces
+    for number, piece in enumerate(pieces[:-1], 1):
+        assert read_all(codex, compressed, piece.position) == pieces[number:]
+
+
+def test_a_compressed_rollout_of_a_sub_agent_belongs_to_its_session(tmp_path: Path) -> None:
+    """CDX7: its first line tells that, as in a plain one."""
+    codex = find_source("codex")
+    name = "rollout-2026-11-19T17-56-45-01a1f4f4-28a7-7ae2-9d95-413277114caf.jsonl"
+    compress(copy_case("codex/agent", tmp_path / name))
+    (transcript,) = found(codex, tmp_path)
+    assert transcript.is_secondary and transcript.session == "01a1f4f4-279c-7872-88c2-bd197744e080"
+
+
+@pytest.mark.anyio
+async def test_a_rollout_that_is_compressed_and_resumed_is_imported_once(tmp_path: Path) -> None:
+    """CDX7: neither form adds what the other had, also in a new process, and what follows is added."""
+    lines = format_cases.lines_of("codex/parallel")
+    name = "rollout-2026-11-19T17-56-44-01a1f4f4-279c-7872-88c2-bd197744e080.jsonl"
+    path = tmp_path / name
+    path.write_bytes(b"".join(line + b"\n" for line in lines[:9]))
+    async with await callslip.open("sqlite:///:memory:") as ledger:
+        first = await import_history(ledger, "codex", tmp_path)
+        assert first.events and not first.problems
+        compressed = compress(path)
+        again = await import_history(ledger, "codex", tmp_path)
+        assert (again.transcripts, again.events, again.problems) == (1, 0, [])
+        assert (await import_history(ledger, "codex", tmp_path)).transcripts == 0  # It is not decompressed again.
+        path = decompress(compressed)
+        with path.open("ab") as file:
+            file.write(b"".join(line + b"\n" for line in lines[9:]))
+        last = await import_history(ledger, "codex", tmp_path)
+        assert last.messages == len(lines) - 9 and last.sessions == first.sessions
+        compress(path)
+        assert (await import_history(ledger, "codex", tmp_path)).events == 0
+        assert len((await ledger.sessions()).items) == 1
+        ids = [
+            entry.tool_call_id
+            for entry in (await ledger.snapshot(*last.sessions)).entries
+            if isinstance(entry, ToolCall)
+        ]
+        assert len(ids) == len(set(ids)) == len(calls_started(lines))
+
+
+def calls_started(lines: list[bytes]) -> set[str]:
+    """Return the ids of the calls in a rollout."""
+    items = [json.loads(line)["payload"] for line in lines]
+    return {item["call_id"] for item in items if item.get("type") in ("function_call", "custom_tool_call")}
+
+
+def test_a_rollout_in_both_forms_is_read_once(tmp_path: Path) -> None:
+    """CDX7: while Codex compresses it, both are there for a moment."""
+    codex = find_source("codex")
+    path = write_lines(tmp_path / "rollout-a.jsonl", {"number": 1})
+    compressed = compress(write_lines(tmp_path / "copy" / "rollout-a.jsonl", {"number": 2}))
+    compressed.rename(f"{path}.zst")
+    (transcript,) = found(codex, tmp_path)
+    assert messages_of(read_all(codex, transcript)) == [{"number": 1}]
+    path.unlink()
+    assert messages_of(read_all(codex, transcript)) == [{"number": 2}]
+    (alone,) = found(codex, Path(f"{path}.zst"))
+    assert alone.name == transcript.name
+
+
+def test_a_compressed_line_that_is_too_long_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CDX7: the size of the content counts, not that of the file; no more than a few pieces are in memory."""
+    codex, limit = find_source("codex"), 3 * 2**20
+    monkeypatch.setattr("callslip.transcripts.json_lines.MAX_LINE_BYTES", limit)
+    path = write_lines(tmp_path / "rollout-a.jsonl", {"number": 1}, {"text": " " * 20 * limit}, {"number": 2})
+    assert compress(path).stat().st_size < 2**20
+    (transcript,) = found(codex, tmp_path)
+    tracemalloc.start()
+    pieces = read_all(codex, transcript)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert messages_of(pieces) == [{"number": 1}, {"number": 2}] and sum(piece.skipped for piece in pieces) == 1
+    assert peak < 8 * limit
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_what_precedes_the_damage_of_a_compressed_rollout_is_read(tmp_path: Path, is_readable: bool) -> None:
+    """CDX7: the rest is reported, and read when the file is whole."""
+    codex = find_source("codex")
+    lines = [{"number": number, "text": os.urandom(2**15).hex()} for number in range(60)]
+    compressed = compress(write_lines(tmp_path / "rollout-a.jsonl", *lines))
+    whole = compressed.read_bytes()
+    compressed.write_bytes(whole[: len(whole) // 2] if is_readable else b"x")
+    (transcript,) = found(codex, tmp_path)
+    pieces = read_all(codex, transcript)
+    messages = messages_of(pieces)
+    assert messages == lines[: len(messages)] and bool(messages) is is_readable and len(messages) < 60
+    assert [piece.problem is not None for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert pieces[-1].problem is not None and "cannot be decompressed" in pieces[-1].problem.reason
+    compressed.write_bytes(whole)
+    assert messages + messages_of(read_all(codex, transcript, pieces[-1].position)) == lines
+
+
+@pytest.mark.anyio
+async def test_without_the_package_a_compressed_rollout_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CDX7: with what to do, and read when the package is there."""
+    path = copy_case(
+        "codex/parallel", tmp_path / "rollout-2026-11-19T17-56-44-01a1f4f4-279c-7872-88c2-bd197744e080.jsonl"
+    )
+    compress(path)
+    async with await callslip.open("sqlite:///:memory:") as ledger:
+        with monkeypatch.context() as patch:
+            patch.setattr("callslip.transcripts.codex.load_zstd", lambda: None)
+            report = await import_history(ledger, "codex", tmp_path)
+            (problem,) = report.problems
+            assert problem.path == str(path) and "install callslip[zstd]" in problem.reason and not report.events
+        report = await import_history(ledger, "codex", tmp_path)
+        assert report.events and not report.problems
 
 
 # Gemini CLI
