@@ -3077,6 +3077,15 @@ AGENT_SESSIONS = (
             "tests/agents/test_real_agents.py::test_an_origin_that_is_used_after_its_fork_continues_nothing",
         ),
     ),
+    R(
+        "OPC8",
+        "Sessions that opencode stored in files, before it had a database, are read like those of the database.",
+        (
+            "tests/transcripts/test_agent_histories.py::test_sessions_of_opencode_in_files_are_imported_like_those_of_its_database",
+            "tests/transcripts/test_agent_histories.py::test_sessions_in_files_that_the_database_has_are_not_read",
+            "tests/transcripts/test_agent_histories.py::test_files_of_opencode_that_cannot_be_read_are_skipped",
+        ),
+    ),
 )
 
 SEARCH = (

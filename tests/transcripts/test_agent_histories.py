@@ -615,6 +615,88 @@ def fill_home(tmp_path: Path) -> dict[str, Path]:
     return {"codex": tmp_path / "codex", "gemini": tmp_path / "gemini", "opencode": tmp_path / "opencode.db"}
 
 
+def write_value(path: Path, value: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value), "utf-8")
+    return path
+
+
+def write_files(data: Path, *cases: str) -> None:
+    """Write cases as opencode stored its sessions before version 1.2."""
+    storage = data / "storage"
+    for row in (json.loads(line) for case in cases for line in format_cases.lines_of(case)):
+        if "session" in row:
+            write_value(storage / "session" / "project" / f"{row['session']['id']}.json", row["session"])
+        elif "message" in row:
+            info = row["message"]
+            write_value(storage / "message" / info["sessionID"] / f"{info['id']}.json", info)
+        else:
+            part = row["part"]
+            write_value(storage / "part" / part["messageID"] / f"{part['id']}.json", part)
+
+
+@pytest.mark.anyio
+async def test_sessions_of_opencode_in_files_are_imported_like_those_of_its_database(tmp_path: Path) -> None:
+    """OPC8: with their sub-agents, and once, also if the database has them later."""
+    places = fill_home(tmp_path)
+    write_files(tmp_path / "old", "opencode/agents", "opencode/agent")
+    old = tmp_path / "old" / "opencode.db"
+    async with (
+        await callslip.open("sqlite:///:memory:") as ledger,
+        await callslip.open("sqlite:///:memory:") as other,
+    ):
+        report = await import_history(ledger, "opencode", old)
+        assert not report.problems and report.events
+        expected = await import_history(other, "opencode", places["opencode"])
+        assert (report.sessions, report.events) == (expected.sessions, expected.events)
+        (session,) = report.sessions
+        shown, known = [(await each.snapshot(session)).entries for each in (ledger, other)]
+        assert [(type(each), getattr(each, "content", "")) for each in shown] == [
+            (type(each), getattr(each, "content", "")) for each in known
+        ]
+        assert (await import_history(ledger, "opencode", old)).transcripts == 0
+        shutil.copy(places["opencode"], old)
+        await import_history(ledger, "opencode", old)  # Only the title in its row is another one.
+        assert (await ledger.snapshot(session)).entries == shown
+
+
+def test_sessions_in_files_that_the_database_has_are_not_read(tmp_path: Path) -> None:
+    """OPC8: version 1.2 copied them. A session that changed is read again."""
+    write_files(tmp_path, "opencode/agents", "opencode/agent")
+    source = find_source("opencode")
+    main, child = found(source, tmp_path)
+    assert (main.is_secondary, child.is_secondary, child.session) == (False, True, main.session)
+    assert [source.refresh(each) for each in (main, child)] == [main, child]
+    (piece,) = read_all(source, main)
+    assert read_all(source, main, piece.position) == []
+    write_value(Path(main.path), {**piece.messages[0]["session"], "title": "A longer title"})
+    changed = source.refresh(main)
+    assert changed is not None and len(messages_of(read_all(source, changed, piece.position))) == len(piece.messages)
+    store = Store(tmp_path / "opencode.db")
+    store.add_session(main.session)
+    store.add_session("ses_new")
+    sessions = [(each.session, each.part) for each in found(source, tmp_path)]
+    assert sessions == [(main.session, main.session), ("ses_new", "ses_new"), (main.session, "")]
+    store.connection.close()
+
+
+def test_files_of_opencode_that_cannot_be_read_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OPC8: and counted; a large session is read in pieces."""
+    write_files(tmp_path, "opencode/parallel")
+    source = find_source("opencode")
+    (transcript,) = found(source, tmp_path)
+    (piece,) = read_all(source, transcript)
+    monkeypatch.setattr("callslip.transcripts.opencode_files.PIECE_BYTES", 500)
+    pieces = read_all(source, transcript)
+    assert len(pieces) > 3 and messages_of(pieces) == list(piece.messages)
+    assert messages_of(read_all(source, transcript, pieces[0].position)) == list(piece.messages)
+    part = min((tmp_path / "storage" / "part").rglob("*.json"))
+    part.write_text("{")
+    pieces = read_all(source, transcript)
+    assert sum(piece.skipped for piece in pieces) == 1 and len(messages_of(pieces)) == len(piece.messages) - 1
+    assert part.name in str([piece.problem for piece in pieces])
+
+
 @pytest.mark.anyio
 async def test_a_session_and_its_sub_agent_are_imported_once(tmp_path: Path) -> None:
     """CDX4 GEM4 OPC4: in one session, each call once and with its parent; again, nothing is added."""

@@ -1,5 +1,6 @@
 """Read the sessions of opencode from its database, `opencode.db`, which a running opencode writes at the same time.
 
+Sessions of before version 1.2 are read from their files (`opencode_files.py`), unless the database has them too.
 The output of `opencode export`, in a file that ends with `.json`, and rows in a file of JSON lines are read as well.
 
 The database is opened for reading only. Each session is a transcript, also that of a sub-agent, which belongs to the
@@ -30,6 +31,7 @@ from callslip.formats.opencode.decode import session_of_row
 from callslip.model import codec
 from callslip.transcripts.json_file import read_whole
 from callslip.transcripts.json_lines import MAX_LINE_BYTES, PIECE_BYTES, find_files, read_lines, stat_file
+from callslip.transcripts.opencode_files import find_sessions, is_session_file, read_session
 from callslip.transcripts.source import Messages, Piece, Problem, Transcript
 
 DATABASE = "opencode.db"
@@ -103,24 +105,20 @@ class Opencode:
                     yield transcript
             return
         path = os.path.join(path, DATABASE) if os.path.isdir(path) else path
-        written = _written_at(path)
-        if written is None:
-            return
-        try:
-            with closing(_open(path)) as connection:
-                rows = [tuple(row) for row in connection.execute(_SESSIONS)]
-        except sqlite3.Error:
-            return  # It is not a database of opencode, or is not ready yet.
-        size = _size_of(path) // max(1, len(rows))
-        parents = {session: parent for session, parent, _ in rows}
-        # Those of sub-agents come last: their parents name the calls that they belong to.
-        for session, parent, updated in sorted(rows, key=lambda row: row[1] is not None):
-            root = str(_root_of(str(session), parents))
-            yield _transcript(path, str(session), root if parent else str(session), updated, written, size)
+        rows: list[Any] = []
+        if (written := _written_at(path)) is not None:
+            try:
+                with closing(_open(path)) as connection:
+                    rows = [tuple(row) for row in connection.execute(_SESSIONS)]
+            except sqlite3.Error:
+                return  # It is not a database of opencode, or is not ready yet.
+            yield from _find_rows(path, rows, written)
+        if os.path.basename(path) == DATABASE:
+            yield from find_sessions(os.path.dirname(path), {str(session) for session, _, _ in rows})
 
     def refresh(self, transcript: Transcript) -> Transcript | None:
         if not transcript.part:
-            return stat_file(transcript.path)
+            return stat_file(transcript.path, transcript.session, is_secondary=transcript.is_secondary)
         written = _written_at(transcript.path)
         if written is None:
             return None
@@ -143,6 +141,9 @@ class Opencode:
 
     def read(self, transcript: Transcript, position: bytes) -> Iterator[Piece]:
         """Yield the rows that changed, each piece after the current row of the session itself."""
+        if is_session_file(transcript.path):
+            yield from read_session(transcript, position)
+            return
         if not transcript.part:
             is_rows = transcript.path.endswith(".jsonl")
             yield from read_lines(transcript.path, position) if is_rows else read_whole(transcript, position)
@@ -157,6 +158,15 @@ class Opencode:
         except sqlite3.Error as error:
             problem = Problem(0, f"the database cannot be read: {error}")
             yield Piece(position=position, skipped=1, problem=problem)
+
+
+def _find_rows(path: str, rows: Sequence[Any], written: tuple[int, str]) -> Iterator[Transcript]:
+    """Yield the sessions of a database, those of sub-agents last: their parents name the calls that they belong to."""
+    size = _size_of(path) // max(1, len(rows))
+    parents = {session: parent for session, parent, _ in rows}
+    for session, parent, updated in sorted(rows, key=lambda row: row[1] is not None):
+        root = str(_root_of(str(session), parents))
+        yield _transcript(path, str(session), root if parent else str(session), updated, written, size)
 
 
 def _read_rows(connection: sqlite3.Connection, part: str, start: Position) -> Iterator[Piece]:
