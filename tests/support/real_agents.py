@@ -314,6 +314,16 @@ env_key = "SCRIPTED_KEY"
         return self.run(prompt, resume=self.session_id(run))
 
 
+class CodexInCodeMode(Codex):
+    """Codex with a model for which it has one tool, which runs a script. Commands are called by the script."""
+
+    model = "gpt-6.1-sol"
+
+    def script(self, code: str) -> Call:
+        """Return a call that runs a script."""
+        return Call("exec", code)
+
+
 class GeminiCli(RealAgent):
     name = "gemini"
     history_path = ".gemini/tmp/*/chats/**/*.jsonl"
