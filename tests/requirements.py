@@ -2896,6 +2896,9 @@ AGENT_SESSIONS = (
             "tests/formats/test_every_format.py::test_the_entries_of_a_case_match_its_golden_file",
             "tests/formats/test_agent_sessions.py::test_the_output_of_codex_tells_how_the_call_ended",
             "tests/formats/test_agent_sessions.py::test_a_command_that_ends_after_its_call_is_reported",
+            "tests/formats/test_agent_sessions.py::test_a_script_of_codex_and_the_commands_in_it_are_calls",
+            "tests/formats/test_agent_sessions.py::test_a_script_of_codex_in_the_background_is_waited_for",
+            "tests/agents/test_real_agents.py::test_the_scripts_of_codex_are_imported_with_their_commands",
             "tests/formats/test_agent_sessions.py::test_a_session_that_was_killed_and_resumed_has_both_turns",
         ),
     ),
@@ -2942,7 +2945,20 @@ AGENT_SESSIONS = (
         (
             "tests/transcripts/test_agent_histories.py::test_codex_keeps_its_sessions_in_its_own_folder",
             "tests/transcripts/test_agent_histories.py::test_a_rollout_of_a_sub_agent_belongs_to_the_session_that_started_it",
-            "tests/transcripts/test_agent_histories.py::test_a_compressed_rollout_is_reported_once",
+        ),
+    ),
+    R(
+        "CDX7",
+        "A rollout that Codex compresses stays the same transcript; without the package it is reported, not ignored.",
+        (
+            "tests/transcripts/test_agent_histories.py::test_a_compressed_rollout_is_read_like_the_plain_one",
+            "tests/transcripts/test_agent_histories.py::test_a_compressed_rollout_of_a_sub_agent_belongs_to_its_session",
+            "tests/transcripts/test_agent_histories.py::test_a_rollout_that_is_compressed_and_resumed_is_imported_once",
+            "tests/transcripts/test_agent_histories.py::test_a_rollout_in_both_forms_is_read_once",
+            "tests/transcripts/test_agent_histories.py::test_a_compressed_line_that_is_too_long_is_skipped",
+            "tests/transcripts/test_agent_histories.py::test_what_precedes_the_damage_of_a_compressed_rollout_is_read",
+            "tests/transcripts/test_agent_histories.py::test_without_the_package_a_compressed_rollout_is_reported",
+            "tests/agents/test_real_agents.py::test_a_compressed_session_is_imported_once",
         ),
     ),
     R(
@@ -3052,6 +3068,26 @@ AGENT_SESSIONS = (
             "tests/transcripts/test_agent_histories.py::test_a_session_that_was_deleted_is_gone",
             "tests/transcripts/test_agent_histories.py::test_rows_that_cannot_be_read_are_skipped",
             "tests/transcripts/test_agent_histories.py::test_rows_with_an_older_time_are_read",
+        ),
+    ),
+    R(
+        "OPC7",
+        "A fork of an opencode session continues its origin, whichever of both is read first.",
+        (
+            "tests/transcripts/test_agent_histories.py::test_a_fork_of_opencode_names_its_origin",
+            "tests/transcripts/test_agent_histories.py::test_messages_that_are_older_than_their_session_make_no_fork",
+            "tests/transcripts/test_agent_histories.py::test_the_origin_of_a_fork_is_found_when_its_messages_are_copied",
+            "tests/transcripts/test_agent_histories.py::test_a_fork_of_opencode_continues_an_origin_that_is_read_later",
+            "tests/agents/test_real_agents.py::test_an_origin_that_is_used_after_its_fork_continues_nothing",
+        ),
+    ),
+    R(
+        "OPC8",
+        "Sessions that opencode stored in files, before it had a database, are read like those of the database.",
+        (
+            "tests/transcripts/test_agent_histories.py::test_sessions_of_opencode_in_files_are_imported_like_those_of_its_database",
+            "tests/transcripts/test_agent_histories.py::test_sessions_in_files_that_the_database_has_are_not_read",
+            "tests/transcripts/test_agent_histories.py::test_files_of_opencode_that_cannot_be_read_are_skipped",
         ),
     ),
 )

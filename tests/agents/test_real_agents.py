@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import threading
+import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,17 @@ import pytest
 
 from tests.support.acp_process import Client, wrap_command
 from tests.support.cli_process import run_in_process
-from tests.support.real_agents import AGENTS, BRANCH, ENDLESS_COMMAND, ClaudeCode, Codex, RealAgent, wait_until
+from tests.support.engines import POSTGRES, SQLITE, is_postgres
+from tests.support.real_agents import (
+    AGENTS,
+    BRANCH,
+    ENDLESS_COMMAND,
+    ClaudeCode,
+    Codex,
+    CodexInCodeMode,
+    RealAgent,
+    wait_until,
+)
 from tests.support.recorded_work import Work, following, import_history, read_work
 from tests.support.scripted_models import Call, Reply, ScriptedModels, Usage
 
@@ -22,6 +34,7 @@ PROMPT, SECOND_PROMPT = "Look around [[main]]", "Go on [[second]]"
 THOUGHT = "**Look** Two commands will tell."
 """Gemini CLI takes the words in bold apart."""
 LAST = Reply("Done.", usage=Usage(1200, 10, 1000))
+DAY_S = 24 * 3600
 
 
 @pytest.fixture
@@ -36,9 +49,14 @@ def agent(request: pytest.FixtureRequest, models: ScriptedModels, tmp_path: Path
         yield started
 
 
-@pytest.fixture
-def db(tmp_path: Path) -> str:
-    return str(tmp_path / "ledger.db")
+ON_POSTGRES = pytest.param(POSTGRES, marks=pytest.mark.postgres)
+on_every_engine = pytest.mark.parametrize("engine", [SQLITE, ON_POSTGRES], scope="session")
+on_every_engine_between = pytest.mark.parametrize(
+    ("engine", "imports_between"),
+    [(SQLITE, False), (SQLITE, True), pytest.param(POSTGRES, True, marks=pytest.mark.postgres)],
+    scope="session",
+)
+"""Imports between two runs of an agent, or not; on PostgreSQL only the former, because such a test takes long."""
 
 
 def do_import(agent: RealAgent, db: str) -> Work:
@@ -168,7 +186,7 @@ def two_prompts(agent: RealAgent) -> None:
 
 
 @pytest.mark.agents
-@pytest.mark.parametrize("imports_between", [False, True])
+@on_every_engine_between
 def test_a_resumed_session_is_one_session(agent: RealAgent, db: str, imports_between: bool) -> None:
     """AGT3: both prompts are in one session, each call once, also if the history was imported in between."""
     two_prompts(agent)
@@ -220,6 +238,7 @@ def talk(agent: RealAgent, start: list[str], prompt: str, load: str = "") -> tup
 
 @pytest.mark.agents
 @pytest.mark.parametrize("agent", WRAPPED, indirect=True)
+@on_every_engine
 def test_what_wrap_recorded_and_its_history_are_one_session(agent: RealAgent, db: str) -> None:
     """AGT5: each call is there once, and gets what only the history knows: usage, and that a command failed."""
     agent.models.scripts["main"], failing = two_rounds(agent)
@@ -243,6 +262,7 @@ def test_what_wrap_recorded_and_its_history_are_one_session(agent: RealAgent, db
 
 @pytest.mark.agents
 @pytest.mark.parametrize("agent", WRAPPED, indirect=True)
+@on_every_engine
 def test_recorded_traffic_adds_nothing_to_a_history(agent: RealAgent, db: str, tmp_path: Path) -> None:
     """AGT5: a recording that is imported after the history adds no call and no usage."""
     agent.models.scripts["main"], failing = two_rounds(agent)
@@ -262,6 +282,7 @@ def test_recorded_traffic_adds_nothing_to_a_history(agent: RealAgent, db: str, t
 
 @pytest.mark.agents
 @pytest.mark.parametrize("agent", WRAPPED, indirect=True)
+@on_every_engine
 def test_an_agent_is_wrapped_and_followed_at_once(agent: RealAgent, db: str) -> None:
     """AGT5: whichever of `wrap` and `watch` is first with a call, it is there once."""
     agent.models.scripts["main"], _ = two_rounds(agent)
@@ -280,6 +301,7 @@ def test_an_agent_is_wrapped_and_followed_at_once(agent: RealAgent, db: str) -> 
 
 @pytest.mark.agents
 @pytest.mark.parametrize("agent", [agent for agent in WRAPPED if agent.can_load], indirect=True)
+@on_every_engine
 def test_a_session_from_a_history_goes_on_under_wrap(agent: RealAgent, db: str) -> None:
     """AGT5: what the agent repeats when it loads the session is recognized; what it adds is there once."""
     two_prompts(agent)
@@ -296,7 +318,7 @@ def test_a_session_from_a_history_goes_on_under_wrap(agent: RealAgent, db: str) 
 
 @pytest.mark.agents
 @pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent.can_fork], indirect=True)
-@pytest.mark.parametrize("imports_between", [False, True])
+@on_every_engine_between
 def test_a_fork_continues_its_origin(agent: RealAgent, db: str, imports_between: bool) -> None:
     """AGT3: both sessions have each call once, and no token is counted again."""
     two_prompts(agent)
@@ -313,6 +335,76 @@ def test_a_fork_continues_its_origin(agent: RealAgent, db: str, imports_between:
     copied = [call.tool_call_id for call in work.calls if call.call_id in work.calls_of[fork.name]]
     assert copied in (second, first + second)
     check_usage(agent, work, "main", "second")
+    check_equal(work, do_import(agent, db))
+
+
+@pytest.mark.agents
+@pytest.mark.parametrize("agent", [CodexInCodeMode], indirect=True, ids=["codex"])
+def test_the_scripts_of_codex_are_imported_with_their_commands(agent: CodexInCodeMode, db: str) -> None:
+    """CDX1: each script and each command in it is a call, with the exit status of the command."""
+    both = "await Promise.all([tools.exec_command({cmd: 'echo one'}), tools.exec_command({cmd: 'exit 6'})])"
+    scripts = [agent.script(f"text({both});"), agent.script("throw new Error('mistake');")]
+    agent.models.scripts["main"] = [
+        *(Reply("Now.", calls=(script,), usage=Usage(1000, 50, 600)) for script in scripts),
+        LAST,
+    ]
+    agent.run(PROMPT)
+    work = do_import(agent, db)
+    states = {call.tool_call_id: (call.raw_input, call.status) for call in work.calls if call.tool_name == "exec"}
+    assert states == {
+        script.id: (script.input, status) for script, status in zip(scripts, ("completed", "failed"), strict=True)
+    }
+    commands = {call.raw_input["command"][-1]: call for call in work.calls if call.tool_name == "exec_command"}
+    ends = {name: (call.status, call.exit_status, call.output) for name, call in commands.items()}
+    assert ends == {"echo one": ("completed", 0, "one\n"), "exit 6": ("failed", 6, "")}
+    assert len(work.calls) == 4
+    check_usage(agent, work, "main")
+
+
+@pytest.mark.agents
+@pytest.mark.parametrize("agent", [Codex], indirect=True, ids=["codex"])
+@pytest.mark.parametrize("imports_between", [False, True])
+def test_a_compressed_session_is_imported_once(agent: Codex, db: str, imports_between: bool) -> None:
+    """CDX7: Codex compresses an old rollout while it runs another session, and decompresses it to resume."""
+    two_prompts(agent)
+    agent.models.scripts["other"] = [Reply("Nothing.", usage=Usage(100, 10, 0))]
+    run = agent.run(PROMPT)
+    if imports_between:
+        do_import(agent, db)
+    (rollout,) = agent.history()
+    os.utime(rollout, (time.time() - 8 * DAY_S,) * 2)
+    agent.enable_compression()
+    agent.run("Nothing [[other]]")
+    wait_until(agent.compressed_rollouts, "a compressed rollout")
+    wait_until(lambda: not rollout.exists(), "the removal of the plain one")
+    work = do_import(agent, db)
+    check_calls(agent, work, "main")
+    agent.run(SECOND_PROMPT, resume=agent.session_id(run))
+    assert agent.compressed_rollouts() == []
+    work = do_import(agent, db)
+    assert len(work.sessions) == 2
+    check_calls(agent, work, "main", "second")
+    check_usage(agent, work, "main", "second", "other")
+    check_equal(work, do_import(agent, db))
+
+
+ORIGINS = [agent for agent in AGENTS if agent.can_fork and agent.tells_origin]
+
+
+@pytest.mark.agents
+@pytest.mark.parametrize("agent", ORIGINS, indirect=True)
+def test_an_origin_that_is_used_after_its_fork_continues_nothing(agent: RealAgent, db: str) -> None:
+    """AGT3 OPC7: the fork was used first, so it is read first. Still it is the one that continues the other."""
+    two_prompts(agent)
+    agent.models.scripts["third"] = [Reply("Done thrice.", usage=Usage(1500, 10, 1400))]
+    run = agent.run(PROMPT)
+    agent.run(SECOND_PROMPT, resume=agent.session_id(run), fork=True)
+    agent.run("Once more [[third]]", resume=agent.session_id(run))
+    work = do_import(agent, db)
+    continued = {session.name.removeprefix(f"{agent.name}-"): session.continues for session in work.sessions}
+    assert continued.pop(agent.session_id(run)) == ""
+    assert list(continued.values()) == [agent.session_id(run)]
+    check_usage(agent, work, "main", "second", "third")
     check_equal(work, do_import(agent, db))
 
 
@@ -389,13 +481,14 @@ def test_a_running_agent_is_followed(agent: RealAgent, db: str) -> None:
 
 def has_ended_calls(db: str, count: int) -> bool:
     """Return whether so many calls are recorded and have ended."""
-    if not Path(db).exists():
+    if not is_postgres(db) and not Path(db.removeprefix("sqlite:///")).exists():
         return False
     calls = read_work(db).calls
     return len(calls) >= count and all(call.status in ("completed", "failed") for call in calls)
 
 
 @pytest.mark.agents
+@on_every_engine
 def test_two_agents_at_once_are_followed(models: ScriptedModels, tmp_path: Path, db: str) -> None:
     """AGT6: `callslip up` has the parallel calls and the sub-agents of two agents in one project while both run."""
     agents = [ClaudeCode(tmp_path, models), Codex(tmp_path, models)]

@@ -286,6 +286,39 @@ def test_a_command_that_ends_after_its_call_is_reported() -> None:
         assert call.status == "completed" and call.report is not None and call.report.exit_status == status
 
 
+def test_a_script_of_codex_and_the_commands_in_it_are_calls() -> None:
+    """CDX1: in code mode each command has its own end, and a script only fails by an error of its own."""
+    calls = calls_of(write("codex/code_mode"))
+    found = [(call.tool_name, call.status, call.exit_status, call.kind) for call in calls]
+    script, command = ("exec", "completed", None, None), ("exec_command", "completed", 0, "execute")
+    assert found == [
+        *(script, command, command),
+        *(script, ("exec_command", "failed", 3, "execute")),
+        *(script, ("apply_patch", "completed", None, "edit")),
+        ("exec", "failed", None, None),
+    ]
+    assert [call.output for call in calls if call.tool_name == "exec_command"] == [
+        "one\n",
+        "two\n",
+        "partial\nproblem\n",
+    ]
+    assert calls[0].raw_input.startswith("const r = await Promise.all(") and '"exit_code":0' in calls[0].output
+    assert calls[6].locations == [{"path": "/home/dev/project/new.txt"}]
+    assert "Error: mistake" in calls[7].error
+
+
+def test_a_script_of_codex_in_the_background_is_waited_for() -> None:
+    """CDX1: its call ends when it is in the background; what it runs then is recorded, and `wait` has its result."""
+    calls = calls_of(write("codex/code_mode_waits"))
+    assert [(call.tool_name, call.status, call.exit_status) for call in calls] == [
+        *(("exec", "completed", None), ("exec", "completed", None)),
+        *(("exec_command", "completed", 0), ("exec_command", "failed", 5), ("wait", "completed", None)),
+    ]
+    assert calls[0].output.startswith("Script running with cell ID 1\n")
+    assert (calls[3].output, calls[3].raw_input["command"][-1][:10]) == ("begun\n", "echo begun")
+    assert calls[4].raw_input["cell_id"] == "1" and '"exit_code":5' in calls[4].output
+
+
 def test_a_failed_command_of_gemini_has_its_exit_status() -> None:
     """GEM1: the chat says success. Only the end of the result is looked at, not what the command printed."""
     found = {call.tool_call_id: (call.status, call.exit_status) for call in calls_of(write("gemini/odd"))}

@@ -133,10 +133,10 @@ def text_of(message: Any) -> str:
 
 
 def with_ledger(db: str, work: Callable[[LocalLedger], Awaitable[Any]]) -> Any:
-    """Run `work` with a ledger whose invariants hold, and return the result."""
+    """Run `work` with a ledger, of a file or a URL, whose invariants hold, and return the result."""
 
     async def run_work() -> Any:
-        url = f"sqlite:///{db}"
+        url = db if "://" in db else f"sqlite:///{db}"
         async with await open_ledger(url, Settings(reaper_interval=3600)) as ledger:
             assert not await find_faults(ledger)
             return await work(ledger)

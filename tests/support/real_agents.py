@@ -90,6 +90,8 @@ class RealAgent:
     can_load: ClassVar[bool] = True
     """Whether it finds a session of an earlier run over ACP."""
     can_fork: ClassVar[bool] = True
+    tells_origin: ClassVar[bool] = True
+    """Whether its history tells which one of a session and its fork was first."""
     recorded_scripts: ClassVar[tuple[str, ...]] = ()
     """Which replies are in its history that belong to no script of a test."""
     usage_before_compaction: ClassVar[Usage] = Usage(1200, 10, 1000)
@@ -204,6 +206,7 @@ class RealAgent:
 class ClaudeCode(RealAgent):
     name = "claude-code"
     history_path = ".claude/projects/**/*.jsonl"
+    tells_origin = False
 
     def start_of_command(self) -> list[str]:
         return [program("@anthropic-ai", f"claude-code-{platform_name()}", "claude")]
@@ -249,6 +252,14 @@ class Codex(RealAgent):
     def configure(self) -> None:
         (self.home / ".codex").mkdir()
         self._write_config("")
+
+    def enable_compression(self) -> None:
+        """Let it compress rollouts that have not changed for a week."""
+        self._write_config("features.local_thread_store_compression = true")
+
+    def compressed_rollouts(self) -> list[Path]:
+        """Return the rollouts that it has compressed."""
+        return sorted(self.home.glob(".codex/sessions/**/*.jsonl.zst"))
 
     def _write_config(self, first_line: str) -> None:
         text = f"""{first_line}
@@ -301,6 +312,16 @@ env_key = "SCRIPTED_KEY"
     def compact(self, run: Run, prompt: str) -> Run:
         self._write_config("model_auto_compact_token_limit = 1")
         return self.run(prompt, resume=self.session_id(run))
+
+
+class CodexInCodeMode(Codex):
+    """Codex with a model for which it has one tool, which runs a script. Commands are called by the script."""
+
+    model = "gpt-6.1-sol"
+
+    def script(self, code: str) -> Call:
+        """Return a call that runs a script."""
+        return Call("exec", code)
 
 
 class GeminiCli(RealAgent):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import shutil
 import sqlite3
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -24,6 +27,7 @@ from callslip.transcripts import opencode
 from callslip.transcripts.agents import find_source
 from callslip.transcripts.importer import Report, TranscriptImporter
 from callslip.transcripts.source import Piece, Source, Transcript
+from callslip.transcripts.zstd_file import load_zstd
 from tests.support import format_cases
 from tests.support.invariants import find_faults
 from tests.support.strategies import MemoryLedger
@@ -91,17 +95,150 @@ def test_a_rollout_of_a_sub_agent_belongs_to_the_session_that_started_it(tmp_pat
     assert agent.session == session and codex.session_of(structs.replace(agent, session=""), [line]) == session
 
 
-def test_a_compressed_rollout_is_reported_once(tmp_path: Path) -> None:
-    """CDX6: unless it is also there as it was."""
+def compress(path: Path) -> Path:
+    """Compress a rollout as Codex does: the file without `.zst` is removed, and the times are kept."""
+    compressed = Path(f"{path}.zst")
+    compressed.write_bytes(load_zstd().compress(path.read_bytes()))
+    shutil.copystat(path, compressed)
+    path.unlink()
+    return compressed
+
+
+def decompress(path: Path) -> Path:
+    """Decompress a rollout as Codex does when its session is resumed."""
+    plain = path.with_suffix("")
+    plain.write_bytes(load_zstd().decompress(path.read_bytes()))
+    path.unlink()
+    return plain
+
+
+def test_a_compressed_rollout_is_read_like_the_plain_one(tmp_path: Path) -> None:
+    """CDX7: in equal pieces with equal positions, from each of which the rest is read."""
     codex = find_source("codex")
-    write_lines(tmp_path / "rollout-a.jsonl", {})
-    (tmp_path / "rollout-a.jsonl.zst").write_bytes(b"\x28\xb5\x2f\xfd")
-    (tmp_path / "rollout-b.jsonl.zst").write_bytes(b"\x28\xb5\x2f\xfd")
-    transcripts = found(codex, tmp_path)
-    assert [Path(transcript.path).name for transcript in transcripts] == ["rollout-a.jsonl", "rollout-b.jsonl.zst"]
-    (piece,) = read_all(codex, transcripts[1])
-    assert piece.problem is not None and "zstd" in piece.problem.reason and piece.skipped == 1
-    assert read_all(codex, transcripts[1], piece.position) == []
+    lines = [
+        {"type": "event_msg", "payload": {"type": "noise", "text": f"{number:07}" * 40_000}} for number in range(20)
+    ]
+    path = write_lines(tmp_path / "rollout-a.jsonl", *lines, *({"number": number} for number in range(1000)))
+    (plain,) = found(codex, tmp_path)
+    pieces = read_all(codex, plain)
+    assert len(pieces) > 5
+    compress(path)
+    (compressed,) = found(codex, tmp_path)
+    assert (compressed.name, codex.refresh(plain)) == (plain.name, compressed) and compressed.mark != plain.mark
+    assert read_all(codex, compressed) == pieces
+    for number, piece in enumerate(pieces[:-1], 1):
+        assert read_all(codex, compressed, piece.position) == pieces[number:]
+
+
+def test_a_compressed_rollout_of_a_sub_agent_belongs_to_its_session(tmp_path: Path) -> None:
+    """CDX7: its first line tells that, as in a plain one."""
+    codex = find_source("codex")
+    name = "rollout-2026-11-19T17-56-45-01a1f4f4-28a7-7ae2-9d95-413277114caf.jsonl"
+    compress(copy_case("codex/agent", tmp_path / name))
+    (transcript,) = found(codex, tmp_path)
+    assert transcript.is_secondary and transcript.session == "01a1f4f4-279c-7872-88c2-bd197744e080"
+
+
+@pytest.mark.anyio
+async def test_a_rollout_that_is_compressed_and_resumed_is_imported_once(tmp_path: Path) -> None:
+    """CDX7: neither form adds what the other had, also in a new process, and what follows is added."""
+    lines = format_cases.lines_of("codex/parallel")
+    name = "rollout-2026-11-19T17-56-44-01a1f4f4-279c-7872-88c2-bd197744e080.jsonl"
+    path = tmp_path / name
+    path.write_bytes(b"".join(line + b"\n" for line in lines[:9]))
+    async with await callslip.open("sqlite:///:memory:") as ledger:
+        first = await import_history(ledger, "codex", tmp_path)
+        assert first.events and not first.problems
+        compressed = compress(path)
+        again = await import_history(ledger, "codex", tmp_path)
+        assert (again.transcripts, again.events, again.problems) == (1, 0, [])
+        assert (await import_history(ledger, "codex", tmp_path)).transcripts == 0  # It is not decompressed again.
+        path = decompress(compressed)
+        with path.open("ab") as file:
+            file.write(b"".join(line + b"\n" for line in lines[9:]))
+        last = await import_history(ledger, "codex", tmp_path)
+        assert last.messages == len(lines) - 9 and last.sessions == first.sessions
+        compress(path)
+        assert (await import_history(ledger, "codex", tmp_path)).events == 0
+        assert len((await ledger.sessions()).items) == 1
+        ids = [
+            entry.tool_call_id
+            for entry in (await ledger.snapshot(*last.sessions)).entries
+            if isinstance(entry, ToolCall)
+        ]
+        assert len(ids) == len(set(ids)) == len(calls_started(lines))
+
+
+def calls_started(lines: list[bytes]) -> set[str]:
+    """Return the ids of the calls in a rollout."""
+    items = [json.loads(line)["payload"] for line in lines]
+    return {item["call_id"] for item in items if item.get("type") in ("function_call", "custom_tool_call")}
+
+
+def test_a_rollout_in_both_forms_is_read_once(tmp_path: Path) -> None:
+    """CDX7: while Codex compresses it, both are there for a moment."""
+    codex = find_source("codex")
+    path = write_lines(tmp_path / "rollout-a.jsonl", {"number": 1})
+    compressed = compress(write_lines(tmp_path / "copy" / "rollout-a.jsonl", {"number": 2}))
+    compressed.rename(f"{path}.zst")
+    (transcript,) = found(codex, tmp_path)
+    assert messages_of(read_all(codex, transcript)) == [{"number": 1}]
+    path.unlink()
+    assert messages_of(read_all(codex, transcript)) == [{"number": 2}]
+    (alone,) = found(codex, Path(f"{path}.zst"))
+    assert alone.name == transcript.name
+
+
+def test_a_compressed_line_that_is_too_long_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CDX7: the size of the content counts, not that of the file; no more than a few pieces are in memory."""
+    codex, limit = find_source("codex"), 3 * 2**20
+    monkeypatch.setattr("callslip.transcripts.json_lines.MAX_LINE_BYTES", limit)
+    path = write_lines(tmp_path / "rollout-a.jsonl", {"number": 1}, {"text": " " * 20 * limit}, {"number": 2})
+    assert compress(path).stat().st_size < 2**20
+    (transcript,) = found(codex, tmp_path)
+    tracemalloc.start()
+    pieces = read_all(codex, transcript)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert messages_of(pieces) == [{"number": 1}, {"number": 2}] and sum(piece.skipped for piece in pieces) == 1
+    assert peak < 8 * limit
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_what_precedes_the_damage_of_a_compressed_rollout_is_read(tmp_path: Path, is_readable: bool) -> None:
+    """CDX7: the rest is reported, and read when the file is whole."""
+    codex = find_source("codex")
+    lines = [{"number": number, "text": os.urandom(2**15).hex()} for number in range(60)]
+    compressed = compress(write_lines(tmp_path / "rollout-a.jsonl", *lines))
+    whole = compressed.read_bytes()
+    compressed.write_bytes(whole[: len(whole) // 2] if is_readable else b"x")
+    (transcript,) = found(codex, tmp_path)
+    pieces = read_all(codex, transcript)
+    messages = messages_of(pieces)
+    assert messages == lines[: len(messages)] and bool(messages) is is_readable and len(messages) < 60
+    assert [piece.problem is not None for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert pieces[-1].problem is not None and "cannot be decompressed" in pieces[-1].problem.reason
+    compressed.write_bytes(whole)
+    assert messages + messages_of(read_all(codex, transcript, pieces[-1].position)) == lines
+
+
+@pytest.mark.anyio
+async def test_without_the_package_a_compressed_rollout_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CDX7: with what to do, and read when the package is there."""
+    path = copy_case(
+        "codex/parallel", tmp_path / "rollout-2026-11-19T17-56-44-01a1f4f4-279c-7872-88c2-bd197744e080.jsonl"
+    )
+    compress(path)
+    async with await callslip.open("sqlite:///:memory:") as ledger:
+        with monkeypatch.context() as patch:
+            patch.setattr("callslip.transcripts.codex.load_zstd", lambda: None)
+            report = await import_history(ledger, "codex", tmp_path)
+            (problem,) = report.problems
+            assert problem.path == str(path) and "install callslip[zstd]" in problem.reason and not report.events
+        report = await import_history(ledger, "codex", tmp_path)
+        assert report.events and not report.problems
 
 
 # Gemini CLI
@@ -162,12 +299,14 @@ class Store:
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.executescript(TABLES)
 
-    def add_session(self, session: str, parent: str | None = None, updated: int = NOW_MS) -> None:
-        row = (session, parent, "Title", "/home/dev/project", "1.18.33", updated, updated)
+    def add_session(
+        self, session: str, parent: str | None = None, updated: int = NOW_MS, created: int = 0, title: str = "Title"
+    ) -> None:
+        row = (session, parent, title, "/home/dev/project", "1.18.33", created or updated, updated)
         self.connection.execute("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def put_message(self, session: str, message: str, updated: int, **data: Any) -> None:
-        row = (message, session, updated, updated, json.dumps(data))
+        row = (message, session, data.get("time", {}).get("created", updated), updated, json.dumps(data))
         self.connection.execute("INSERT OR REPLACE INTO message VALUES (?, ?, ?, ?, ?)", row)
 
     def put_part(self, session: str, message: str, part: str, updated: int, data: Any) -> None:
@@ -311,6 +450,99 @@ def test_a_session_that_was_deleted_is_gone(store: Store) -> None:
     assert source.refresh(transcript) is None and read_all(source, transcript) == []
 
 
+class Forks:
+    """A database with sessions and their forks. Each prompt has a time of its own, which its copies share."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._numbers = itertools.count(1)
+
+    def add(self, session: str, title: str, *prompts: int, forked: int = 0) -> None:
+        """Add a session of prompts at these times. A fork was created at `forked`, and has copies of the older ones."""
+        self.store.add_session(session, created=forked or prompts[0], updated=max(forked, *prompts), title=title)
+        for at in prompts:
+            message, updated = f"msg_{next(self._numbers):03}", max(forked, at)
+            self.store.put_message(session, message, updated, role="user", time={"created": at})
+            text = {"type": "text", "text": f"Prompt {at}"}
+            self.store.put_part(session, message, message.replace("msg", "prt"), updated, text)
+
+
+@pytest.fixture
+def forks(tmp_path: Path) -> Iterator[Forks]:
+    store = Store(tmp_path / "opencode.db")
+    yield Forks(store)
+    store.connection.close()
+
+
+def origins(store: Store) -> dict[str, str]:
+    """Return the origin of each session that is read as a fork."""
+    source = find_source("opencode")
+    rows = [
+        message["session"]
+        for transcript in found(source, store.path)
+        for message in messages_of(read_all(source, transcript))
+        if "session" in message
+    ]
+    return {row["id"]: row["forkedFrom"] for row in rows if "forkedFrom" in row}
+
+
+def test_a_fork_of_opencode_names_its_origin(forks: Forks) -> None:
+    """OPC7: the earlier session that has the last copied message; if several have it, the titles tell."""
+    at = NOW_MS - 10_000
+    forks.add("ses_a", "Work", at, at + 10)
+    forks.add("ses_b", "Work (fork #1)", at, at + 30, forked=at + 20)
+    forks.add("ses_c", "Work (fork #2)", at, at + 50, forked=at + 40)
+    forks.add("ses_d", "Renamed", at, at + 30, at + 70, forked=at + 60)
+    forks.add("ses_e", "Also renamed", at, at + 10, at + 90, forked=at + 80)
+    forks.add("ses_f", "Work (fork #1)", at + 200, at + 210)
+    assert origins(forks.store) == {"ses_b": "ses_a", "ses_c": "ses_b", "ses_d": "ses_b", "ses_e": "ses_a"}
+
+
+def test_messages_that_are_older_than_their_session_make_no_fork(forks: Forks) -> None:
+    """OPC7: without a session that has the message there is no origin, and a sub-agent's session is no fork."""
+    at = NOW_MS - 10_000
+    forks.add("ses_b", "Work (fork #1)", at, at + 30, forked=at + 20)
+    assert origins(forks.store) == {}
+    forks.add("ses_a", "Work", at, at + 10)
+    assert origins(forks.store) == {"ses_b": "ses_a"}
+    forks.store.connection.execute("UPDATE session SET parent_id = 'ses_a' WHERE id = 'ses_b'")
+    assert origins(forks.store) == {}
+
+
+def test_the_origin_of_a_fork_is_found_when_its_messages_are_copied(forks: Forks) -> None:
+    """OPC7: also after the session itself was read, and not looked for again when more follows."""
+    at = NOW_MS - 10_000
+    forks.add("ses_a", "Work", at, at + 10)
+    forks.store.add_session("ses_b", created=at + 20, updated=at + 20, title="Work (fork #1)")
+    source = find_source("opencode")
+    transcript = found(source, forks.store.path)[-1]
+    (piece,) = read_all(source, transcript)
+    assert "forkedFrom" not in piece.messages[0]["session"]
+    read: list[str | None] = []
+    for message, updated, created in (
+        ("msg_91", at + 21, at),
+        ("msg_92", at + 40, at + 30),
+        ("msg_93", at + 60, at + 50),
+    ):
+        forks.store.put_message("ses_b", message, updated, role="user", time={"created": created})
+        (piece,) = read_all(source, transcript, piece.position)
+        read.append(piece.messages[0]["session"].get("forkedFrom"))
+    assert read[0] == "ses_a" and read[-1] is None
+
+
+@pytest.mark.anyio
+async def test_a_fork_of_opencode_continues_an_origin_that_is_read_later(forks: Forks) -> None:
+    """OPC7: the origin was used after the fork, so it is read after it; there are no tokens in either."""
+    at = NOW_MS - 10_000
+    forks.add("ses_a", "Work", at, at + 90)
+    forks.add("ses_b", "Work (fork #1)", at, at + 30, forked=at + 20)
+    async with await callslip.open("sqlite:///:memory:") as ledger:
+        report = await import_history(ledger, "opencode", forks.store.path)
+        assert report.sessions == ["opencode-ses_b", "opencode-ses_a"]
+        continued = [(await ledger.snapshot(session)).info.continues for session in report.sessions]
+        assert continued == ["ses_a", ""]
+
+
 def test_rows_with_an_older_time_are_read(store: Store) -> None:
     """OPC6: a clock that is set back hides nothing: rows that were added are read."""
     source = find_source("opencode")
@@ -381,6 +613,88 @@ def fill_home(tmp_path: Path) -> dict[str, Path]:
                 store.put_part(part["sessionID"], part["messageID"], part["id"], NOW_MS, part)
     store.connection.close()
     return {"codex": tmp_path / "codex", "gemini": tmp_path / "gemini", "opencode": tmp_path / "opencode.db"}
+
+
+def write_value(path: Path, value: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value), "utf-8")
+    return path
+
+
+def write_files(data: Path, *cases: str) -> None:
+    """Write cases as opencode stored its sessions before version 1.2."""
+    storage = data / "storage"
+    for row in (json.loads(line) for case in cases for line in format_cases.lines_of(case)):
+        if "session" in row:
+            write_value(storage / "session" / "project" / f"{row['session']['id']}.json", row["session"])
+        elif "message" in row:
+            info = row["message"]
+            write_value(storage / "message" / info["sessionID"] / f"{info['id']}.json", info)
+        else:
+            part = row["part"]
+            write_value(storage / "part" / part["messageID"] / f"{part['id']}.json", part)
+
+
+@pytest.mark.anyio
+async def test_sessions_of_opencode_in_files_are_imported_like_those_of_its_database(tmp_path: Path) -> None:
+    """OPC8: with their sub-agents, and once, also if the database has them later."""
+    places = fill_home(tmp_path)
+    write_files(tmp_path / "old", "opencode/agents", "opencode/agent")
+    old = tmp_path / "old" / "opencode.db"
+    async with (
+        await callslip.open("sqlite:///:memory:") as ledger,
+        await callslip.open("sqlite:///:memory:") as other,
+    ):
+        report = await import_history(ledger, "opencode", old)
+        assert not report.problems and report.events
+        expected = await import_history(other, "opencode", places["opencode"])
+        assert (report.sessions, report.events) == (expected.sessions, expected.events)
+        (session,) = report.sessions
+        shown, known = [(await each.snapshot(session)).entries for each in (ledger, other)]
+        assert [(type(each), getattr(each, "content", "")) for each in shown] == [
+            (type(each), getattr(each, "content", "")) for each in known
+        ]
+        assert (await import_history(ledger, "opencode", old)).transcripts == 0
+        shutil.copy(places["opencode"], old)
+        await import_history(ledger, "opencode", old)  # Only the title in its row is another one.
+        assert (await ledger.snapshot(session)).entries == shown
+
+
+def test_sessions_in_files_that_the_database_has_are_not_read(tmp_path: Path) -> None:
+    """OPC8: version 1.2 copied them. A session that changed is read again."""
+    write_files(tmp_path, "opencode/agents", "opencode/agent")
+    source = find_source("opencode")
+    main, child = found(source, tmp_path)
+    assert (main.is_secondary, child.is_secondary, child.session) == (False, True, main.session)
+    assert [source.refresh(each) for each in (main, child)] == [main, child]
+    (piece,) = read_all(source, main)
+    assert read_all(source, main, piece.position) == []
+    write_value(Path(main.path), {**piece.messages[0]["session"], "title": "A longer title"})
+    changed = source.refresh(main)
+    assert changed is not None and len(messages_of(read_all(source, changed, piece.position))) == len(piece.messages)
+    store = Store(tmp_path / "opencode.db")
+    store.add_session(main.session)
+    store.add_session("ses_new")
+    sessions = [(each.session, each.part) for each in found(source, tmp_path)]
+    assert sessions == [(main.session, main.session), ("ses_new", "ses_new"), (main.session, "")]
+    store.connection.close()
+
+
+def test_files_of_opencode_that_cannot_be_read_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OPC8: and counted; a large session is read in pieces."""
+    write_files(tmp_path, "opencode/parallel")
+    source = find_source("opencode")
+    (transcript,) = found(source, tmp_path)
+    (piece,) = read_all(source, transcript)
+    monkeypatch.setattr("callslip.transcripts.opencode_files.PIECE_BYTES", 500)
+    pieces = read_all(source, transcript)
+    assert len(pieces) > 3 and messages_of(pieces) == list(piece.messages)
+    assert messages_of(read_all(source, transcript, pieces[0].position)) == list(piece.messages)
+    part = min((tmp_path / "storage" / "part").rglob("*.json"))
+    part.write_text("{")
+    pieces = read_all(source, transcript)
+    assert sum(piece.skipped for piece in pieces) == 1 and len(messages_of(pieces)) == len(piece.messages) - 1
+    assert part.name in str([piece.problem for piece in pieces])
 
 
 @pytest.mark.anyio

@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from hashlib import blake2b
 from typing import Any, BinaryIO
 
@@ -26,6 +27,9 @@ COMPARED_BYTES = 512
 MAX_FOLDER_DEPTH = 8
 BOM = b"\xef\xbb\xbf"
 TOO_LONG = f"has more than {MAX_LINE_BYTES:,} bytes"
+
+ReadAt = Callable[[int, int], bytes]
+"""Returns so many bytes at an offset, fewer at the end."""
 
 _encode_position = msgspec.msgpack.Encoder().encode
 _decode_position = msgspec.msgpack.Decoder(tuple[int, int, bytes, bytes]).decode
@@ -90,13 +94,22 @@ def parse_line(line: bytes) -> Any:
     return codec.parse_json(line, field="line", max_bytes=MAX_LINE_BYTES)
 
 
-def read_lines(path: str, position: bytes, parse: Callable[[bytes], Any] = parse_line) -> Iterator[Piece]:
-    """Yield the values of the complete lines after a position, in pieces. Lines that cannot be read are skipped."""
+@contextmanager
+def open_content(path: str) -> Generator[ReadAt]:
+    """Open a file to read it at any offset."""
     with open_file(path) as file:
-        start = _find_start(file, position)
+        yield lambda size, offset: os.pread(file.fileno(), size, offset)
+
+
+def read_lines(
+    path: str, position: bytes, open_: Callable[[str], AbstractContextManager[ReadAt]] = open_content
+) -> Iterator[Piece]:
+    """Yield the values of the complete lines after a position, in pieces. Lines that cannot be read are skipped."""
+    with open_(path) as read_at:
+        start = _find_start(read_at, position)
         offset, number = start or (0, 0)
         restarted = bool(position) and start is None
-        for lines, size in _chunks(file.fileno(), offset):
+        for lines, size in _chunks(read_at, offset):
             messages: list[Any] = []
             problem, skipped = None, 0
             for line in lines:
@@ -106,21 +119,21 @@ def read_lines(path: str, position: bytes, parse: Callable[[bytes], Any] = parse
                 if not line or line.isspace():
                     continue
                 try:
-                    messages.append(parse(line))
+                    messages.append(parse_line(line))
                 except InvalidInputError as error:
                     skipped += 1
                     problem = problem or Problem(number, error.problem)
             if not lines:  # Of a line that is too long.
                 number, skipped, problem = number + 1, 1, Problem(number + 1, TOO_LONG)
             offset += size
-            position = _encode_position((offset, number, *_digests(file, offset)))
+            position = _encode_position((offset, number, *_digests(read_at, offset)))
             yield Piece(
                 messages=messages, position=position, size=size, skipped=skipped, problem=problem, restarted=restarted
             )
             restarted = False
 
 
-def _find_start(file: BinaryIO, position: bytes) -> tuple[int, int] | None:
+def _find_start(read_at: ReadAt, position: bytes) -> tuple[int, int] | None:
     """Return the offset of a position and the number of lines before it; None if this is not the file it is of."""
     if not position:
         return 0, 0
@@ -128,25 +141,24 @@ def _find_start(file: BinaryIO, position: bytes) -> tuple[int, int] | None:
         offset, number, *digests = _decode_position(position)
     except msgspec.DecodeError:
         return None
-    is_same = os.fstat(file.fileno()).st_size >= offset and _digests(file, offset) == tuple(digests)
-    return (offset, number) if is_same else None
+    return (offset, number) if _digests(read_at, offset) == tuple(digests) else None
 
 
-def _digests(file: BinaryIO, offset: int) -> tuple[bytes, bytes]:
+def _digests(read_at: ReadAt, offset: int) -> tuple[bytes, bytes]:
     """Return the digests of the first bytes and of the last bytes before an offset."""
     size = min(offset, COMPARED_BYTES)
-    head, tail = os.pread(file.fileno(), size, 0), os.pread(file.fileno(), size, offset - size)
+    head, tail = read_at(size, 0), read_at(size, offset - size)
     return blake2b(head, digest_size=16).digest(), blake2b(tail, digest_size=16).digest()
 
 
-def _chunks(file: int, offset: int) -> Iterator[tuple[list[bytes], int]]:
+def _chunks(read_at: ReadAt, offset: int) -> Iterator[tuple[list[bytes], int]]:
     """Yield complete lines and their size with all line ends; for a line that is too long no line, and its size.
 
     An incomplete line at the end is left out.
     """
     rest: list[bytes] = []
     rest_size, is_too_long = 0, False
-    while data := os.pread(file, PIECE_BYTES, offset):
+    while data := read_at(PIECE_BYTES, offset):
         end = data.find(b"\n") if is_too_long else data.rfind(b"\n")
         if end < 0:
             rest.append(data)

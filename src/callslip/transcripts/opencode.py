@@ -1,18 +1,24 @@
 """Read the sessions of opencode from its database, `opencode.db`, which a running opencode writes at the same time.
 
+Sessions of before version 1.2 are read from their files (`opencode_files.py`), unless the database has them too.
 The output of `opencode export`, in a file that ends with `.json`, and rows in a file of JSON lines are read as well.
 
 The database is opened for reading only. Each session is a transcript, also that of a sub-agent, which belongs to the
 session that started it. Rows change after they were written, so a position is a time: all rows that changed since are
 read, in the order in which they were created, message by message. A row may be read again; its drafts then have keys
 that are known.
+
+opencode does not store of which session another one is a fork. A fork has copies of messages with the times of the
+originals, so they are older than the fork itself, and its origin is the earlier session that has the last of them. The
+session is looked for in the reads that have such messages, and added to the row of the session as `forkedFrom`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any
 from urllib.parse import quote
@@ -25,6 +31,7 @@ from callslip.formats.opencode.decode import session_of_row
 from callslip.model import codec
 from callslip.transcripts.json_file import read_whole
 from callslip.transcripts.json_lines import MAX_LINE_BYTES, PIECE_BYTES, find_files, read_lines, stat_file
+from callslip.transcripts.opencode_files import find_sessions, is_session_file, read_session
 from callslip.transcripts.source import Messages, Piece, Problem, Transcript
 
 DATABASE = "opencode.db"
@@ -34,6 +41,8 @@ BUSY_TIMEOUT_S = 5.0
 ACTIVE_MS = 3_600_000
 """A session that changed so long before the last write to the database may be the one that was written to."""
 MAX_DEPTH = 20
+MAX_ORIGINS = 100
+"""Of how many sessions with the same message one is chosen as the origin of a fork."""
 
 _SESSIONS = "SELECT id, parent_id, time_updated FROM session ORDER BY time_created, id"
 _SESSION = """SELECT id, parent_id, title, directory, version, time_created, time_updated FROM session WHERE id = ?"""
@@ -44,6 +53,12 @@ _COUNTS = [
     f"SELECT COUNT(*) FROM {table} WHERE session_id = ? AND COALESCE(time_updated, 0) < ?"
     for table in ("message", "part")
 ]
+_LAST_COPIED = "SELECT max(time_created) FROM message WHERE session_id = ? AND time_created < ?"
+# Each session is looked up in the index of its messages by their times.
+_ORIGINS = f"""SELECT id, title FROM session WHERE id != ? AND time_created <= ? AND parent_id IS NULL AND EXISTS
+    (SELECT 1 FROM message WHERE session_id = session.id AND time_created = ?)
+    ORDER BY time_created, id LIMIT {MAX_ORIGINS}"""
+_FORK_TITLE = re.compile(r"(.+) \(fork #([0-9]{1,9})\)")
 _DATA = ("SELECT data FROM message WHERE id = ?", "SELECT data FROM part WHERE id = ?")
 
 
@@ -90,24 +105,20 @@ class Opencode:
                     yield transcript
             return
         path = os.path.join(path, DATABASE) if os.path.isdir(path) else path
-        written = _written_at(path)
-        if written is None:
-            return
-        try:
-            with closing(_open(path)) as connection:
-                rows = [tuple(row) for row in connection.execute(_SESSIONS)]
-        except sqlite3.Error:
-            return  # It is not a database of opencode, or is not ready yet.
-        size = _size_of(path) // max(1, len(rows))
-        parents = {session: parent for session, parent, _ in rows}
-        # Those of sub-agents come last: their parents name the calls that they belong to.
-        for session, parent, updated in sorted(rows, key=lambda row: row[1] is not None):
-            root = str(_root_of(str(session), parents))
-            yield _transcript(path, str(session), root if parent else str(session), updated, written, size)
+        rows: list[Any] = []
+        if (written := _written_at(path)) is not None:
+            try:
+                with closing(_open(path)) as connection:
+                    rows = [tuple(row) for row in connection.execute(_SESSIONS)]
+            except sqlite3.Error:
+                return  # It is not a database of opencode, or is not ready yet.
+            yield from _find_rows(path, rows, written)
+        if os.path.basename(path) == DATABASE:
+            yield from find_sessions(os.path.dirname(path), {str(session) for session, _, _ in rows})
 
     def refresh(self, transcript: Transcript) -> Transcript | None:
         if not transcript.part:
-            return stat_file(transcript.path)
+            return stat_file(transcript.path, transcript.session, is_secondary=transcript.is_secondary)
         written = _written_at(transcript.path)
         if written is None:
             return None
@@ -130,6 +141,9 @@ class Opencode:
 
     def read(self, transcript: Transcript, position: bytes) -> Iterator[Piece]:
         """Yield the rows that changed, each piece after the current row of the session itself."""
+        if is_session_file(transcript.path):
+            yield from read_session(transcript, position)
+            return
         if not transcript.part:
             is_rows = transcript.path.endswith(".jsonl")
             yield from read_lines(transcript.path, position) if is_rows else read_whole(transcript, position)
@@ -146,6 +160,15 @@ class Opencode:
             yield Piece(position=position, skipped=1, problem=problem)
 
 
+def _find_rows(path: str, rows: Sequence[Any], written: tuple[int, str]) -> Iterator[Transcript]:
+    """Yield the sessions of a database, those of sub-agents last: their parents name the calls that they belong to."""
+    size = _size_of(path) // max(1, len(rows))
+    parents = {session: parent for session, parent, _ in rows}
+    for session, parent, updated in sorted(rows, key=lambda row: row[1] is not None):
+        root = str(_root_of(str(session), parents))
+        yield _transcript(path, str(session), root if parent else str(session), updated, written, size)
+
+
 def _read_rows(connection: sqlite3.Connection, part: str, start: Position) -> Iterator[Piece]:
     session = connection.execute(_SESSION, (part,)).fetchone()
     if session is None:
@@ -155,8 +178,9 @@ def _read_rows(connection: sqlite3.Connection, part: str, start: Position) -> It
         start = Position()  # A row was added with an older time: the clock was set back.
     rows, about, until = _changed_rows(connection, part, start)
     last = Position(until, count=_count_rows(connection, part, until))
+    origin = _find_origin(connection, session, rows, about)
     connection.rollback()
-    messages: list[Any] = [{"session": _session_fields(session)}]
+    messages: list[Any] = [{"session": _session_fields(session, origin)}]
     problem, skipped, size = None, 0, 0
     for number, row in enumerate(rows, 1):
         found = connection.execute(_DATA[row.place == PART], (row.id,)).fetchone()
@@ -200,6 +224,29 @@ def _count_rows(connection: sqlite3.Connection, session: str, until: int) -> int
     return sum(connection.execute(query, (session, until)).fetchone()[0] for query in _COUNTS)
 
 
+def _find_origin(
+    connection: sqlite3.Connection, session: sqlite3.Row, rows: Sequence[Row], about: Mapping[str, tuple[Any, Any]]
+) -> str:
+    """Return the session of which a session is a fork, if one of these rows is a copied message; "" if it is none.
+
+    If several sessions have that message, it is the one whose title opencode gave to the fork, else the oldest.
+    """
+    begun = _time_of(session["time_created"])
+    if session["parent_id"] or not any(0 < _time_of(about[row.message][1]) < begun for row in rows):
+        return ""
+    (copied,) = connection.execute(_LAST_COPIED, (session["id"], begun)).fetchone()
+    found = connection.execute(_ORIGINS, (session["id"], begun, copied)).fetchall()
+    forks = (origin for origin in found if _fork_title(str(origin["title"])) == session["title"])
+    origin = next(forks, found[0] if found else None)
+    return "" if origin is None else str(origin["id"])
+
+
+def _fork_title(title: str) -> str:
+    """Return the title of a fork of a session with this title."""
+    forked = _FORK_TITLE.fullmatch(title)
+    return f"{forked[1]} (fork #{int(forked[2]) + 1})" if forked else f"{title} (fork #1)"
+
+
 def _time_of(value: Any) -> int:
     """Return the time of a row; 0 for anything else, so that the row is only read with all others."""
     return value if isinstance(value, int) else 0
@@ -217,10 +264,11 @@ def _piece(messages: list[Any], position: Position, size: int, skipped: int, pro
     return Piece(messages=messages, position=data, size=size, skipped=skipped, problem=problem)
 
 
-def _session_fields(row: sqlite3.Row) -> dict[str, Any]:
+def _session_fields(row: sqlite3.Row, origin: str) -> dict[str, Any]:
     return {
         "id": row["id"],
         "parentID": row["parent_id"],
+        **({"forkedFrom": origin} if origin else {}),
         "title": row["title"],
         "directory": row["directory"],
         "version": row["version"],

@@ -1,6 +1,7 @@
 """Read the sessions of opencode. A message is a row of its database, as JSON.
 
-- `{"session": {id, parentID, title, directory, version, time}}`, the fields of `session` in `opencode export`.
+- `{"session": {id, parentID, forkedFrom, title, directory, version, time}}`, the fields of `session` in `opencode
+  export`, and of which session it is a fork. opencode does not store that; who reads the database finds it.
 - `{"message": {id, sessionID, role, time, ...}}`, the `info` of a message.
 - `{"part": {id, sessionID, messageID, type, ...}, "role": "user", "created": 1794725315000}`: a part, with the role of
   its message and when that was created, in ms.
@@ -124,6 +125,7 @@ class OpencodeDecoder:
             "foreign_id": identity,
             "project": as_str(session.get("directory")),
             "title": "" if _DEFAULT_TITLE.match(title) else title,
+            "continues": identifier(session.get("forkedFrom")),
         }
         changed = {name: value for name, value in facts.items() if value and self._facts.get(name) != value}
         self._facts.update(changed)
