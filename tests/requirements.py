@@ -2885,6 +2885,16 @@ TRANSCRIPTS = (
             "tests/cli/test_transcripts.py::test_a_deleted_session_is_restored_on_request",
         ),
     ),
+    R(
+        "MRG7",
+        "Prompts and texts without ids that are in a live recording and in the session file are shown once.",
+        (
+            "tests/transcripts/test_merged_texts.py::test_a_text_without_an_id_is_there_once",
+            "tests/transcripts/test_merged_texts.py::test_the_file_has_what_a_killed_recorder_has_not",
+            "tests/transcripts/test_merged_texts.py::test_a_live_text_that_continues_differently_is_whole",
+            "tests/transcripts/test_merged_texts.py::test_a_prompt_that_was_sent_later_is_another_one",
+        ),
+    ),
 )
 
 AGENT_SESSIONS = (
@@ -3216,6 +3226,7 @@ AGENTS = (
         (
             "tests/agents/test_real_agents.py::test_what_wrap_recorded_and_its_history_are_one_session",
             "tests/agents/test_real_agents.py::test_an_agent_is_wrapped_and_followed_at_once",
+            "tests/agents/test_real_agents.py::test_a_wrapper_that_is_killed_leaves_nothing_twice",
             "tests/agents/test_real_agents.py::test_recorded_traffic_adds_nothing_to_a_history",
             "tests/agents/test_real_agents.py::test_a_session_from_a_history_goes_on_under_wrap",
         ),

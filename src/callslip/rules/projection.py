@@ -78,6 +78,8 @@ def apply_event(tables: Tables, session: SessionRecord, event: Event) -> None:
             _apply_info(tables, session, event)
         elif isinstance(event, ev.UsageReported) and event.id and event.source in TRANSCRIPT_SOURCES:
             tables.put_alias(session.name, TRANSCRIPT_NAMESPACE, event.id, "")
+    elif isinstance(event, ev.MessageUser) and not event.message_id and event.source not in TRANSCRIPT_SOURCES:
+        tables.put_alias(session.name, LIVE_NAMESPACE, LIVE_PROMPT, "")
 
 
 def _apply_text(
