@@ -2667,6 +2667,14 @@ SESSION_LISTS = (
         ),
     ),
     R(
+        "SUB5",
+        "What a sub-agent did before its call is known gets the call as its parent, live and after a reload.",
+        (
+            "tests/ledger/test_late_parents.py::test_entries_of_a_sub_agent_get_their_parent_later",
+            "tests/ledger/test_late_parents.py::test_a_file_of_a_sub_agent_may_be_read_first",
+        ),
+    ),
+    R(
         "LIST1",
         "A session is listed with prompt, project, branch, agent, model, state, calls, failures, usage and times.",
         (
@@ -2791,7 +2799,10 @@ TRANSCRIPTS = (
     R(
         "TRN8",
         "What retention removed is not imported again.",
-        ("tests/transcripts/test_importer.py::test_retention_is_respected",),
+        (
+            "tests/transcripts/test_importer.py::test_retention_is_respected",
+            "tests/transcripts/test_importer.py::test_a_rewritten_file_does_not_undo_retention",
+        ),
     ),
     R(
         "TRN9",
@@ -2839,6 +2850,11 @@ TRANSCRIPTS = (
             "tests/web/test_up.py::test_the_page_follows_two_agents_and_a_sub_agent",
             "tests/web/test_up.py::test_the_work_of_a_sub_agent_passes_axe",
         ),
+    ),
+    R(
+        "TRN17",
+        "A call that was lost, because its file did not change for hours, has the result that the file gets later.",
+        ("tests/transcripts/test_importer.py::test_the_result_of_a_call_that_was_given_up_is_reported",),
     ),
     R(
         "MRG1",

@@ -20,9 +20,9 @@ from callslip.errors import ConflictError, InvalidInputError, InvalidTransitionE
 from callslip.model import codec, ids
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event, Verdict, encode_event
-from callslip.model.names import NEW_CALL_PREFIX, SOURCE_LEDGER, SOURCE_PYTHON, TRANSCRIPT_SOURCES
+from callslip.model.names import NEW_CALL_PREFIX, SOURCE_LEDGER, SOURCE_PYTHON, SUBAGENT_NAMESPACE, TRANSCRIPT_SOURCES
 from callslip.model.records import ApprovalRecord, CallRecord, HeldText, KeyRecord, SessionRecord
-from callslip.rules.agent_report import report_text
+from callslip.rules.agent_report import describe_end, report_text
 from callslip.rules.continued_text import find_missing_text, starts_before
 from callslip.rules.edited_title import retitle
 from callslip.rules.lifecycle import (
@@ -479,6 +479,8 @@ class WriteOperation:
         session file knows about the end of a call is a report.
         """
         is_read = self._is_of_transcript(event)
+        if is_read and record.state == "lost" and isinstance(event, ev.CallEnd) and not isinstance(event, ev.CallLost):
+            return self._report_end(event, lost=True)
         if record.state in ("lost", "expired") or not (is_read or self._is_known(TRANSCRIPT_READ)):
             return None
         end = self.unit.event(self.session.name, record.end) if record.end else None
@@ -491,8 +493,17 @@ class WriteOperation:
         )
         if not (is_read and is_failure and record.state == "completed" and not is_end_read):
             return event
-        text = report_text(cast(ev.CallEnd, event))
-        return ev.CallReported(aliases=event.aliases, at=event.at, key=event.key, text=text, exit_status=status)
+        return self._report_end(cast(ev.CallEnd, event))
+
+    def _report_end(self, end: ev.CallEnd, *, lost: bool = False) -> ev.CallReported:
+        """Return what the session file says about the end of a call. Of a lost one, that says how it ended."""
+        text, status = report_text(end), end.exit_status
+        if lost:
+            text = "\n".join(filter(None, (f"The call {describe_end(end)} after it was lost.", text)))
+            status = msgspec.UNSET  # A lost call counts as failed already.
+        return ev.CallReported(
+            aliases=end.aliases, at=end.at, source=end.source, key=end.key, text=text, exit_status=status
+        )
 
     def _append(self, event: Event, verdict: Verdict = "applied", *, source: str | None = None) -> Event:
         if verdict != "applied" and isinstance(event, ev.STREAMED):
@@ -683,7 +694,8 @@ class WriteOperation:
             event = structs.replace(event, approval=approval, requested_by=self.context.caller or "")
         if record is not None:
             if isinstance(event, ev.CallReported):
-                return structs.replace(event, call=record.id, aliases=(), entry=record.entry)
+                named = tuple(alias for alias in event.aliases if alias.ns == SUBAGENT_NAMESPACE)
+                return structs.replace(event, call=record.id, aliases=named, entry=record.entry)
             new = tuple(alias for alias in event.aliases if self.unit.alias(session, alias.ns, alias.id) != record.id)
             return structs.replace(event, call=record.id, aliases=new)
         if event.call and not ids.CALL.match(event.call):
