@@ -2668,6 +2668,14 @@ SESSION_LISTS = (
         ),
     ),
     R(
+        "SUB5",
+        "What a sub-agent did before its call is known gets the call as its parent, live and after a reload.",
+        (
+            "tests/ledger/test_late_parents.py::test_entries_of_a_sub_agent_get_their_parent_later",
+            "tests/ledger/test_late_parents.py::test_a_file_of_a_sub_agent_may_be_read_first",
+        ),
+    ),
+    R(
         "LIST1",
         "A session is listed with prompt, project, branch, agent, model, state, calls, failures, usage and times.",
         (
@@ -2792,7 +2800,10 @@ TRANSCRIPTS = (
     R(
         "TRN8",
         "What retention removed is not imported again.",
-        ("tests/transcripts/test_importer.py::test_retention_is_respected",),
+        (
+            "tests/transcripts/test_importer.py::test_retention_is_respected",
+            "tests/transcripts/test_importer.py::test_a_rewritten_file_does_not_undo_retention",
+        ),
     ),
     R(
         "TRN9",
@@ -2842,6 +2853,11 @@ TRANSCRIPTS = (
         ),
     ),
     R(
+        "TRN17",
+        "A call that was lost, because its file did not change for hours, has the result that the file gets later.",
+        ("tests/transcripts/test_importer.py::test_the_result_of_a_call_that_was_given_up_is_reported",),
+    ),
+    R(
         "MRG1",
         "A fork continues its session, has its history once, and counts only its own tokens.",
         (
@@ -2884,6 +2900,16 @@ TRANSCRIPTS = (
             "tests/transcripts/test_importer.py::test_a_deletion_is_respected_while_others_are_followed",
             "tests/transcripts/test_importer.py::test_a_deleted_session_without_an_id_stays_deleted",
             "tests/cli/test_transcripts.py::test_a_deleted_session_is_restored_on_request",
+        ),
+    ),
+    R(
+        "MRG7",
+        "Prompts and texts without ids that are in a live recording and in the session file are shown once.",
+        (
+            "tests/transcripts/test_merged_texts.py::test_a_text_without_an_id_is_there_once",
+            "tests/transcripts/test_merged_texts.py::test_the_file_has_what_a_killed_recorder_has_not",
+            "tests/transcripts/test_merged_texts.py::test_a_live_text_that_continues_differently_is_whole",
+            "tests/transcripts/test_merged_texts.py::test_a_prompt_that_was_sent_later_is_another_one",
         ),
     ),
 )
@@ -3253,6 +3279,7 @@ AGENTS = (
         (
             "tests/agents/test_real_agents.py::test_what_wrap_recorded_and_its_history_are_one_session",
             "tests/agents/test_real_agents.py::test_an_agent_is_wrapped_and_followed_at_once",
+            "tests/agents/test_real_agents.py::test_a_wrapper_that_is_killed_leaves_nothing_twice",
             "tests/agents/test_real_agents.py::test_recorded_traffic_adds_nothing_to_a_history",
             "tests/agents/test_real_agents.py::test_a_session_from_a_history_goes_on_under_wrap",
         ),

@@ -213,12 +213,12 @@ class RecordingClient(Client):
         self.rows: list[Any] = []
 
     def send(self, **message: Any) -> None:
-        self.rows.append({"dir": "c2a", "msg": {"jsonrpc": "2.0", **message}})
+        self.rows.append({"t": time.time(), "dir": "c2a", "msg": {"jsonrpc": "2.0", **message}})
         super().send(**message)
 
     def read_line(self) -> bytes:
         line = super().read_line()
-        self.rows.append({"dir": "a2c", "msg": json.loads(line)})
+        self.rows.append({"t": time.time(), "dir": "a2c", "msg": json.loads(line)})
         return line
 
 
@@ -250,9 +250,7 @@ def test_what_wrap_recorded_and_its_history_are_one_session(agent: RealAgent, db
     check_texts(agent, wrapped, "main", prompts=[PROMPT])
     work = do_import(agent, db)
     assert sorted(call.tool_call_id for call in work.calls) == ids
-    assert work.prompts == [PROMPT]
-    if agent.names_texts_over_acp:
-        check_texts(agent, work, "main", prompts=[PROMPT])
+    check_texts(agent, work, "main", prompts=[PROMPT])
     check_usage(agent, work, "main")
     call = work.call(agent.recorded_id(failing))
     assert 3 in (call.exit_status, call.report and call.report.exit_status)
@@ -276,6 +274,7 @@ def test_recorded_traffic_adds_nothing_to_a_history(agent: RealAgent, db: str, t
     assert result.returncode == 0, result.stderr
     after = read_work(db)
     check_calls(agent, after, "main", failed={failing.id: 3})
+    check_texts(agent, after, "main", prompts=[PROMPT])
     check_usage(agent, after, "main")
     check_equal(after, do_import(agent, db))
 
@@ -294,8 +293,33 @@ def test_an_agent_is_wrapped_and_followed_at_once(agent: RealAgent, db: str) -> 
     ids = [agent.recorded_id(call) for call in agent.models.truth("main").calls]
     assert sorted(call.tool_call_id for call in work.calls) == sorted(ids)
     assert len([found for found in work.sessions if found.calls]) == 1
-    if agent.names_texts_over_acp:
-        check_texts(agent, work, "main", prompts=[PROMPT])
+    check_texts(agent, work, "main", prompts=[PROMPT])
+    check_equal(work, do_import(agent, db))
+
+
+@pytest.mark.agents
+@pytest.mark.parametrize("agent", WRAPPED, indirect=True)
+@pytest.mark.parametrize("is_followed", [False, True])
+def test_a_wrapper_that_is_killed_leaves_nothing_twice(agent: RealAgent, db: str, is_followed: bool) -> None:
+    """AGT5: what it recorded until then and what the history has is there once."""
+    gate = threading.Event()
+    replies, _ = two_rounds(agent)
+    agent.models.scripts["main"] = [replies[0], dataclasses.replace(LAST, pause=gate)]
+    agent.recorded_prompt = str
+    command = [*wrap_command(db), *agent.start_of_command(), *agent.acp_options]
+    with following("watch", db, agent.home) if is_followed else contextlib.nullcontext():
+        with Client(command, cwd=agent.project, env=agent.whole_environment()) as client:
+            client.ask("initialize", protocolVersion=1, clientCapabilities={})
+            session = client.ask("session/new", cwd=str(agent.project), mcpServers=[])["result"]["sessionId"]
+            client.request("session/prompt", sessionId=session, prompt=[{"type": "text", "text": PROMPT}])
+            wait_until(lambda: has_ended_calls(db, 2), "two calls")
+            client.process.kill()
+        gate.set()
+    work = do_import(agent, db)
+    calls = [agent.recorded_id(call) for call in replies[0].calls]
+    assert sorted(call.tool_call_id for call in work.calls) == sorted(calls)
+    assert work.prompts == [PROMPT] and work.texts in ([replies[0].text], [replies[0].text, LAST.text])
+    assert [" ".join(thought.split()) for thought in work.thoughts] == [THOUGHT]
     check_equal(work, do_import(agent, db))
 
 

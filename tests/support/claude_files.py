@@ -72,6 +72,11 @@ class Script:
         self._assistant({"type": "text", "text": text}, stop, usage)
         return self
 
+    def thought(self, text: str) -> Script:
+        self._model_calls += 1
+        self._assistant({"type": "thinking", "thinking": text}, "", None)
+        return self
+
     def call(self, identity: str, name: str = "Bash", **arguments: Any) -> Script:
         self._model_calls += 1
         self._assistant({"type": "tool_use", "id": identity, "name": name, "input": arguments}, "tool_use", None)

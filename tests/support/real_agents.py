@@ -85,8 +85,6 @@ class RealAgent:
     """Where its sessions are in its home, as a pattern."""
     acp_options: ClassVar[tuple[str, ...]] = ()
     """With these it speaks the Agent Client Protocol; none if it cannot."""
-    names_texts_over_acp: ClassVar[bool] = True
-    """Whether texts have ids over ACP, by which those of the history are recognized."""
     can_load: ClassVar[bool] = True
     """Whether it finds a session of an earlier run over ACP."""
     can_fork: ClassVar[bool] = True
@@ -330,7 +328,6 @@ class GeminiCli(RealAgent):
     acp_options = ("--acp",)
     records_branch = False
     records_version = False
-    names_texts_over_acp = False
     can_load = False
     can_fork = False
     records_open_calls = False

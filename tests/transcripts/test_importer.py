@@ -582,6 +582,29 @@ async def test_a_call_ends_when_its_file_is_abandoned(db: str, tmp_path: Path) -
         assert (await import_history(ledger, tmp_path)).transcripts == 0
 
 
+async def test_the_result_of_a_call_that_was_given_up_is_reported(db: str, tmp_path: Path) -> None:
+    """TRN17: a person may answer an agent after a night; then the call has what its file says."""
+    script = Script().prompt("go").call("t1", command="sleep 9").call("t2", command="make")
+    path = script.write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        age(path, importing.ABANDONED_S + 60)
+        await import_history(ledger, tmp_path)
+        script.result("t1", "12 passed").result("t2", "Exit code 3\nbad", is_error=True).text("All done.").write(
+            tmp_path
+        )
+        await import_history(ledger, tmp_path)
+        calls = [entry for entry in await read_entries(ledger, FIRST) if isinstance(entry, ToolCall)]
+        assert [(call.status, call.report and call.report.text) for call in calls] == [
+            ("lost", "The call completed after it was lost.\n12 passed"),
+            ("lost", "The call failed with exit status 3 after it was lost.\nExit code 3\nbad"),
+        ]
+        assert (await texts_and_calls(ledger, FIRST))[-1] == "All done."
+        assert await verify(ledger.log) == []
+        path.unlink()
+        script.write(tmp_path)
+        assert (await import_history(ledger, tmp_path)).events == 0
+
+
 # Deleted sessions
 
 
@@ -665,6 +688,29 @@ async def test_retention_is_respected(db: str, tmp_path: Path) -> None:
         write_lines(path, script.turn(2).lines[4:], "a")
         await import_history(ledger, tmp_path)
         assert (await texts_and_calls(ledger, FIRST))[-3:] == TURN_2
+
+
+@pytest.mark.parametrize("change", ["rewritten", "moved"])
+async def test_a_rewritten_file_does_not_undo_retention(db: str, tmp_path: Path, change: str) -> None:
+    """TRN8: events that retention removed, with their keys, do not return when their lines are read again."""
+    script = Script().turn(1)
+    path = script.write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        await import_history(ledger, tmp_path)
+        assert await ledger.prune(0)
+        write_lines(path, script.turn(2).lines[4:], "a")
+        await import_history(ledger, tmp_path)
+        kept = await texts_and_calls(ledger, FIRST)
+        assert kept[-3:] == TURN_2
+        if change == "moved":
+            path = Path(shutil.move(path, tmp_path / path.name))
+        write_lines(path, [script.lines[0], *script.turn(3).lines], "w")
+        report = await import_history(ledger, tmp_path)
+        assert await texts_and_calls(ledger, FIRST) == [*kept, "prompt 3", ("toolu_1_3", "completed"), "answer 3"]
+        assert report.events and await verify(ledger.log) == []
+        await ledger.prune(0)
+        write_lines(path, [script.lines[1], *script.lines], "w")
+        assert (await import_history(ledger, tmp_path)).events == 0
 
 
 async def test_two_processes_import_the_same_history(db: str, tmp_path: Path) -> None:

@@ -24,10 +24,9 @@ from typing import Any
 from callslip.formats.json_fields import text_digest
 from callslip.model import events as ev
 from callslip.model.events import Alias, Draft, Event
+from callslip.model.names import SUBAGENT_NAMESPACE
 
 CALL_NAMESPACE = "acp"
-SUBAGENT_NAMESPACE = "subagent"
-"""The alias namespace by which a call is also found: the agent's own id of the sub-agent that the call started."""
 MAX_KEY_CHARS = 120
 MAX_REMEMBERED = 300
 MARK = "message"

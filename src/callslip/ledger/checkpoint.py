@@ -55,6 +55,7 @@ class CheckpointState(msgspec.Struct, omit_defaults=True):
     texts: list[CheckpointText] = []
     stream: tuple[int, str, str, bool] | None = None
     proven: list[tuple[str, str, Proof]] = []
+    parentless: dict[str, list[int]] = {}
 
 
 _read_state: Callable[[bytes], CheckpointState] = codec.stored_decoder(CheckpointState, "a checkpoint")
@@ -91,6 +92,7 @@ def encode_state(state: SessionFold) -> bytes:
         texts=texts,
         stream=(stream.entry.id, stream.source, stream.chunks, stream.plain is not None) if stream else None,
         proven=[(*key, proof) for key, proof in state.proven.items()],
+        parentless=state.parentless,
     )
     return encode(saved)
 
@@ -101,6 +103,7 @@ def resume(session: str, data: bytes, full_texts: dict[TextKey, str]) -> Session
     state = SessionFold(session)
     state.seq, state.info = saved.seq, saved.info
     state.proven = {(source, kind): proof for source, kind, proof in saved.proven}
+    state.parentless = saved.parentless
     for entry in saved.entries:
         state.entries[entry.id] = entry
         if isinstance(entry, ToolCall):
@@ -269,26 +272,33 @@ async def state_at(store: Store, name: str, seq: int | None = None) -> SessionFo
 
 
 class Base(msgspec.Struct):
-    """A full state: that of a checkpoint, and its open texts."""
+    """A full state: that of a checkpoint, and its open texts. `until` is the time of the last removed event, in ms."""
 
     kept: msgspec.Raw
     texts: list[tuple[int, str, str]]
+    until: int = 0
 
 
 _read_base: Callable[[bytes], Base] = codec.stored_decoder(Base, "base snapshot")
 
 
-def freeze(state: SessionFold) -> bytes:
+def freeze(state: SessionFold, until: int = 0) -> bytes:
     """Encode a state as the base that replaces all events up to its seq. Its finished entries are removed."""
     state.take_finished()
     texts = [(*key, text.value()) for key, text in open_texts(state).items()]
-    return encode(Base(msgspec.Raw(encode_state(state)), texts))
+    return encode(Base(msgspec.Raw(encode_state(state)), texts, until))
 
 
 def resume_base(session: str, data: bytes) -> SessionFold:
     """Decode the state of a base."""
     base = _read_base(data)
     return resume(session, bytes(base.kept), {(entry, field): text for entry, field, text in base.texts})
+
+
+async def read_pruned_until(store: Store, name: str) -> int:
+    """Return the time of the last event that retention removed from a session, in ms; 0 if it is not known."""
+    base = await store.base(name)
+    return _read_base(base.state).until if base is not None else 0
 
 
 async def prune(store: Store, name: str, before: int) -> int:
@@ -301,7 +311,9 @@ async def prune(store: Store, name: str, before: int) -> int:
     await complete_summary(store, name)
     while await project(store, name) is None:
         pass
-    base = freeze(state)
+    rows = await store.events(name, cut - 1, 1)
+    until = max(await read_pruned_until(store, name), decode_event(rows[0][1]).at if rows else 0)
+    base = freeze(state, until)
     kept = {number: blob.hash if (blob := blob_of_entry(entry)) else "" for number, entry in state.entries.items()}
     return await store.prune(session, cut, base, kept)
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import copy
 from itertools import groupby, pairwise
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeGuard, TypeVar, cast
 
 import msgspec
 from msgspec import structs
@@ -20,9 +20,9 @@ from callslip.errors import ConflictError, InvalidInputError, InvalidTransitionE
 from callslip.model import codec, ids
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event, Verdict, encode_event
-from callslip.model.names import NEW_CALL_PREFIX, SOURCE_LEDGER, SOURCE_PYTHON, TRANSCRIPT_SOURCES
+from callslip.model.names import NEW_CALL_PREFIX, SOURCE_LEDGER, SOURCE_PYTHON, SUBAGENT_NAMESPACE, TRANSCRIPT_SOURCES
 from callslip.model.records import ApprovalRecord, CallRecord, HeldText, KeyRecord, SessionRecord
-from callslip.rules.agent_report import report_text
+from callslip.rules.agent_report import describe_end, report_text
 from callslip.rules.continued_text import find_missing_text, starts_before
 from callslip.rules.edited_title import retitle
 from callslip.rules.lifecycle import (
@@ -36,7 +36,16 @@ from callslip.rules.lifecycle import (
     repeats_refusal,
     resolve_call,
 )
-from callslip.rules.merged_prompts import LivePrompts, is_same_prompt
+from callslip.rules.merged_prompts import RecordedPrompts
+from callslip.rules.merged_texts import (
+    MAX_COMPARED,
+    LiveTexts,
+    beginning_of,
+    comparable_text,
+    match_chunk,
+    pack_expected,
+    unpack_expected,
+)
 from callslip.rules.projection import (
     CONTINUED_NAMESPACE,
     LIVE_NAMESPACE,
@@ -75,6 +84,10 @@ E = TypeVar("E", bound=Event)
 MS = 1000
 LOOK_BACK_EVENTS = (100, 2000)
 """How many of the newest events may be read to find the text of the newest live message: first few, then more."""
+MAX_TURN_EVENTS = 10_000
+"""How many of the newest events of a turn are read to compare its texts."""
+EXPECTED_STREAMS = {ev.MessageDelta: "expected message", ev.ThoughtDelta: "expected thought"}
+"""Where the texts are stored that the session file has and that may arrive live, beside the texts that are held."""
 
 
 class PostedAnswer(NamedTuple):
@@ -111,19 +124,26 @@ class WriteContext(msgspec.Struct, frozen=True, kw_only=True):
 class WriteOperation:
     """One write to one session. `blank` is whether the session was empty when a replay began.
 
-    `live_prompts` are those that the session file of the agent may repeat, None before they are read. `is_repeated` is
-    whether another source has recorded the prompt of the turn that starts; None if no prompt follows. `new_key` is one
-    that is not stored, as the caller knows.
+    `prompts` are those recorded so far, None before they are read, and `has_live_prompts` whether some were recorded
+    live. `live_texts` are those of the turn that starts with the live prompt `live_start`. `is_repeated` is whether
+    another source has recorded the prompt of the turn that starts, None if no prompt follows, and `is_same_turn` if it
+    has recorded the turn, too. `repeated_message` is the newest text of the file that was recorded live without an id.
+    `new_key` is one that is not stored, as the caller knows.
     """
 
     __slots__ = (
         "blank",
         "context",
+        "has_live_prompts",
         "is_repeated",
-        "live_prompts",
+        "is_same_turn",
+        "live_start",
+        "live_texts",
         "named",
         "new_key",
         "now",
+        "prompts",
+        "repeated_message",
         "replaying",
         "session",
         "unit",
@@ -136,8 +156,13 @@ class WriteOperation:
         self.now = unit.now
         self.named: dict[str, str] = {}
         self.replaying = self.blank = False
-        self.live_prompts: LivePrompts | None = None
+        self.prompts: RecordedPrompts | None = None
+        self.has_live_prompts: bool | None = None
+        self.live_texts: LiveTexts | None = None
+        self.live_start = 0
         self.is_repeated: bool | None = None
+        self.is_same_turn = False
+        self.repeated_message = ""
         self.new_key = ""
 
     def run(self, drafts: Sequence[Draft]) -> list[Event]:
@@ -208,9 +233,9 @@ class WriteOperation:
             return self._append(event, "witness")
         if isinstance(event, ev.CHUNKS):
             return self._write_chunk(event)
-        if isinstance(event, ev.MessageUser) and self._repeats_prompt(event):
-            return self._append(event, "witness")
-        if isinstance(event, ev.MessageEnded) and self._is_of_transcript(event) and self._repeats_message(event):
+        if isinstance(event, ev.MessageUser):
+            return self._write_prompt(event)
+        if isinstance(event, ev.MessageEnded) and self._is_of_transcript(event) and self._repeats_text(event):
             return self._append(event, "witness")  # The live text ends by its own source.
         if ends_text(event, known=False):
             self._release(TEXT_STREAM, remember=self._is_of_transcript(event))  # The live text may continue.
@@ -236,9 +261,33 @@ class WriteOperation:
             missing = self._find_missing(event) if self._is_whole(event) else ""
             return self._continue_text(event, missing) if missing else self._append(event, "witness")
         if self._is_whole(event):
-            self._release(TEXT_STREAM)
-            return self._append(structs.replace(event, text=self.context.redactor.text(event.text)))
+            return self._write_whole_text(structs.replace(event, text=self.context.redactor.text(event.text)))
+        if self.session.carry and not event.message_id:
+            found = self._match_expected(event)
+            if found is None:
+                return self._append(event, "witness")
+            event = found
         return self._append(self._hold_back(event))
+
+    def _write_whole_text(self, event: ev.MessageDelta | ev.ThoughtDelta) -> Event:
+        """Write a text of the session file, unless it was recorded live without an id."""
+        if event.parent or not self._has_live_prompts():
+            self._release(TEXT_STREAM)
+            return self._append(event)
+        live = self._find_live_texts()
+        missing = live.match(type(event), event.text) if live is not None else None
+        if missing == "":
+            self.repeated_message = event.message_id
+            return self._append(event, "witness")
+        if missing:
+            done = self._continue_text(event, missing)
+        else:
+            if live is not None and live.is_open:  # Without an id of its own, the fold would continue that text.
+                self._write_event(ev.MessageEnded(at=event.at, source=SOURCE_LEDGER))
+            self._release(TEXT_STREAM)
+            done = self._append(event)
+        self._expect(type(event), done.seq)
+        return done
 
     def _repeats_message(self, event: ev.MessageDelta | ev.ThoughtDelta | ev.MessageUser | ev.MessageEnded) -> bool:
         """Return whether another source has recorded a message with this id: live, or from the session file."""
@@ -292,32 +341,133 @@ class WriteOperation:
         """Return whether a message or a turn is known from the session file of the agent."""
         return self.unit.alias(self.session.name, TRANSCRIPT_NAMESPACE, identity) is not None
 
+    def _write_prompt(self, prompt: ev.MessageUser) -> Event:
+        is_repeated, self.is_repeated = self.is_repeated, None
+        if is_repeated is None:
+            is_repeated = self._repeats_prompt(prompt)
+        if is_repeated:
+            return self._append(prompt, "witness")
+        if not (prompt.message_id or self._is_of_transcript(prompt)):
+            self._expect_nothing()
+        self._release(TEXT_STREAM, remember=self._is_of_transcript(prompt))
+        return self._append(prompt)
+
     def _repeats_prompt(self, prompt: ev.MessageUser) -> bool:
         """Return whether another source has recorded a prompt. One without an id is compared by its text."""
-        if self.is_repeated is not None:
-            is_repeated, self.is_repeated = self.is_repeated, None
-            return is_repeated
         if self._repeats_message(prompt):
             return True
-        return self._is_of_transcript(prompt) and not prompt.parent and self._matches_live_prompt(prompt)
+        is_comparable = self._is_of_transcript(prompt) and not prompt.parent and self._has_live_prompts()
+        return is_comparable and self._read_prompts().match_read(prompt) is not None
 
-    def _matches_live_prompt(self, prompt: ev.MessageUser) -> bool:
-        if self.live_prompts is None:
-            name = self.session.name
-            is_live = self.unit.alias(name, LIVE_NAMESPACE, LIVE_PROMPT) is not None
-            self.live_prompts = LivePrompts(self.unit.all_user_messages(name) if is_live else ())
-        return self.live_prompts.match(prompt)
+    def _has_live_prompts(self) -> bool:
+        if self.has_live_prompts is None:
+            found = self.unit.alias(self.session.name, LIVE_NAMESPACE, LIVE_PROMPT)
+            self.has_live_prompts = found is not None
+        return self.has_live_prompts
+
+    def _read_prompts(self) -> RecordedPrompts:
+        """Return the recorded prompts. The log of the session is read for them once in each write."""
+        if self.prompts is None:
+            self.prompts = RecordedPrompts(self.unit.all_user_messages(self.session.name))
+        return self.prompts
 
     def _repeats_turn(self, draft: Draft, prompt: ev.MessageUser) -> bool:
-        """Return whether another source has recorded the turn of a prompt, so that it must not start again."""
+        """Return whether another source has recorded the prompt that follows, and note whether its turn, too."""
+        self.is_same_turn = False
         if draft.witness or (draft.key and self._find_key(draft.key) is not None):
             return False
         if self._is_of_transcript(draft.event):
-            return self._repeats_prompt(prompt)
-        if prompt.message_id or not self.session.turn or self._has_live_turn():
+            self.is_same_turn = self._repeats_prompt(prompt)
+            return self.is_same_turn
+        if prompt.message_id or prompt.parent or not self._is_known(TRANSCRIPT_READ):
             return False
-        newest = next(reversed(self.unit.user_messages(self.session.name)), None)
-        return newest is not None and newest.message_id == self.session.turn and is_same_prompt(prompt, newest)
+        recorded = self._read_prompts().match_live(structs.replace(prompt, at=prompt.at or self.now))
+        if recorded is None:
+            return False
+        turn = recorded.message_id
+        is_over = not self._has_live_turn() and self.session.turn != turn
+        self.is_same_turn = self.session.turn == turn or (is_over and self._is_known_turn(turn))
+        self._expect_texts_after(recorded.seq)
+        return True
+
+    def _is_known_turn(self, turn: str) -> bool:
+        return bool(turn) and self.unit.alias(self.session.name, TURN_NAMESPACE, turn) is not None
+
+    # Texts without an id. Of both sides, the one that comes second with a text repeats it.
+
+    def _repeats_text(self, end: ev.MessageEnded) -> bool:
+        """Return whether the text that the session file ends was recorded live."""
+        return bool(end.message_id) and (end.message_id == self.repeated_message or self._repeats_message(end))
+
+    def _find_live_texts(self) -> LiveTexts | None:
+        """Return the live texts of the turn that the file is at, None if that was not recorded live."""
+        turn = self._read_prompts().turn
+        if turn is None or not turn.live:
+            return None
+        if self.live_texts is None or self.live_start != turn.live:
+            self.live_start = turn.live
+            end = self._read_prompts().end_of_live(turn.live)
+            events = self._read_events(turn.live, end - 1 if end else self.session.last_seq)
+            parts = [each for each in events if _is_own_chunk(each) or ends_text(each, known=self._had_entry(each))]
+            self.live_texts = LiveTexts(part for part in parts if part.verdict == "applied")
+            for event in self._read_events(turn.read, self.session.last_seq) if turn.read else ():
+                if _is_own_chunk(event) and event.verdict == "witness" and event.source in TRANSCRIPT_SOURCES:
+                    self.live_texts.match(type(event), event.text)
+        return self.live_texts
+
+    def _read_events(self, after: int, last: int) -> list[Event]:
+        """Return the events of a turn after its prompt; of very many, the newest."""
+        first = max(after, self.session.pruned_seq, last - MAX_TURN_EVENTS) + 1
+        events = [self.unit.event(self.session.name, seq) for seq in range(first, last + 1)]
+        return [event for event in events if event is not None]
+
+    def _expect(self, kind: type[ev.MessageDelta | ev.ThoughtDelta], seq: int) -> None:
+        """Note a text of the session file that may arrive live."""
+        stream = EXPECTED_STREAMS[kind]
+        expected = unpack_expected(self.session.carry.get(stream)).add(seq)
+        self._set_held_text(stream, pack_expected(expected))
+
+    def _expect_nothing(self) -> None:
+        for stream in EXPECTED_STREAMS.values():
+            if stream in self.session.carry:
+                self._set_held_text(stream, None)
+
+    def _expect_texts_after(self, prompt: int) -> None:
+        """Note the texts of the session file that follow a prompt, which may arrive live now."""
+        self._expect_nothing()
+        for event in self._read_events(prompt, self.session.last_seq):
+            is_read = event.source in TRANSCRIPT_SOURCES and event.verdict == "applied"
+            if is_read and isinstance(event, ev.MessageUser) and not event.parent:
+                break
+            if is_read and _is_own_chunk(event):
+                self._expect(type(event), event.seq)
+
+    def _match_expected(self, event: ev.MessageDelta | ev.ThoughtDelta) -> ev.MessageDelta | ev.ThoughtDelta | None:
+        """Return a live chunk to write, None if the file has it. What was taken for a repetition comes first."""
+        stream = EXPECTED_STREAMS[type(event)]
+        if stream not in self.session.carry:
+            return event
+        expected = unpack_expected(self.session.carry[stream])
+        events = [self.unit.event(self.session.name, seq) for seq in expected.seqs[:MAX_COMPARED]]
+        texts = [each.text if isinstance(each, ev.CHUNKS) else "" for each in events]
+        found = match_chunk(texts, expected.arrived, event.text)
+        if found is not None:
+            number, arrived = found
+            rest = structs.replace(expected, seqs=expected.seqs[number:], arrived=arrived)
+            self._set_held_text(stream, pack_expected(rest))
+            return None
+        if not expected.arrived:
+            return event
+        rest = structs.replace(expected, seqs=expected.seqs[1:], arrived=0)
+        self._set_held_text(stream, pack_expected(rest) if rest.seqs else None)
+        if expected.arrived == len(comparable_text(texts[0])):
+            return event
+        return structs.replace(event, text=beginning_of(texts[0], expected.arrived) + event.text)
+
+    def _is_within_live_turn(self, event: ev.TurnStarted) -> bool:
+        """Return whether a turn without a prompt is a part of one that was recorded live."""
+        live = self._find_live_texts() if self._has_live_prompts() else None
+        return live is not None and event.at <= live.ended_at
 
     def _has_live_turn(self) -> bool:
         return bool(self.session.turn) and not self._is_known(self.session.turn)
@@ -329,6 +479,8 @@ class WriteOperation:
         session file knows about the end of a call is a report.
         """
         is_read = self._is_of_transcript(event)
+        if is_read and record.state == "lost" and isinstance(event, ev.CallEnd) and not isinstance(event, ev.CallLost):
+            return self._report_end(event, lost=True)
         if record.state in ("lost", "expired") or not (is_read or self._is_known(TRANSCRIPT_READ)):
             return None
         end = self.unit.event(self.session.name, record.end) if record.end else None
@@ -341,8 +493,17 @@ class WriteOperation:
         )
         if not (is_read and is_failure and record.state == "completed" and not is_end_read):
             return event
-        text = report_text(cast(ev.CallEnd, event))
-        return ev.CallReported(aliases=event.aliases, at=event.at, key=event.key, text=text, exit_status=status)
+        return self._report_end(cast(ev.CallEnd, event))
+
+    def _report_end(self, end: ev.CallEnd, *, lost: bool = False) -> ev.CallReported:
+        """Return what the session file says about the end of a call. Of a lost one, that says how it ended."""
+        text, status = report_text(end), end.exit_status
+        if lost:
+            text = "\n".join(filter(None, (f"The call {describe_end(end)} after it was lost.", text)))
+            status = msgspec.UNSET  # A lost call counts as failed already.
+        return ev.CallReported(
+            aliases=end.aliases, at=end.at, source=end.source, key=end.key, text=text, exit_status=status
+        )
 
     def _append(self, event: Event, verdict: Verdict = "applied", *, source: str | None = None) -> Event:
         if verdict != "applied" and isinstance(event, ev.STREAMED):
@@ -401,7 +562,10 @@ class WriteOperation:
     # Turns
 
     def _start_turn(self, event: ev.TurnStarted) -> Event:
-        if self.is_repeated or (self._is_of_transcript(event) and self._has_live_turn()):
+        is_read = self._is_of_transcript(event)
+        if (self.is_repeated and self.is_same_turn) or (is_read and self._has_live_turn()):
+            return self._append(event, "witness")
+        if is_read and self.is_repeated is None and self._is_within_live_turn(event):
             return self._append(event, "witness")
         if event.turn and self._is_open_turn(event.turn):
             return self._append(event, "duplicate")
@@ -423,8 +587,11 @@ class WriteOperation:
 
     def _end_turn(self, event: ev.TurnEnded) -> Event:
         """End a turn. End calls that cannot finish without it now; start the grace period of the others."""
+        is_read = self._is_of_transcript(event)
+        if not is_read:
+            self._expect_nothing()
         if not self.session.turn or (event.turn and not self._is_open_turn(event.turn)):
-            return self._append(event, "witness" if self._is_of_transcript(event) else "orphan")
+            return self._append(event, "witness" if is_read or self._is_known(TRANSCRIPT_READ) else "orphan")
         end_class = TURN_CLOSES.get(event.reason)
         for call in self.unit.open_calls(self.session.name):
             if call.scope != "turn":
@@ -527,7 +694,8 @@ class WriteOperation:
             event = structs.replace(event, approval=approval, requested_by=self.context.caller or "")
         if record is not None:
             if isinstance(event, ev.CallReported):
-                return structs.replace(event, call=record.id, aliases=(), entry=record.entry)
+                named = tuple(alias for alias in event.aliases if alias.ns == SUBAGENT_NAMESPACE)
+                return structs.replace(event, call=record.id, aliases=named, entry=record.entry)
             new = tuple(alias for alias in event.aliases if self.unit.alias(session, alias.ns, alias.id) != record.id)
             return structs.replace(event, call=record.id, aliases=new)
         if event.call and not ids.CALL.match(event.call):
@@ -767,6 +935,11 @@ def _append_event(unit: UnitOfWork, session: SessionRecord, event: E, **fields: 
 
 def _digest(event: Event) -> str:
     return codec.digest(encode_event(event))
+
+
+def _is_own_chunk(event: Event) -> TypeGuard[ev.MessageDelta | ev.ThoughtDelta]:
+    """Return whether an event is a chunk of the agent itself, not of a sub-agent."""
+    return isinstance(event, ev.CHUNKS) and not event.parent
 
 
 def write_events(unit: UnitOfWork, session: str, drafts: Sequence[Draft], context: WriteContext) -> list[Event]:

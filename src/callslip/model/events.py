@@ -344,9 +344,9 @@ class CallLost(CallEnd, frozen=True, tag="call.lost"):
 
 
 class CallReported(CallEvent, frozen=True, tag="call.reported"):
-    """The agent's own record of a call that has completed says more, for example that its command failed. RULE 4.
+    """The agent's own record of a call that has completed or was lost says more, for example that its command failed.
 
-    It changes no state.
+    It changes no state. RULE 4.
     """
 
     text: str = ""

@@ -28,6 +28,9 @@ RETURNED_NAMESPACES = frozenset({SHELL_NAMESPACE, EXECUTION_NAMESPACE, MODEL_CAL
 Producers start them again in every turn, so they name a call only within its session.
 """
 
+SUBAGENT_NAMESPACE = "subagent"
+"""The alias namespace by which a call is also found: the agent's own id of the sub-agent that the call started."""
+
 TRANSCRIPT_SOURCES = frozenset({"claude-code", "codex", "gemini", "opencode"})
 """The sources of events from the session files of agents. Another source may have recorded the same session live."""
 

@@ -1,11 +1,11 @@
-"""What an agent reports about a call that was denied or cancelled before: the text of its own end of the call."""
+"""What an agent reports about a call that has ended: the text of its own end of the call."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
 from callslip.model import codec
-from callslip.model.events import CallEnd
+from callslip.model.events import CallCompleted, CallEnd, CallFailed
 from callslip.rules.call_content import content_text
 
 _MESSAGE_FIELDS = ("message", "error", "output", "text")
@@ -22,6 +22,14 @@ def report_text(end: CallEnd) -> str:
     # An output that repeats the text of the content is cut with it.
     is_cut = field in cut or (field == "output" and "content" in cut and texts["output"] == texts["content"])
     return texts[field] + (f"\n(cut: the whole {field} has {end.blob.size:,} bytes)" if is_cut else "")
+
+
+def describe_end(end: CallEnd) -> str:
+    """Return how a call ended as a verb, with its exit status if that is not 0."""
+    has_failed = isinstance(end, CallFailed)
+    verb = "completed" if isinstance(end, CallCompleted) else "failed" if has_failed else "was stopped"
+    status = end.exit_status
+    return f"{verb} with exit status {status}" if isinstance(status, int) and status else verb
 
 
 def _text(value: Any) -> str:

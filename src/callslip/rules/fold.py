@@ -19,7 +19,7 @@ from callslip.rules import fold_calls
 from callslip.rules.fold_state import FoldState, Out, Stream, add_entry, end_text, put_entry, set_fields, set_info
 from callslip.rules.streamed_text import MAX_PIECES, Change, StreamedText, is_same_message, merge_chunk, utf16_length
 
-VERSION = 6
+VERSION = 7
 """Increased whenever the same events give other entries. Checkpoints of another version are rebuilt."""
 
 NOTICE_TEXTS = ("title", "message", "description", "text", "content")
@@ -63,6 +63,8 @@ class SessionFold(FoldState):
                     fold_calls.late(self, event, out)
                 elif event.verdict == "duplicate":
                     fold_calls.repeated(self, event, out)
+                if self.parentless and isinstance(event, ev.CallEvent) and event.aliases:
+                    fold_calls.adopt(self, event, out)
                 plain, text, entry, message_id, source, chunks = _chunk_path(self.stream, out)
         finally:
             if event is not None:

@@ -13,9 +13,10 @@ from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.entries import AgentReport, Append, PermissionRequest, Set, ToolCall
 from callslip.model.events import Event
+from callslip.model.ids import CALL
 from callslip.rules.agent_report import report_text
 from callslip.rules.call_content import content_blob, output_blob
-from callslip.rules.fold_state import FoldState, Out, add_entry, close_text, set_fields
+from callslip.rules.fold_state import FoldState, Out, add_entry, close_text, note_parentless, set_fields
 from callslip.rules.lifecycle import (
     ANSWER_STATES,
     TERMINAL_STATES,
@@ -150,6 +151,8 @@ def call(state: FoldState, event: ev.CallEvent, out: Out) -> None:
             state.calls[event.call] = entry
     elif out is not None:
         set_fields(entry, changed, out)
+    if not is_new and "parent" in changed and not CALL.match(entry.parent):
+        note_parentless(state, entry.parent, entry)
     if appended is not None and out is not None:
         out.append(appended)
     if state.requests and entry.approval in state.requests and status != "awaiting_approval":
@@ -288,10 +291,17 @@ def repeated(state: FoldState, event: Event, out: Out) -> None:
         _note(state, event.entry, "report", AgentReport(event.seq, report_text(event)), out)
 
 
+def adopt(state: FoldState, event: ev.CallEvent, out: Out) -> None:
+    """RULE 4: a call gets the id of its sub-agent: make it the parent of the sub-agent's entries so far."""
+    for alias in event.aliases if event.call else ():
+        for entry in state.parentless.pop(alias.id, ()):
+            _note(state, entry, "parent", event.call, out)
+
+
 def _note(state: FoldState, entry_id: int, field: str, value: Any, out: Out) -> None:
-    """Set a field of a call that has ended. Its entry may be stored already."""
+    """Set a field of an entry that may have ended, and be stored already."""
     entry = state.entries.get(entry_id)
-    if isinstance(entry, ToolCall):
+    if entry is not None:
         setattr(entry, field, value)
     else:
         state.noted.setdefault(entry_id, {})[field] = value

@@ -23,6 +23,7 @@ from callslip.model.entries import (
     fields_patch,
 )
 from callslip.model.events import Event
+from callslip.model.ids import CALL
 from callslip.rules.streamed_text import Proof, StreamedText, replace_if_cumulative
 
 Out = list[Patch] | None
@@ -61,6 +62,8 @@ class FoldState:
         # Only after a resume from a checkpoint: texts whose beginning is stored, changes of stored entries.
         self.headless: dict[TextKey, StreamedText] = {}
         self.noted: dict[int, dict[str, Any]] = {}
+        # The entries of sub-agents whose calls are not known yet, by the foreign id that is their parent.
+        self.parentless: dict[str, list[int]] = {}
 
     def snapshot(self) -> Snapshot:
         """Return the whole state with all texts joined."""
@@ -103,12 +106,20 @@ def set_info(state: FoldState, out: Out, *names: str) -> None:
         out.append(fields_patch(state.info, 0, names))
 
 
+def note_parentless(state: FoldState, parent: str, entry: Entry) -> None:
+    """Note that an entry has the foreign id of a sub-agent as its parent, until the call with that id is known."""
+    state.parentless.setdefault(parent, []).append(entry.id)
+
+
 def add_entry(state: FoldState, entry: Entry, out: Out) -> None:
     """RULE 2: add an entry, which ends the streaming text."""
     if state.stream is not None:
         end_text(state, out)
     entry.turn = state.info.turn
     state.entries[entry.id] = entry
+    parent = getattr(entry, "parent", "")
+    if parent and not CALL.match(parent):
+        note_parentless(state, parent, entry)
     if out is not None:
         put_entry(entry, out)
 

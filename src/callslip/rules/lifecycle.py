@@ -2,7 +2,7 @@
 
 TRANSITIONS is the whole lifecycle. An event without a transition is an orphan if there is no such call, illegal if the
 call is open, and late or a duplicate if it has ended. No event leaves a terminal state; one only adds what the agent's
-own record says about a call that has completed.
+own record says about a call that has completed or was lost.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ TRANSITIONS: dict[CallState, dict[type[Event], CallState]] = {
     "denied": {},
     "cancelled": {},
     "expired": {},
-    "lost": {},
+    "lost": {CallReported: "lost"},
 }
 
 TERMINAL_STATES: frozenset[str] = frozenset(_ENDING.values())

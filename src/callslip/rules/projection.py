@@ -14,7 +14,7 @@ from msgspec import UNSET
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Event
-from callslip.model.names import TRANSCRIPT_SOURCES
+from callslip.model.names import SUBAGENT_NAMESPACE, TRANSCRIPT_SOURCES
 from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord, record_text
 from callslip.rules.lifecycle import (
     ANSWER_STATES,
@@ -64,7 +64,9 @@ def apply_event(tables: Tables, session: SessionRecord, event: Event) -> None:
         if isinstance(event, TEXT_EVENTS):
             _apply_text(tables, session, event)
         elif isinstance(event, ev.CallEvent):
-            if not isinstance(event, ev.CallReported):  # It changes no record.
+            if isinstance(event, ev.CallReported):
+                _name_sub_agent(tables, session, event)
+            else:
                 _apply_call_event(tables, session, event)
         elif isinstance(event, ev.TurnStarted):
             session.turn = event.turn
@@ -78,6 +80,18 @@ def apply_event(tables: Tables, session: SessionRecord, event: Event) -> None:
             _apply_info(tables, session, event)
         elif isinstance(event, ev.UsageReported) and event.id and event.source in TRANSCRIPT_SOURCES:
             tables.put_alias(session.name, TRANSCRIPT_NAMESPACE, event.id, "")
+    elif isinstance(event, ev.CallEvent):
+        _name_sub_agent(tables, session, event)
+    elif isinstance(event, ev.MessageUser) and not event.message_id and event.source not in TRANSCRIPT_SOURCES:
+        tables.put_alias(session.name, LIVE_NAMESPACE, LIVE_PROMPT, "")
+
+
+def _name_sub_agent(tables: Tables, session: SessionRecord, event: ev.CallEvent) -> None:
+    """Add the id of the sub-agent that a call started, which only the session file has. It changes no call."""
+    if event.call and event.source in TRANSCRIPT_SOURCES:
+        for alias in event.aliases:
+            if alias.ns == SUBAGENT_NAMESPACE:
+                tables.put_alias(session.name, alias.ns, alias.id, event.call)
 
 
 def _apply_text(

@@ -23,7 +23,7 @@ MIN_GROWTHS_AT_END = 2
 
 
 # Events that neither add an entry nor end a text.
-_NEUTRAL = (ev.SessionCommands, ev.Raw)
+_NEUTRAL = (ev.SessionCommands, ev.UsageReported, ev.Raw)
 
 
 def ends_text(event: ev.Event, *, known: bool) -> bool:

@@ -37,7 +37,9 @@ _GROUPS: dict[Group, str] = {
     "agent": "coalesce(m.agent, '')",
     "session": "s.name",
     "turn": "u.turn",
-    "call": "u.parent",
+    # A sub-agent may be read before its call: then its own id, which the call has later, is the parent.
+    "call": "coalesce((SELECT max(a.call) FROM aliases a WHERE a.session = u.session AND a.id = u.parent "
+    "AND a.call <> ''), u.parent)",
 }
 _COUNTS_TOKENS = f"(u.of_turn = 0 OR coalesce(m.has_responses, 0) IN (0, {RESPONSE_COSTS}))"
 _COUNTS_COST = f"(u.of_turn = 0 OR coalesce(m.has_responses, 0) IN (0, {RESPONSE_TOKENS}))"

@@ -26,6 +26,7 @@ from callslip.formats.base import Decoder
 from callslip.formats.transcripts import MARK
 from callslip.ingest.conversations import joined
 from callslip.ingest.decoder_state import StateMismatchError, encode_state, restore_state
+from callslip.ledger.checkpoint import read_pruned_until
 from callslip.ledger.event_log import EventLog
 from callslip.ledger.write import WriteContext, WriteOperation
 from callslip.model import codec
@@ -332,6 +333,11 @@ class TranscriptImporter:
             unit.drafts = [draft for draft in unit.drafts if not isinstance(draft.event, ev.UsageReported)]
         return known.place.copied_from
 
+    async def _leave_out_pruned(self, known: _Open, units: list[_Unit]) -> list[_Unit]:
+        """Leave out messages that are as old as what retention removed, with the keys by which they were known."""
+        until = await read_pruned_until(self._log.store, known.name.session)
+        return [unit for unit in units if not 0 < unit.time <= until]
+
     async def _check_parent(self, known: _Open, units: Sequence[_Unit]) -> None:
         """Raise unless the call that started the sub-agent of a transcript is known."""
         parent = next((draft.parent for unit in units for draft in unit.drafts if draft.parent is not None), None)
@@ -377,7 +383,10 @@ class TranscriptImporter:
         _end_text(units)
         if closes:
             units.append(_Unit(known.decoder.close("eof")))
-        last_at = _add_times(units, 0 if piece.restarted else known.place.last_at, transcript.changed_at)
+        before = 0 if piece.restarted else known.place.last_at
+        last_at = _add_times(units, before, transcript.changed_at)
+        if not before or any(0 < unit.time <= before for unit in units):
+            units = await self._leave_out_pruned(known, units)
         place = Place(
             piece.position,
             mark,
@@ -440,6 +449,11 @@ class _Unit(msgspec.Struct):
 
     drafts: list[Draft]
     message: Any = None
+
+    @property
+    def time(self) -> int:
+        """When the message was written, in ms; 0 for what the importer adds."""
+        return self.drafts[0].event.at if self.drafts and self.message is not None else 0
 
 
 class _Done(msgspec.Struct):

@@ -11,7 +11,7 @@ from callslip.errors import CorruptDataError
 from callslip.ledger import checkpoint
 from callslip.ledger.verify.problems import Report, canonical, differences
 from callslip.model import codec
-from callslip.model.entries import Entry, ToolCall
+from callslip.model.entries import Entry, Message, PermissionRequest, Thought, ToolCall
 from callslip.model.records import SessionRecord
 from callslip.rules.fold import VERSION, SessionFold
 from callslip.store.protocol import Checkpoint, RowCounts, Store
@@ -109,10 +109,15 @@ class EntryCheck:
 
 
 def _move_notes(entry: Entry, notes: dict[int, Notes]) -> None:
-    if isinstance(entry, ToolCall) and (entry.late or entry.report):
+    found: Notes = {}
+    if isinstance(entry, ToolCall):
         found = {"late": entry.late, "report": entry.report}
-        notes[entry.id] = {name: value for name, value in found.items() if value}
         entry.late, entry.report = 0, None
+    if isinstance(entry, Message | Thought | ToolCall | PermissionRequest):
+        found["parent"] = entry.parent
+        entry.parent = ""
+    if found := {name: value for name, value in found.items() if value}:
+        notes[entry.id] = found
 
 
 def _normalize(data: bytes) -> bytes:
