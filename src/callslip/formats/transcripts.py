@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
-from callslip.formats.json_fields import text_digest
+from callslip.formats.json_fields import text_digest, value_digest
 from callslip.model import events as ev
 from callslip.model.events import Alias, Draft, Event
 from callslip.model.names import SUBAGENT_NAMESPACE
@@ -100,3 +100,34 @@ def remember(table: dict[str, str], key: str, value: str) -> None:
 def subagent_alias(agent: str) -> Alias:
     """Return the alias of the call that started a sub-agent."""
     return Alias(SUBAGENT_NAMESPACE, agent)
+
+
+class TranscriptDecoder:
+    """What the decoders of several agents have in common.
+
+    `_parent` is the call that started the sub-agent of this transcript, `_turn_name` the turn that has started and not
+    ended. Texts are whole, and messages have their times, so `chunks` and `started` have no effect.
+    """
+
+    format: ClassVar[str]
+
+    def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
+        del chunks, started
+        self._parent: Alias | None = None
+        self._turn_name = ""
+
+    def close(self, reason: str) -> list[Draft]:
+        name, self._turn_name = self._turn_name, ""
+        return [Draft(ev.TurnEnded(turn=name, reason=reason))] if name else []
+
+    def holds_input(self) -> bool:
+        return False
+
+    def _draft(self, event: Event, *key: str) -> Draft:
+        """Return a draft with a key of these parts."""
+        return keyed_draft(event, key_of(self.format, *key), self._parent)
+
+    def _raw(self, message: Any, at: int = 0) -> list[Draft]:
+        """Return a message that is not understood."""
+        key = key_of(self.format, "raw", value_digest(message))
+        return [keyed_draft(ev.Raw(format=self.format, body=message, at=at), key)]

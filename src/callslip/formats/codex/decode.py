@@ -28,6 +28,7 @@ from callslip.formats.json_fields import (
     value_digest,
 )
 from callslip.formats.transcripts import (
+    TranscriptDecoder,
     call_aliases,
     epoch_ms,
     key_of,
@@ -39,7 +40,7 @@ from callslip.formats.transcripts import (
     token_count,
 )
 from callslip.model import events as ev
-from callslip.model.events import Alias, CallEnd, Draft, Event
+from callslip.model.events import CallEnd, Draft
 
 FORMAT = "codex"
 Json = dict[str, Any]
@@ -57,16 +58,16 @@ DEFAULT_NAMESPACE = "functions"
 IN_BACKGROUND, ENDED = "background", "ended"
 
 
-class CodexDecoder:
+class CodexDecoder(TranscriptDecoder):
     """One rollout."""
 
+    format = FORMAT
+
     def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
-        del chunks, started  # Texts are whole, and lines have their times.
+        super().__init__(chunks=chunks, started=started)
         self._thread = ""
-        self._parent: Alias | None = None
         self._first_ordinal = 0
         self._turn = ""
-        self._turn_name = ""
         self._turn_begun_at = 0
         self._has_turns = False
         self._model = ""
@@ -84,7 +85,7 @@ class CodexDecoder:
         line = as_dict(message)
         kind, payload = line.get("type"), line.get("payload")
         if not isinstance(kind, str) or not isinstance(payload, dict):
-            return _raw(message, time_ms(line.get("timestamp")))
+            return self._raw(message, time_ms(line.get("timestamp")))
         item, table = as_dict(payload), self.TABLES.get(kind)
         name = kind if table is None else item.get("type")
         handler = (self.LINES if table is None else table).get(name) if isinstance(name, str) else None
@@ -95,18 +96,8 @@ class CodexDecoder:
         at = time_ms(line.get("timestamp"))
         drafts = None if handler is None else handler(self, item, at)
         if drafts is None:
-            return _raw(message, at)
+            return self._raw(message, at)
         return self._begin_turn(drafts) if self._turn_begun_at and drafts else drafts
-
-    def close(self, reason: str) -> list[Draft]:
-        name, self._turn_name = self._turn_name, ""
-        return [Draft(ev.TurnEnded(turn=name, reason=reason))] if name else []
-
-    def holds_input(self) -> bool:
-        return False
-
-    def _draft(self, event: Event, *key: str) -> Draft:
-        return keyed_draft(event, key_of(FORMAT, *key), self._parent)
 
     # Lines
 
@@ -599,7 +590,3 @@ def _join_texts(parts: Any, separator: str = "") -> str:
     if isinstance(parts, str):
         return parts
     return separator.join(text for part in as_list(parts) if isinstance(text := as_dict(part).get("text"), str))
-
-
-def _raw(message: Any, at: int) -> list[Draft]:
-    return [keyed_draft(ev.Raw(format=FORMAT, body=message, at=at), key_of(FORMAT, "raw", value_digest(message)))]

@@ -16,11 +16,11 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callslip.formats.json_fields import as_dict, as_list, as_str, identifier, text_digest, value_digest
+from callslip.formats.json_fields import as_dict, as_list, as_str, identifier, text_digest
 from callslip.formats.transcripts import (
+    TranscriptDecoder,
     call_aliases,
     key_of,
-    keyed_draft,
     remember,
     start_call,
     subagent_alias,
@@ -28,7 +28,7 @@ from callslip.formats.transcripts import (
     token_count,
 )
 from callslip.model import events as ev
-from callslip.model.events import Alias, CallEnd, Draft, Event
+from callslip.model.events import CallEnd, Draft
 
 FORMAT = "gemini"
 Json = dict[str, Any]
@@ -60,16 +60,16 @@ _CALL_TIME = re.compile(r"_([0-9]{13})_[0-9]+\Z")
 """The time in ms at which a call was made, in its id."""
 
 
-class GeminiDecoder:
+class GeminiDecoder(TranscriptDecoder):
     """One chat."""
 
+    format = FORMAT
+
     def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
-        del chunks, started  # Texts are whole, and messages have their times.
+        super().__init__(chunks=chunks, started=started)
         self._session = ""
-        self._parent: Alias | None = None
         self._facts: Json = {}
         self._new_facts: Json = {}
-        self._turn = ""
         self._texts: dict[str, str] = {}
         self._counts: dict[str, str] = {}
         self._calls: dict[str, str] = {}
@@ -80,7 +80,7 @@ class GeminiDecoder:
             return self._rewind(record["$rewindTo"])
         if identifier(record.get("id")) and isinstance(record.get("type"), str) and "timestamp" in record:
             drafts = self._message(record)
-            return _raw(message) if drafts is None else drafts
+            return self._raw(message) if drafts is None else drafts
         if isinstance(record.get("$set"), dict) and len(record) == 1:
             return self._set(as_dict(record["$set"]), message)
         if isinstance(record.get("sessionId"), str) and ("projectHash" in record or "messages" in record):
@@ -88,17 +88,10 @@ class GeminiDecoder:
         if set(record) == {PROJECT} and isinstance(record[PROJECT], str):
             self._new_facts[PROJECT] = record[PROJECT]
             return []
-        return _raw(message)
+        return self._raw(message)
 
-    def close(self, reason: str) -> list[Draft]:
-        turn, self._turn = self._turn, ""
-        return [Draft(ev.TurnEnded(turn=turn, reason=reason))] if turn else []
-
-    def holds_input(self) -> bool:
-        return False
-
-    def _draft(self, event: Event, *key: str) -> Draft:
-        return keyed_draft(event, key_of(FORMAT, *key), self._parent)
+    def _raw(self, message: Any, at: int = 0) -> list[Draft]:
+        return super()._raw(message, at or time_ms(as_dict(message).get("timestamp")))
 
     # Session
 
@@ -132,7 +125,7 @@ class GeminiDecoder:
         if len(fields) == 1 and "lastUpdated" in fields:
             return []
         if not set(fields) <= NOISE_METADATA:
-            return _raw(message)
+            return self._raw(message)
         at = time_ms(fields.get("lastUpdated"))
         return self._metadata(fields, at) + self._messages(fields.get("messages"), is_replaced=bool(self._texts))
 
@@ -147,12 +140,12 @@ class GeminiDecoder:
             record = as_dict(message)
             identity = identifier(record.get("id"))
             if not identity or not isinstance(record.get("type"), str):
-                drafts += _raw(message)
+                drafts += self._raw(message)
             elif identity not in remembered and (number < end or _digest_of(record) in known):
                 drafts += self._replacement(record, identity, known)
             else:
                 found = self._message(record, is_repeated=number < end)
-                drafts += _raw(message) if found is None else found
+                drafts += self._raw(message) if found is None else found
         if end == len(records):  # There is no message that is newer than those it remembers.
             for record in map(as_dict, records):
                 identity = identifier(record.get("id"))
@@ -222,11 +215,11 @@ class GeminiDecoder:
         if self._parent is not None:
             return []
         ended = self._end_turn(at)
-        self._turn = turn
+        self._turn_name = turn
         return [*ended, self._draft(ev.TurnStarted(turn=turn, at=at), "turn", turn)]
 
     def _end_turn(self, at: int) -> list[Draft]:
-        turn, self._turn = self._turn, ""
+        turn, self._turn_name = self._turn_name, ""
         return [self._draft(ev.TurnEnded(turn=turn, at=at), "turn-end", turn)] if turn else []
 
     def _answer(self, record: Json, identity: str, at: int, *, is_repeated: bool) -> list[Draft]:
@@ -243,7 +236,7 @@ class GeminiDecoder:
         if is_new_text or identity not in self._texts:
             remember(self._texts, identity, text_digest(text) if is_new_text else "")
         drafts += self._tool_calls(record, identity)
-        if drafts and not self._turn and not is_repeated:
+        if drafts and not self._turn_name and not is_repeated:
             drafts = [*self._start_turn(drafts[0].key, drafts[0].event.at or at), *drafts]
         drafts += self._usage(record, identity, at)
         return drafts + self._end_turn(at) if is_new_text and not record.get("toolCalls") else drafts
@@ -381,8 +374,3 @@ def _is_added(record: Json) -> bool:
 
 def _text_of(part: Json) -> str:
     return "" if part.get("thought") else as_str(part.get("text"))
-
-
-def _raw(message: Any) -> list[Draft]:
-    at = time_ms(as_dict(message).get("timestamp"))
-    return [keyed_draft(ev.Raw(format=FORMAT, body=message, at=at), key_of(FORMAT, "raw", value_digest(message)))]

@@ -19,19 +19,19 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callslip.formats.json_fields import as_dict, as_list, as_str, first_text, identifier, text_digest, value_digest
+from callslip.formats.json_fields import as_dict, as_list, as_str, first_text, identifier, text_digest
 from callslip.formats.transcripts import (
+    TranscriptDecoder,
     call_aliases,
     epoch_ms,
     key_of,
-    keyed_draft,
     remember,
     start_call,
     subagent_alias,
     token_count,
 )
 from callslip.model import events as ev
-from callslip.model.events import Alias, Draft, Event
+from callslip.model.events import Alias, Draft
 
 FORMAT = "opencode"
 Json = dict[str, Any]
@@ -55,14 +55,15 @@ _DEFAULT_TITLE = re.compile(r"(?:New|Child) session - [0-9]{4}-")
 REFUSAL = "The user rejected permission to use this"
 
 
-class OpencodeDecoder:
+class OpencodeDecoder(TranscriptDecoder):
     """One session."""
 
+    format = FORMAT
+
     def __init__(self, *, chunks: ev.Chunks | None = None, started: int = 0) -> None:
-        del chunks, started  # Texts are whole, and rows have their times.
-        self._parent: Alias | None = None
+        super().__init__(chunks=chunks, started=started)
         self._facts: Json = {}
-        self._turn = self._newest_turn = ""
+        self._newest_turn = ""
         self._calls: dict[str, str] = {}
         self._next_turn: tuple[str, int] | None = None
         self._texts: dict[str, Json] = {}
@@ -79,19 +80,15 @@ class OpencodeDecoder:
             drafts = self._message(as_dict(row["message"]))
         elif isinstance(row.get("part"), dict):
             drafts = self._part(as_dict(row["part"]), as_str(row.get("role")), epoch_ms(row.get("created")))
-        return _raw(message) if drafts is None else self._begin_turn(drafts)
+        return self._raw(message) if drafts is None else self._begin_turn(drafts)
 
     def close(self, reason: str) -> list[Draft]:
         """Write the texts that were not complete, and end the turn."""
         drafts = [draft for part in list(self._texts.values()) for draft in self._release(part)]
-        turn, self._turn = self._turn, ""
-        return [*drafts, *([Draft(ev.TurnEnded(turn=turn, reason=reason))] if turn else [])]
+        return [*drafts, *super().close(reason)]
 
     def holds_input(self) -> bool:
         return bool(self._texts)
-
-    def _draft(self, event: Event, *key: str) -> Draft:
-        return keyed_draft(event, key_of(FORMAT, *key), self._parent)
 
     def _export(self, row: Json) -> list[Draft]:
         drafts = self._session(as_dict(row["info"])) or []
@@ -105,7 +102,7 @@ class OpencodeDecoder:
             if role != "user":
                 rows.append((info, self._message(info)))
             drafts += [
-                draft for row, found in rows for draft in (_raw(row) if found is None else self._begin_turn(found))
+                draft for row, found in rows for draft in (self._raw(row) if found is None else self._begin_turn(found))
             ]
         return drafts
 
@@ -165,8 +162,8 @@ class OpencodeDecoder:
         first = drafts[0].event
         if isinstance(first, ev.Raw) or (isinstance(first, ev.SessionInfo) and first.notice is UNSET):
             return drafts
-        (self._turn, at), self._next_turn = self._next_turn, None
-        return [self._draft(ev.TurnStarted(turn=self._turn, at=at), "turn", str(at or self._turn)), *drafts]
+        (self._turn_name, at), self._next_turn = self._next_turn, None
+        return [self._draft(ev.TurnStarted(turn=self._turn_name, at=at), "turn", str(at or self._turn_name)), *drafts]
 
     def _end_turn(self, info: Json, error: Json, at: int) -> list[Draft]:
         """End the turn with its last message. opencode does not continue after a refused call."""
@@ -174,9 +171,9 @@ class OpencodeDecoder:
         finish = as_str(info.get("finish"))
         was_refused, self._was_refused = self._was_refused, False
         is_last = bool(error) or was_refused or (finish not in ("", CONTINUED) and info.get("summary") is not True)
-        if not is_last or self._parent is not None or turn != self._turn or not turn:
+        if not is_last or self._parent is not None or turn != self._turn_name or not turn:
             return []
-        self._turn = ""
+        self._turn_name = ""
         reason, detail = REASONS.get(finish, "end_turn"), ""
         if error:
             data = as_dict(error.get("data"))
@@ -353,7 +350,3 @@ def _link_of(file: Json) -> Json:
     if head.startswith("data:image/") and data:
         return {"type": "image", "mimeType": mime, "data": data}
     return {"type": "resource_link", "uri": url, "name": as_str(file.get("filename")), "mimeType": mime}
-
-
-def _raw(message: Any) -> list[Draft]:
-    return [keyed_draft(ev.Raw(format=FORMAT, body=message), key_of(FORMAT, "raw", value_digest(message)))]
