@@ -565,6 +565,23 @@ async def test_a_failure_that_only_the_file_knows_reaches_the_call(db: str, tmp_
         assert (call.report.text, call.report.exit_status) == ("Exit code 3\nbad", 3)
 
 
+async def test_a_call_id_that_returns_in_a_later_turn_is_a_new_call(db: str, tmp_path: Path) -> None:
+    """C2: some providers number the calls of each turn from 0. A copied line is still the earlier call."""
+    script = Script()
+    for turn in ("one", "two"):
+        script.prompt(turn).call("call_0", command=turn).result("call_0", f"output {turn}").text(f"answer {turn}")
+    script.prompt("three").lines.append({**script.lines[1], "uuid": "copy"})
+    script.write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        await import_history(ledger, tmp_path)
+        calls = [entry for entry in await read_entries(ledger, FIRST) if isinstance(entry, ToolCall)]
+        assert [(call.status, call.output) for call in calls] == [
+            ("completed", "output one"),
+            ("completed", "output two"),
+        ]
+        assert await verify(ledger.log) == []
+
+
 # Calls without a result
 
 
