@@ -2864,6 +2864,7 @@ TRANSCRIPTS = (
             "tests/transcripts/test_importer.py::test_a_fork_has_its_history_once",
             "tests/transcripts/test_importer.py::test_sessions_with_the_same_call_id_are_no_forks",
             "tests/transcripts/test_importer.py::test_a_session_does_not_continue_its_fork",
+            "tests/transcripts/test_importer.py::test_the_origin_of_an_unmarked_fork_may_be_read_later",
         ),
     ),
     R(

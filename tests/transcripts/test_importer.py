@@ -72,6 +72,8 @@ def age(path: Path, seconds: float) -> None:
     os.utime(path, (written_at, written_at))
 
 
+START_S = 1_794_724_980
+"""When the first line of a script was written."""
 TURN_1 = ["prompt 1", ("toolu_1_1", "completed"), "answer 1"]
 TURN_2 = ["prompt 2", ("toolu_1_2", "completed"), "answer 2"]
 
@@ -454,6 +456,28 @@ async def test_a_session_does_not_continue_its_fork(db: str, tmp_path: Path) -> 
         events = [*await all_events(ledger, name), *await all_events(ledger, FIRST)]
         counted = [event.id for event in events if isinstance(event, ev.UsageReported)]
         assert len(counted) == len(set(counted)) == 2
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+async def test_the_origin_of_an_unmarked_fork_may_be_read_later(db: str, tmp_path: Path, is_copy: bool) -> None:
+    """MRG1: a file that has nothing of its own is the origin, unless it was written long after its last message."""
+    script, fork = Script().turn(1), Script(2)
+    fork.lines = [{**line, "sessionId": fork.session} for line in script.lines]
+    fork.turn(2).write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        await import_history(ledger, tmp_path)
+        path = script.write(tmp_path)
+        if not is_copy:
+            os.utime(path, (START_S + 5, START_S + 5))
+        await import_history(ledger, tmp_path)
+        continued = [(await ledger.snapshot(name)).info.continues for name in (FIRST, f"claude-{fork.session}")]
+        assert continued == ([fork.session, ""] if is_copy else ["", script.session])
+        events = [*await all_events(ledger, FIRST), *await all_events(ledger, f"claude-{fork.session}")]
+        counted = [event.id for event in events if isinstance(event, ev.UsageReported)]
+        assert len(counted) == len(set(counted))
+        write_lines(path, script.turn(3).lines[4:], "a")
+        await import_history(ledger, tmp_path)
+        assert await verify(ledger.log) == []
 
 
 async def test_a_compacted_and_rewound_session_keeps_what_happened(db: str, tmp_path: Path) -> None:
