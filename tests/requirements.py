@@ -43,6 +43,7 @@ CALLS = (
         (
             "tests/rules/test_lifecycle.py::test_a_foreign_id_resolves_to_the_newest_call_or_a_new_call",
             "tests/rules/test_lifecycle.py::test_a_foreign_id_reused_in_a_session_gives_four_calls",
+            "tests/transcripts/test_importer.py::test_a_call_id_that_returns_in_a_later_turn_is_a_new_call",
             "tests/formats/test_acp.py::test_foreign_ids_reused_in_a_later_turn_are_new_calls",
             "tests/formats/test_openai.py::test_an_id_reused_in_every_response_is_a_new_call_each_time",
             "tests/ingest/test_recorder.py::test_equal_ids_in_two_rounds_are_two_calls",
@@ -2864,6 +2865,7 @@ TRANSCRIPTS = (
             "tests/transcripts/test_importer.py::test_a_fork_has_its_history_once",
             "tests/transcripts/test_importer.py::test_sessions_with_the_same_call_id_are_no_forks",
             "tests/transcripts/test_importer.py::test_a_session_does_not_continue_its_fork",
+            "tests/transcripts/test_importer.py::test_the_origin_of_an_unmarked_fork_may_be_read_later",
         ),
     ),
     R(

@@ -78,12 +78,13 @@ DESIGN: dict[str, dict[str, str]] = {
     "running": row_of("running", "running", "queued", OWN_STATES, "awaiting_approval", ILLEGAL),
     **{state: row_of("late", "late", "late", LATE, "late", ("late", "late", "late")) for state in ENDINGS},
 }
-# What the agent's own record says about a call adds to a completed call only.
+# What the agent's own record says about a call adds only to a call that has completed or was lost.
 REPORTED = {
     "none": "orphan",
     **dict.fromkeys(("queued", "awaiting_approval", "running"), "illegal"),
     **dict.fromkeys(ENDINGS, "late"),
     "completed": "completed",
+    "lost": "lost",
 }
 for state, row in DESIGN.items():
     row["call.reported"] = REPORTED[state]
@@ -271,8 +272,12 @@ ALIASES = (Alias("acp", "1"),)
 OPENING = ev.CallProposed(aliases=ALIASES, tool_name="ls", input={"path": "."})
 
 
-def make_row(state: str, turn: str = "t1", iteration: int = -1) -> CallRecord:
-    return structs.replace(ROW, state=state, turn=turn, iteration=iteration, opening=opening_mark(OPENING))
+FROM_FILE = structs.replace(OPENING, source="codex", at=10)
+
+
+def make_row(state: str, turn: str = "t1", iteration: int = -1, source: str = "") -> CallRecord:
+    fields = {"state": state, "turn": turn, "iteration": iteration, "source": source, "ended_at": 9}
+    return structs.replace(ROW, opening=opening_mark(OPENING), **fields)
 
 
 @pytest.mark.parametrize(
@@ -303,6 +308,13 @@ def make_row(state: str, turn: str = "t1", iteration: int = -1) -> CallRecord:
         (make_row("completed"), ev.CallStarted(aliases=ALIASES), "t1", "new"),
         (make_row("completed"), ev.ApprovalRequested(aliases=ALIASES), "t1", "new"),
         (make_row("completed", iteration=0), ev.CallProposed(aliases=ALIASES, iteration=1), "t1", "new"),
+        # With a session file there is a new call only if the file has both, in two turns and one after the other;
+        (make_row("completed", source="codex"), FROM_FILE, "t2", "new"),
+        (make_row("completed", source="codex"), FROM_FILE, "t1", "same"),
+        (make_row("completed", source="codex"), structs.replace(FROM_FILE, at=9), "t2", "same"),
+        (make_row("running", source="codex"), FROM_FILE, "t2", "same"),
+        (make_row("completed", source="acp"), FROM_FILE, "t2", "same"),
+        (make_row("completed", source="codex"), structs.replace(FROM_FILE, source="acp"), "t2", "same"),
         # any other event belongs to it, as late.
         (make_row("completed"), ev.CallProgress(aliases=ALIASES, text="x"), "t1", "same"),
         (make_row("completed"), ev.CallProgress(aliases=ALIASES, text="x"), "t2", "same"),

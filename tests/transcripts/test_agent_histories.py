@@ -544,12 +544,13 @@ async def test_a_fork_of_opencode_continues_an_origin_that_is_read_later(forks: 
 
 
 def test_rows_with_an_older_time_are_read(store: Store) -> None:
-    """OPC6: a clock that is set back hides nothing: rows that were added are read."""
+    """OPC6: a clock that is set back hides nothing: rows that were added or changed are read."""
     source = find_source("opencode")
     (transcript,) = found(source, store.path)
     position = read_all(source, transcript)[-1].position
-    for part, updated in (("prt_0", NOW_MS - 2000), ("prt_2", NOW_MS - 3_600_000)):
-        store.put_part("ses_1", "msg_1", part, updated, {"type": "text", "text": part})
+    changes = (("prt_0", 2000), ("prt_2", 3_600_000), ("prt_2", 1_800_000), ("prt_2", 2_000_000))
+    for part, ago in changes:
+        store.put_part("ses_1", "msg_1", part, NOW_MS - ago, {"type": "text", "text": part})
         pieces = read_all(source, transcript, position)
         texts = [message["part"]["text"] for message in messages_of(pieces) if "part" in message]
         assert part in texts

@@ -72,6 +72,8 @@ def age(path: Path, seconds: float) -> None:
     os.utime(path, (written_at, written_at))
 
 
+START_S = 1_794_724_980
+"""When the first line of a script was written."""
 TURN_1 = ["prompt 1", ("toolu_1_1", "completed"), "answer 1"]
 TURN_2 = ["prompt 2", ("toolu_1_2", "completed"), "answer 2"]
 
@@ -456,6 +458,28 @@ async def test_a_session_does_not_continue_its_fork(db: str, tmp_path: Path) -> 
         assert len(counted) == len(set(counted)) == 2
 
 
+@pytest.mark.parametrize("is_copy", [False, True])
+async def test_the_origin_of_an_unmarked_fork_may_be_read_later(db: str, tmp_path: Path, is_copy: bool) -> None:
+    """MRG1: a file that has nothing of its own is the origin, unless it was written long after its last message."""
+    script, fork = Script().turn(1), Script(2)
+    fork.lines = [{**line, "sessionId": fork.session} for line in script.lines]
+    fork.turn(2).write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        await import_history(ledger, tmp_path)
+        path = script.write(tmp_path)
+        if not is_copy:
+            os.utime(path, (START_S + 5, START_S + 5))
+        await import_history(ledger, tmp_path)
+        continued = [(await ledger.snapshot(name)).info.continues for name in (FIRST, f"claude-{fork.session}")]
+        assert continued == ([fork.session, ""] if is_copy else ["", script.session])
+        events = [*await all_events(ledger, FIRST), *await all_events(ledger, f"claude-{fork.session}")]
+        counted = [event.id for event in events if isinstance(event, ev.UsageReported)]
+        assert len(counted) == len(set(counted))
+        write_lines(path, script.turn(3).lines[4:], "a")
+        await import_history(ledger, tmp_path)
+        assert await verify(ledger.log) == []
+
+
 async def test_a_compacted_and_rewound_session_keeps_what_happened(db: str, tmp_path: Path) -> None:
     """MRG2: both are notices; a copied line, such as a preserved message, is not added again."""
     script = Script().turn(1)
@@ -563,6 +587,23 @@ async def test_a_failure_that_only_the_file_knows_reaches_the_call(db: str, tmp_
         (call,) = [entry for entry in await read_entries(ledger, "live") if isinstance(entry, ToolCall)]
         assert call.status == "completed" and call.report is not None
         assert (call.report.text, call.report.exit_status) == ("Exit code 3\nbad", 3)
+
+
+async def test_a_call_id_that_returns_in_a_later_turn_is_a_new_call(db: str, tmp_path: Path) -> None:
+    """C2: some providers number the calls of each turn from 0. A copied line is still the earlier call."""
+    script = Script()
+    for turn in ("one", "two"):
+        script.prompt(turn).call("call_0", command=turn).result("call_0", f"output {turn}").text(f"answer {turn}")
+    script.prompt("three").lines.append({**script.lines[1], "uuid": "copy"})
+    script.write(tmp_path)
+    async with callslip.open(db, SETTINGS) as ledger:
+        await import_history(ledger, tmp_path)
+        calls = [entry for entry in await read_entries(ledger, FIRST) if isinstance(entry, ToolCall)]
+        assert [(call.status, call.output) for call in calls] == [
+            ("completed", "output one"),
+            ("completed", "output two"),
+        ]
+        assert await verify(ledger.log) == []
 
 
 # Calls without a result

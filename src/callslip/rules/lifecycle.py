@@ -262,15 +262,18 @@ def resolve_call(newest: CallRecord | None, event: CallEvent, turn: str, source:
     """Return whether an event with a foreign id belongs to the newest call with that id, or to a new call.
 
     Turn and model round are compared first: some agents restart their ids in every turn and send the same opening
-    again, and that is a new call. Agents with session files use no id twice.
+    again, and that is a new call. A session file and a live recording of it have the same calls, and repeat an opening
+    with its time. So a call is new to a file only if the file has both, in other turns and one after the other.
     """
     if newest is None:
         return "new"
     ended = newest.state in TERMINAL_STATES
     if not isinstance(event, OPENING_EVENTS):
         return "same"
-    if newest.source in TRANSCRIPT_SOURCES or (event.source or source) in TRANSCRIPT_SOURCES:
-        return "same"
+    source = event.source or source
+    if newest.source in TRANSCRIPT_SOURCES or source in TRANSCRIPT_SOURCES:
+        is_later = ended and event.at > newest.ended_at and bool(turn) and turn != newest.turn
+        return "new" if is_later and newest.source == source else "same"
     if isinstance(event, CallProposed) or ended:
         later_turn = bool(turn) and turn != newest.turn
         iteration = event.iteration if isinstance(event, CallProposed) else -1

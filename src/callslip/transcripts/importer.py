@@ -45,6 +45,8 @@ MAX_DRAFTS = 1000
 """How many drafts are written together."""
 MAX_TRIES = 5
 PARENT_WAIT_S = 30.0
+COPY_DELAY_MS = 60_000
+"""A file that was written so much later than its last message says may be a copy."""
 MAX_COMPARED_IDS = 3
 """How many ids of messages at the start of a transcript are looked up in other sessions."""
 ENDING_TEXT = (
@@ -321,6 +323,17 @@ class TranscriptImporter:
                 return "" if len(others) < len(sessions) else others[0]
         return ""
 
+    async def _is_origin(self, transcript: Transcript, other: str, units: Sequence[_Unit]) -> bool:
+        """Return whether a whole transcript is the beginning of a session that does not say which one it continues.
+
+        A fork that has nothing of its own yet was written some time after the last message that was copied.
+        """
+        events = [draft.event for unit in units for draft in unit.drafts if isinstance(draft.event, MESSAGES)]
+        if not events or transcript.changed_at - max(event.at for event in events) > COPY_DELAY_MS:
+            return False
+        alias = Alias(TRANSCRIPT_NAMESPACE, events[-1].message_id)
+        return await self._has_any(other, [alias]) and not (await self._log.snapshot(other, limit=1)).info.continues
+
     async def _leave_out_copied_usage(self, known: _Open, units: Sequence[_Unit]) -> str:
         """Leave out the tokens that the original counts, and return the original if more copies may follow."""
         for unit in units:
@@ -377,8 +390,10 @@ class TranscriptImporter:
                 (other.place.foreign_id for other in self._open.values() if other.name.session == origin), ""
             )
             # The one that was read first may be the fork.
-            if foreign_id and (await self._log.snapshot(origin, limit=1)).info.continues != known.place.foreign_id:
-                units.insert(0, _Unit([Draft(ev.SessionInfo(continues=foreign_id), "continues", MARK)]))
+            if mark and known.place.foreign_id and await self._is_origin(transcript, origin, units):
+                await self._log.append(origin, [_continues(known.place.foreign_id)], source=source.name)
+            elif foreign_id and (await self._log.snapshot(origin, limit=1)).info.continues != known.place.foreign_id:
+                units.insert(0, _Unit([_continues(foreign_id)]))
         copied_from = await self._leave_out_copied_usage(known, units) if known.place.copied_from else ""
         _end_text(units)
         if closes:
@@ -497,6 +512,10 @@ class _UnitWrite:
             change = ConversationChange(state=_encode_place(self._place), drops_inputs=True)
             version = unit.change_conversation(self._name, change)
         return _Done(events, version)
+
+
+def _continues(foreign_id: str) -> Draft:
+    return Draft(ev.SessionInfo(continues=foreign_id), "continues", MARK)
 
 
 def _leave_out_known(drafts: Sequence[Draft], unit: UnitOfWork, session: str) -> list[Draft]:

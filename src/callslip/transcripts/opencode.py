@@ -50,7 +50,8 @@ _MESSAGES = """SELECT id, time_updated, CASE WHEN json_valid(data) THEN json_ext
     CASE WHEN json_valid(data) THEN json_extract(data, '$.time.created') END FROM message WHERE session_id = ?"""
 _PARTS = "SELECT id, message_id, time_updated FROM part WHERE session_id = ? AND COALESCE(time_updated, 0) >= ?"
 _COUNTS = [
-    f"SELECT COUNT(*) FROM {table} WHERE session_id = ? AND COALESCE(time_updated, 0) < ?"
+    f"SELECT COUNT(*), COALESCE(SUM(time_updated % {2**32}), 0) FROM {table} "
+    "WHERE session_id = ? AND COALESCE(time_updated, 0) < ?"
     for table in ("message", "part")
 ]
 _LAST_COPIED = "SELECT max(time_created) FROM message WHERE session_id = ? AND time_created < ?"
@@ -73,13 +74,14 @@ class Row(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
 class Position(msgspec.Struct, frozen=True, array_like=True):
     """What was read: all rows that changed before `since`, and if `until` is set, those before `until` up to `row`.
 
-    `count` is how many rows changed before `since`, -1 if it is not known.
+    `count` is how many rows changed before `since`, and `times` the sum of their times, -1 if they are not known.
     """
 
     since: int = 0
     until: int = 0
     row: Row = Row()
     count: int = -1
+    times: int = -1
 
 
 OF_USER, PART, OF_AGENT = range(3)
@@ -174,10 +176,11 @@ def _read_rows(connection: sqlite3.Connection, part: str, start: Position) -> It
     if session is None:
         return
     connection.execute("BEGIN")  # The rows and their count are of the same moment.
-    if start.count >= 0 and not start.until and _count_rows(connection, part, start.since) > start.count:
-        start = Position()  # A row was added with an older time: the clock was set back.
+    if start.count >= 0 and not start.until and _has_older_changes(start, *_sum_up(connection, part, start.since)):
+        start = Position()  # A row was added or changed with an older time: the clock was set back.
     rows, about, until = _changed_rows(connection, part, start)
-    last = Position(until, count=_count_rows(connection, part, until))
+    count, times = _sum_up(connection, part, until)
+    last = Position(until, count=count, times=times)
     origin = _find_origin(connection, session, rows, about)
     connection.rollback()
     messages: list[Any] = [{"session": _session_fields(session, origin)}]
@@ -219,9 +222,15 @@ def _changed_rows(
     return rows, about, until
 
 
-def _count_rows(connection: sqlite3.Connection, session: str, until: int) -> int:
-    """Return how many rows of a session changed before a time."""
-    return sum(connection.execute(query, (session, until)).fetchone()[0] for query in _COUNTS)
+def _sum_up(connection: sqlite3.Connection, session: str, until: int) -> tuple[int, int]:
+    """Return how many rows of a session changed before a time, and the sum of their times."""
+    found = [connection.execute(query, (session, until)).fetchone() for query in _COUNTS]
+    return sum(count for count, _ in found), sum(times for _, times in found)
+
+
+def _has_older_changes(start: Position, count: int, times: int) -> bool:
+    """Return whether more rows, or other ones, have a time before that of a position. Rows may have been deleted."""
+    return count > start.count or (count == start.count and start.times >= 0 and times != start.times)
 
 
 def _find_origin(
