@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support import engines, quick, slow_store
 from tests.support.engines import DatabaseFactory
-from tests.support.paths import ROOT
+from tests.support.paths import ROOT, find_memory_folder
 from tests.support.quick import (  # noqa: F401 (hooks of pytest)
     pytest_ignore_collect,
     pytest_runtest_protocol,
@@ -66,8 +66,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Check the tables of `engines`, and run fewer examples with `--quick`."""
+    """Check the tables of `engines`, choose the folder of `tmp_path`, and run fewer examples with `--quick`."""
     engines.check_tables()
+    # A ledger syncs each new file, and a disk takes longer for that than the rest of most tests.
+    if memory := find_memory_folder():
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
     quick.pytest_configure(config)
     if config.getoption("quick"):
         settings.load_profile("quick")

@@ -19,6 +19,7 @@ import pytest
 
 from callslip.api.ledger import open_ledger
 from callslip.model import events as ev
+from tests.support.cli_process import run_in_process
 from tests.support.model_server import Server, text_answer, tool_call_answer
 
 ECHO_ANSWER = tool_call_answer(("c1", "shell", {"command": "echo from the shell"}), text="I look. ")
@@ -60,7 +61,7 @@ def run_callslip(path: Path, *args: str) -> subprocess.CompletedProcess[str]:
 def wait_for_state(path: Path, state: str) -> None:
     """Wait until a call of the last session is in a state."""
     for _ in range(400):
-        if state in run_callslip(path, "ls", "@last").stdout:
+        if state in run_in_process("ls", "@last", "--db", str(path)).stdout:
             return
         time.sleep(0.05)
     raise AssertionError(f"no call is {state}")

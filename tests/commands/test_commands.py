@@ -570,14 +570,10 @@ async def test_a_completed_command_does_not_expire(commands: CommandQueue) -> No
 
 async def test_commands_expire_in_the_order_of_their_deadlines(commands: CommandQueue) -> None:
     """S3.4: the last submitted command may be the first to expire."""
-    timeouts = [0.5, 0.3, 0.1, 0.4, 0.2]
-    await asyncio.gather(
-        *(commands.submit("a", correlation_id=f"c{number}", timeout=timeout) for number, timeout in enumerate(timeouts))
-    )
-    for number in range(5):
-        assert (await commands.get(f"c{number}", wait=10)).status == "expired"
-    ends = [(await list_events(commands, f"c{number}"))[-1].at for number in (2, 4, 1, 3, 0)]
-    assert ends == sorted(ends)
+    for number, timeout in enumerate((3600, 1800, 0.2)):
+        await commands.submit("a", correlation_id=f"c{number}", timeout=timeout)
+    assert (await commands.get("c2", wait=60)).status == "expired"
+    assert [(await commands.get(f"c{number}")).status for number in range(2)] == ["pending", "pending"]
 
 
 async def test_a_command_of_a_closed_process_still_expires(db: str) -> None:
@@ -936,7 +932,7 @@ async def test_a_command_is_requeued_when_its_worker_leaves_during_the_handover(
     commands: CommandQueue, cause: str
 ) -> None:
     """S3.6: no worker holds it, and it is claimed next."""
-    worker = await start_waiting_worker(commands, wait=0.1 if cause == "timed out" else 30)
+    worker = await start_waiting_worker(commands, wait=1.5 if cause == "timed out" else 30)
     async with delaying_writes(commands):
         submission = asyncio.create_task(commands.submit("a", correlation_id="c"))
         await asyncio.sleep(0.02)

@@ -24,7 +24,7 @@ from tests.support import format_cases
 from tests.support.cli_process import ServeProcess, with_ledger
 from tests.support.invariants import find_faults, normalize_entries
 
-KILLS = 200 if LONG else 20
+KILLS = 200 if LONG else 10
 DAY_S = 86_400.0
 CASES_PER_FORMAT = 6 if LONG else 1
 CASES = ["shell/one_character_at_a_time", "rows/early_late_orphan", "acp/draft2-replay", "mcp/tasks-2025"]

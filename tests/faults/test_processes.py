@@ -146,7 +146,7 @@ async def test_a_process_killed_at_any_moment_loses_nothing_acknowledged(db: str
     lines: list[list[Any]] = []
     seen: set[str] = set()
     kills = 0
-    while kills < (8 if scale == 1 else 50) or not {"event", "open"} <= seen:
+    while kills < (5 if scale == 1 else 50) or not {"event", "open"} <= seen:
         writer = WriterProcess(db, str(kills))
         await asyncio.sleep(rng.random() * 0.25)
         new_lines = writer.kill()

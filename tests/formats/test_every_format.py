@@ -25,7 +25,7 @@ from tests.support import format_cases, scenarios
 from tests.support.invariants import find_faults
 
 SETTINGS = Settings(synchronous="NORMAL", reaper_interval=3600, checkpoint_every=50)
-MAX_CUTS = 12
+MAX_CUTS = 6
 READABLE = [name for name in registry.readable() if name != "events"]
 
 anyio = pytest.mark.anyio

@@ -43,6 +43,7 @@ from callslip.stacks import describe_tasks
 from tests.conftest import LONG
 from tests.support import engines
 from tests.support.invariants import find_faults, read_events, session_names, start_program
+from tests.support.paths import find_memory_folder
 
 T = TypeVar("T")
 SETTINGS = Settings(
@@ -147,7 +148,7 @@ class Machine(RuleBasedStateMachine):
         self.clock = Clock()
         self.loop = FakeClockLoop(self.clock)
         self.resources = contextlib.ExitStack()
-        folder = self.resources.enter_context(tempfile.TemporaryDirectory())
+        folder = self.resources.enter_context(tempfile.TemporaryDirectory(dir=find_memory_folder()))
         self.url = self.resources.enter_context(engines.new_database(self.engine, Path(folder) / "ledger.db"))
         patches = [mock.patch.object(module, "time", self.clock) for module in (monitor, claims)]
         for patch in [*patches, *engines.list_clock_patches(self.engine, self.clock)]:

@@ -35,6 +35,7 @@ from callslip.rules.lifecycle import OPEN_STATES, TERMINAL_STATES, is_terminal
 from callslip.settings import Settings
 from tests.conftest import LONG
 from tests.support import engines
+from tests.support.paths import find_memory_folder
 from tests.support.strategies import (
     KnownIds,
     any_event,
@@ -124,7 +125,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.resources = contextlib.ExitStack()
-        folder = self.resources.enter_context(tempfile.TemporaryDirectory())
+        folder = self.resources.enter_context(tempfile.TemporaryDirectory(dir=find_memory_folder()))
         self.url = self.resources.enter_context(engines.new_database(self.engine, Path(folder) / "ledger.db"))
         self.clock = Clock()
         for patch in engines.list_clock_patches(self.engine, self.clock):

@@ -41,6 +41,7 @@ INSERT INTO queues SELECT client, CASE state WHEN 'queued' THEN 1 ELSE 0 END FRO
 INSERT INTO approvals SELECT 'a' || n, n, 'c' || n, 1, 'granted', 0, n, '' FROM generate_series(1, {SESSIONS}) n;
 INSERT INTO blobs SELECT 'hash' || n, 1, '', true, 1 FROM generate_series(1, {SESSIONS}) n;
 INSERT INTO blob_uses SELECT n, seq, 'hash' || n FROM generate_series(1, {SESSIONS}) n, generate_series(1, 3) seq;
+ALTER SEQUENCE session_ids RESTART {SESSIONS + 1};
 ANALYZE
 """
 

@@ -18,7 +18,7 @@ from callslip.errors import ConflictError, QueueFullError
 from callslip.settings import Settings
 
 QUEUES = ("x", "y")
-SETTINGS = Settings(reaper_interval=0.05, reaper_grace=0.1, synchronous="NORMAL")
+SETTINGS = Settings(reaper_interval=0.2, reaper_grace=0.1, synchronous="NORMAL")
 
 
 def report(*fields: object) -> None:

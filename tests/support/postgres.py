@@ -29,6 +29,8 @@ from urllib.parse import quote
 
 import asyncpg
 
+from tests.support.paths import find_memory_folder
+
 connect: Any = asyncpg.connect  # Its annotations leave values unknown.
 
 T = TypeVar("T")
@@ -36,8 +38,6 @@ TIMEOUT_S = 60.0
 """How long to wait for anything that a server does. A busy machine may need some seconds."""
 START_ATTEMPTS = 5
 """How often to choose a port: another process may take a free one before the server does."""
-MEMORY_FOLDER = Path("/dev/shm")
-MIN_MEMORY_BYTES = 2 * 10**9
 MAX_SOCKET_PATH_BYTES = 103  # on macOS; Linux allows 107
 UNPRIVILEGED_USER = "nobody"
 SUPERUSER = "postgres"
@@ -413,9 +413,9 @@ def _returns_rows(sql: str) -> bool:
 
 def _list_folders(durable: bool) -> Iterable[Path]:
     """Yield the folders that may contain the folder of a server, the best first."""
-    has_memory = MEMORY_FOLDER.is_dir() and shutil.disk_usage(MEMORY_FOLDER).free >= MIN_MEMORY_BYTES
-    if has_memory and not durable and os.access(MEMORY_FOLDER, os.W_OK):
-        yield MEMORY_FOLDER
+    memory = None if durable else find_memory_folder()
+    if memory:
+        yield memory
     folder = Path(tempfile.gettempdir()).resolve()
     if len(bytes(folder)) <= 60:
         yield folder

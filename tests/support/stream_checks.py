@@ -28,10 +28,10 @@ from tests.support.paths import TESTS
 
 CAPTURES_FOLDER = TESTS / "captures"
 CAPTURE_NAMES = sorted(path.stem for path in CAPTURES_FOLDER.glob("*.jsonl"))
-RESUME_LIMIT = 40 if LONG else 12
+RESUME_LIMIT = 40 if LONG else 6
 """How many events of a resumed stream are checked, and how many resumed streams of a log, at most."""
 
-MAX_CHECKS = 100
+MAX_CHECKS = 40
 """After about how many events of a long log a client or a history is checked; `make chaos` checks all."""
 
 Job = dict[str, Any]

@@ -133,8 +133,9 @@ def test_any_text_is_drawn_with_known_elements(client: Client, text: str) -> Non
 @pytest.mark.parametrize(
     "text", ["[", "**a ", "`", "> ", "- ", "* a\n", "|a|\n|-|\n", "_a*b~~c", "` `` ", "\x1b[", "\x1b]0;", "\r"]
 )
-def test_adversarial_text_is_parsed_quickly(ask: Ask, text: str) -> None:
-    assert ask("duration", text=text, times=200_000 // len(text)) < 2000
+def test_adversarial_text_is_parsed_in_linear_time(ask: Ask, text: str) -> None:
+    """Less than a second; what grows with the square of the length takes minutes."""
+    assert ask("duration", text=text, times=200_000 // len(text)) < 20_000
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,9 @@ def statements(file: str) -> dict[str, str]:
     return {name: re.sub(r"\{(\w+)\}", lambda m: parts[m[1]], body) for name, body in kinds["name"].items()}
 
 
-def migrations(engine: str) -> list[tuple[int, str]]:
+@cache
+def migrations(engine: str) -> tuple[tuple[int, str], ...]:
     """Return the numbered migrations of an engine, in order."""
     folder = files("callslip.store").joinpath("migrations")
     names = sorted(item.name for item in folder.iterdir() if item.name.endswith(f"_{engine}.sql"))
-    return [(int(name[:4]), folder.joinpath(name).read_text("utf-8")) for name in names]
+    return tuple((int(name[:4]), folder.joinpath(name).read_text("utf-8")) for name in names)
