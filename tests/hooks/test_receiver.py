@@ -252,8 +252,8 @@ async def test_a_stored_message_never_asks_or_answers(spool: Spool) -> None:
     assert [each.id for each in await spool.ledger.approvals()] == [request.approval]
     sessions = [session.name for session in (await spool.ledger.sessions()).items]
     for name in sessions:
-        asked = [entry for entry in await spool.entries(name) if isinstance(entry, PermissionRequest)]
-        assert len(asked) == (name == "claude-s1")
+        requests = [entry for entry in await spool.entries(name) if isinstance(entry, PermissionRequest)]
+        assert len(requests) == (name == "claude-s1")
 
 
 async def ask(receiver: HookReceiver, payload: Any, agent: str = "claude-code") -> ev.ApprovalRequested:
