@@ -18,6 +18,7 @@ from typing import Any
 
 import apsw
 from commands import bench_commands
+from hooks import bench_hooks
 from measure import best, say
 from postgres import bench_postgres
 from rows import bench_rows
@@ -329,6 +330,7 @@ BENCHES = {
     "open": bench_open,
     "notice": bench_notice,
     "wrap": bench_wrap,
+    "hooks": bench_hooks,
     "rows": bench_rows,
     "transcripts": bench_transcripts,
     "serve": bench_serve,

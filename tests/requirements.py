@@ -3296,11 +3296,125 @@ AGENTS = (
     ),
 )
 
+HOOKS = (
+    R(
+        "HK1",
+        "A hook stores a message without waiting; a server, or the next command, imports it once, also after kills.",
+        (
+            "tests/hooks/test_script.py::test_a_message_is_stored_and_not_waited_for",
+            "tests/hooks/test_script.py::test_a_folder_with_a_long_path_works",
+            "tests/hooks/test_receiver.py::test_a_file_that_was_not_deleted_adds_nothing",
+            "tests/hooks/test_server.py::test_a_killed_server_delays_no_agent_and_loses_nothing",
+            "tests/hooks/test_server.py::test_messages_under_kills_are_recorded_once",
+            "tests/hooks/test_server.py::test_a_socket_below_a_long_path_is_found_by_the_script",
+            "tests/hooks/test_server.py::test_a_command_without_messages_opens_nothing",
+            "tests/agents/test_hooked_agents.py::test_a_run_without_a_server_is_recorded_by_the_next_command",
+            "tests/agents/test_hooked_agents.py::test_a_killed_server_leaves_the_agent_working",
+        ),
+    ),
+    R(
+        "HK2",
+        "A hook that cannot work ends in silence: Callslip is gone, the folder is not private, sizes are exceeded.",
+        (
+            "tests/hooks/test_script.py::test_what_cannot_work_ends_in_silence",
+            "tests/hooks/test_script.py::test_a_folder_that_others_can_use_is_not_used",
+            "tests/hooks/test_script.py::test_a_link_in_place_of_the_spool_is_not_followed",
+            "tests/hooks/test_script.py::test_sizes_are_limited",
+            "tests/hooks/test_script.py::test_the_command_in_the_settings_survives_without_callslip",
+            "tests/hooks/test_server.py::test_what_is_no_socket_is_not_replaced",
+        ),
+    ),
+    R(
+        "HK3",
+        "If `wrap` runs an agent, its hook does nothing, so one of the two asks.",
+        ("tests/hooks/test_script.py::test_a_wrapped_agent_is_not_recorded_twice",),
+    ),
+    R(
+        "HK4",
+        "Without a server or an answer in time a hook prints nothing, and the agent asks or decides by itself.",
+        (
+            "tests/hooks/test_script.py::test_a_request_without_a_server_has_no_answer",
+            "tests/hooks/test_server.py::test_no_answer_in_time_leaves_it_to_the_agent",
+            "tests/hooks/test_server.py::test_a_killed_server_delays_no_agent_and_loses_nothing",
+            "tests/agents/test_hooked_agents.py::test_without_an_answer_the_agent_decides",
+        ),
+    ),
+    R(
+        "HK5",
+        "What a hook and the session file both tell is recorded once; the hook adds what the file never tells.",
+        (
+            "tests/hooks/test_receiver.py::test_each_thing_is_recorded_once",
+            "tests/hooks/test_receiver.py::test_a_call_is_recorded_from_the_hook_if_the_file_never_tells_it",
+            "tests/hooks/test_receiver.py::test_a_session_without_a_file_has_the_texts_of_the_hook",
+            "tests/hooks/test_receiver.py::test_messages_of_a_deleted_session_are_left_out",
+            "tests/agents/test_hooked_agents.py::test_a_run_with_the_hook_is_recorded_once",
+        ),
+    ),
+    R(
+        "HK6",
+        "Stored messages are not trusted: links, pipes, huge and broken files, foreign paths and times do no harm.",
+        (
+            "tests/hooks/test_receiver.py::test_hostile_files_are_left_out_and_affect_no_other",
+            "tests/hooks/test_receiver.py::test_only_files_in_the_history_of_the_agent_are_read",
+            "tests/hooks/test_receiver.py::test_a_time_of_a_message_is_plausible",
+        ),
+    ),
+    R(
+        "HK7",
+        "Neither a stored message nor the socket can answer a request, list anything or write a rule.",
+        (
+            "tests/hooks/test_receiver.py::test_a_stored_message_never_asks_or_answers",
+            "tests/hooks/test_server.py::test_the_socket_offers_nothing_but_to_ask",
+        ),
+    ),
+    R(
+        "HK8",
+        "A request without an id of its call is about the oldest equal call that has not asked.",
+        ("tests/hooks/test_receiver.py::test_a_request_is_about_the_call_that_asks",),
+    ),
+    R(
+        "HK9",
+        "A request has the options that its agent can honour, and an answer reaches the agent in its own form.",
+        (
+            "tests/hooks/test_receiver.py::test_a_request_has_what_the_agent_can_honour",
+            "tests/hooks/test_server.py::test_an_answer_from_the_inbox_reaches_each_agent",
+            "tests/agents/test_hooked_agents.py::test_an_answer_in_the_inbox_decides",
+            "tests/agents/test_hooked_agents.py::test_a_question_of_claude_code_is_answered_in_the_inbox",
+        ),
+    ),
+    R(
+        "HK10",
+        "A call that the hook of Gemini CLI asked about is the one in its chat file, also among equal calls.",
+        ("tests/hooks/test_receiver.py::test_calls_without_ids_get_those_of_the_session_file",),
+    ),
+    R(
+        "HK11",
+        "The first answer wins: one in the terminal releases the request, which claims neither approval nor denial.",
+        (
+            "tests/hooks/test_receiver.py::test_a_released_request_claims_nothing",
+            "tests/hooks/test_receiver.py::test_requests_of_a_killed_server_are_released",
+            "tests/hooks/test_server.py::test_the_terminal_may_answer_first",
+            "tests/hooks/test_server.py::test_both_answers_at_once_leave_one",
+            "tests/agents/test_hooked_agents.py::test_the_terminal_of_claude_code_may_answer_first",
+        ),
+    ),
+    R(
+        "HK12",
+        "One process serves the hooks of a ledger on a machine; another one takes over when it is gone.",
+        ("tests/hooks/test_server.py::test_a_second_server_waits_for_the_first",),
+    ),
+    R(
+        "HK13",
+        "`callslip doctor` reports the folder of the hooks, its server and the messages that wait.",
+        ("tests/hooks/test_doctor.py::test_the_doctor_reports_the_folder_of_the_hooks",),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
     *(*OUTAGES, *HOSTS),
     *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS, *ACP_ENTRIES, *PRODUCER_IDS, *TURNLESS_STREAMS),
     *(*DATABASES, *KILLS, *DATABASE_FAULTS, *POSTGRES_EDGES, *SERVERS, *MOVES, *OPERATIONS),
-    *(*SESSION_LISTS, *TRANSCRIPTS, *AGENT_SESSIONS, *SEARCH, *AGENTS),
+    *(*SESSION_LISTS, *TRANSCRIPTS, *AGENT_SESSIONS, *SEARCH, *AGENTS, *HOOKS),
 )

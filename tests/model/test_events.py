@@ -35,7 +35,7 @@ TYPES = [
     *("call.proposed", "call.inputDelta", "call.input", "call.started", "call.requeued", "call.progress"),
     *("call.completed", "call.failed", "call.denied", "call.cancelled", "call.expired", "call.lost"),
     *("call.reported", "usage.reported"),
-    *("approval.requested", "approval.granted", "approval.refused", "approval.withdrawn", "raw"),
+    *("approval.requested", "approval.granted", "approval.refused", "approval.withdrawn", "approval.released", "raw"),
 ]
 ENDS = ["completed", "failed", "denied", "cancelled", "expired", "lost"]
 REQUIRED_FIELDS: dict[str, dict[str, Any]] = {

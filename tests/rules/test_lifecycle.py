@@ -41,11 +41,11 @@ CALL_TYPES = {name: cls for name, cls in EVENT_TYPES.items() if issubclass(cls, 
 
 UPDATES = ("call.proposed", "call.inputDelta", "call.input", "call.progress")
 ENDINGS = ("completed", "failed", "denied", "cancelled", "expired", "lost")
-ANSWERS = ("approval.granted", "approval.refused", "approval.withdrawn")
+ANSWERS = ("approval.granted", "approval.refused", "approval.withdrawn", "approval.released")
 
 
 def row_of(
-    updates: str, started: str, requeued: str, endings: dict[str, str], requested: str, answers: tuple[str, str, str]
+    updates: str, started: str, requeued: str, endings: dict[str, str], requested: str, answers: tuple[str, ...]
 ) -> dict[str, str]:
     """Return one row of the table of the design."""
     return {
@@ -59,13 +59,13 @@ def row_of(
 
 
 OWN_STATES = {ending: ending for ending in ENDINGS}
-ILLEGAL = ("illegal", "illegal", "illegal")
+ILLEGAL = ("illegal",) * 4
 UNKNOWN_CALL = {ending: ending if ending in ("completed", "failed") else "orphan" for ending in ENDINGS}
 LATE = dict.fromkeys(ENDINGS, "late")
 
 # The table of the design. A request for approval of an unknown call is not here: a proposal is appended before it.
 DESIGN: dict[str, dict[str, str]] = {
-    "none": row_of("queued", "running", "orphan", UNKNOWN_CALL, "orphan", ("orphan", "orphan", "orphan")),
+    "none": row_of("queued", "running", "orphan", UNKNOWN_CALL, "orphan", ("orphan",) * 4),
     "queued": row_of("queued", "running", "illegal", OWN_STATES, "awaiting_approval", ILLEGAL),
     "awaiting_approval": row_of(
         "awaiting_approval",
@@ -73,10 +73,10 @@ DESIGN: dict[str, dict[str, str]] = {
         "illegal",
         OWN_STATES,
         "awaiting_approval",
-        ("queued", "denied", "cancelled"),
+        ("queued", "denied", "cancelled", "queued"),
     ),
     "running": row_of("running", "running", "queued", OWN_STATES, "awaiting_approval", ILLEGAL),
-    **{state: row_of("late", "late", "late", LATE, "late", ("late", "late", "late")) for state in ENDINGS},
+    **{state: row_of("late", "late", "late", LATE, "late", ("late",) * 4) for state in ENDINGS},
 }
 # What the agent's own record says about a call adds only to a call that has completed or was lost.
 REPORTED = {

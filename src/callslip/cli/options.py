@@ -114,9 +114,21 @@ def with_ledger(
 
     async def run() -> T:
         async with await open_location(location, settings, create=create) as ledger:
+            await import_hook_messages(ledger, location)
             return await work(ledger)
 
     return asyncio.run(run())
+
+
+async def import_hook_messages(ledger: LocalLedger, location: LedgerLocation) -> None:
+    """Import what hooks of agents have stored while no server ran. Without that, this only looks into a folder."""
+    from callslip.hooks.folder import has_spooled, hook_folder
+
+    if location.is_in_memory or not has_spooled(folder := hook_folder(location)) or ledger.log.store.read_only:
+        return
+    from callslip.hooks.server import import_once
+
+    await import_once(ledger.log, folder)
 
 
 class SelectedLedger(NamedTuple):
@@ -159,7 +171,13 @@ def open_selected(*, for_answer: bool = False, create: bool = False) -> Generato
     from callslip.client.open import open_location
 
     flags = f" --db {shlex.quote(location.display_name)}" if location.origin == "--db" else ""
-    with SyncLedger(OpenLedger(lambda: open_location(location, create=create))) as ledger:
+
+    async def open_ledger() -> LocalLedger:
+        ledger = await open_location(location, create=create)
+        await import_hook_messages(ledger, location)
+        return ledger
+
+    with SyncLedger(OpenLedger(open_ledger)) as ledger:
         yield SelectedLedger(ledger, False, flags)
 
 

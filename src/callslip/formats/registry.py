@@ -185,6 +185,20 @@ FORMATS: dict[str, Format] = {
             decoder=".opencode.decode:OpencodeDecoder",
             stored_messages=True,
         ),
+        *(
+            Format(
+                name=f"{agent}-hook",
+                about=f"what the hooks of {title} send",
+                decoder=f".hooks.decode:{prefix}HookDecoder",
+                client="the agent's terminal",
+            )
+            for agent, title, prefix in (
+                ("claude-code", "Claude Code", "ClaudeCode"),
+                ("codex", "Codex", "Codex"),
+                ("gemini", "Gemini CLI", "Gemini"),
+                ("opencode", "opencode", "Opencode"),
+            )
+        ),
         Format(
             name="html",
             about="a page in one file, for sharing",

@@ -20,7 +20,15 @@ from callslip.errors import ConflictError, InvalidInputError, InvalidTransitionE
 from callslip.model import codec, ids
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event, Verdict, encode_event
-from callslip.model.names import NEW_CALL_PREFIX, SOURCE_LEDGER, SOURCE_PYTHON, SUBAGENT_NAMESPACE, TRANSCRIPT_SOURCES
+from callslip.model.names import (
+    HOOK_SOURCES,
+    NEW_CALL_PREFIX,
+    SOURCE_LEDGER,
+    SOURCE_PYTHON,
+    SUBAGENT_NAMESPACE,
+    TRANSCRIPT_SOURCES,
+    UNNAMED_NAMESPACE,
+)
 from callslip.model.records import ApprovalRecord, CallRecord, HeldText, KeyRecord, SessionRecord
 from callslip.rules.agent_report import describe_end, report_text
 from callslip.rules.continued_text import find_missing_text, starts_before
@@ -78,6 +86,7 @@ from callslip.rules.replayed_turns import (
     split_turns,
 )
 from callslip.rules.streamed_text import ends_text
+from callslip.rules.unnamed_calls import UNNAMED_CALLS, has_place, places, unnamed_alias
 from callslip.store.unit_of_work import UnitOfWork
 
 E = TypeVar("E", bound=Event)
@@ -610,6 +619,7 @@ class WriteOperation:
     def _write_call_event(self, event: ev.CallEvent, witness: bool, *, adds_nothing: bool = False) -> Event:
         if isinstance(event, ev.ApprovalAnswer):
             return self._write_answer(event)
+        event = self._with_place(event)
         name = event.call if event.call.startswith(NEW_CALL_PREFIX) else ""
         if name:
             event = structs.replace(event, call=self.named.get(name, ""))
@@ -684,6 +694,28 @@ class WriteOperation:
                 return self.unit.call(call)
         return None
 
+    def _with_place(self, event: ev.CallEvent) -> ev.CallEvent:
+        """Return an event about a call that a hook recorded without an id with the place of that call as an alias."""
+        source = event.source or self.context.source
+        if source in TRANSCRIPT_SOURCES and isinstance(event, ev.CallProposed | ev.CallStarted) and event.aliases:
+            has_alias = any(alias.ns in (UNNAMED_NAMESPACE, SOURCE_LEDGER) for alias in event.aliases)
+            if has_alias or not isinstance(event.tool_name, str) or event.input is msgspec.UNSET:
+                return event
+            if not self._is_taken(UNNAMED_CALLS) or self._find_by_alias(event) is not None:
+                return event
+            taken = [place for place in places(unnamed_alias(event.tool_name, event.input)) if self._is_taken(place)]
+            return structs.replace(event, aliases=(*event.aliases, *taken[:1]))
+        if source in HOOK_SOURCES:
+            unplaced = [alias for alias in event.aliases if alias.ns == UNNAMED_NAMESPACE and not has_place(alias)]
+            for alias in unplaced:
+                free = [place for place in places(alias) if not self._is_taken(place)]
+                others = tuple(other for other in event.aliases if other != alias)
+                event = structs.replace(event, aliases=(*others, *free[:1]))
+        return event
+
+    def _is_taken(self, place: ev.Alias) -> bool:
+        return bool(self.unit.alias(self.session.name, place.ns, place.id))
+
     def _with_identity(self, event: ev.CallEvent, record: CallRecord | None) -> ev.CallEvent:
         """Return an event to apply with the id of its call, a new id for a new call."""
         session = self.session.name
@@ -696,14 +728,20 @@ class WriteOperation:
             if isinstance(event, ev.CallReported):
                 named = tuple(alias for alias in event.aliases if alias.ns == SUBAGENT_NAMESPACE)
                 return structs.replace(event, call=record.id, aliases=named, entry=record.entry)
-            new = tuple(alias for alias in event.aliases if self.unit.alias(session, alias.ns, alias.id) != record.id)
+            known = (self.unit.alias(session, alias.ns, alias.id) == record.id for alias in event.aliases)
+            new = tuple(
+                alias
+                for alias, is_known in zip(event.aliases, known, strict=True)
+                if not is_known or alias.ns == UNNAMED_NAMESPACE
+            )
             return structs.replace(event, call=record.id, aliases=new)
         if event.call and not ids.CALL.match(event.call):
             raise InvalidInputError("call", f"{event.call!r} is not an execution id. Pass foreign ids as aliases.")
         call = event.call
         if not call or self.unit.call(call) is not None:
             call = self.unit.new_call_id()
-        reused = any(self.unit.has_alias(session, alias.id) for alias in event.aliases)
+        named = (alias.id for alias in event.aliases if alias.ns != UNNAMED_NAMESPACE)
+        reused = any(self.unit.has_alias(session, identity) for identity in named)
         return structs.replace(event, call=call, reused=reused)
 
     def _is_free_alias(self, alias: ev.Alias) -> bool:

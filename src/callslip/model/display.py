@@ -21,6 +21,7 @@ APPROVAL_STATES: dict[str, tuple[str, str]] = {
     "granted": ("✓", "Approved"),
     "refused": ("⊘", "Denied"),
     "withdrawn": ("■", "Withdrawn"),
+    "released": ("↦", "Answered in terminal"),
     "moot": ("■", "No longer needed"),
     "superseded": ("■", "Replaced"),
 }

@@ -403,6 +403,13 @@ class ApprovalWithdrawn(ApprovalAnswer, frozen=True, tag="approval.withdrawn"):
     """The request was withdrawn."""
 
 
+class ApprovalReleased(ApprovalAnswer, frozen=True, tag="approval.released"):
+    """The agent's own program has the answer to the request, or asks for it. Its report of the call tells which it is.
+
+    Only agents that run their calls themselves can be left to answer.
+    """
+
+
 class Raw(Event, frozen=True, tag="raw"):
     """A message that no decoder understood, unchanged."""
 
@@ -441,6 +448,7 @@ AnyEvent = (
     | ApprovalGranted
     | ApprovalRefused
     | ApprovalWithdrawn
+    | ApprovalReleased
     | Raw
 )
 

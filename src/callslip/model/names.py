@@ -34,6 +34,11 @@ SUBAGENT_NAMESPACE = "subagent"
 TRANSCRIPT_SOURCES = frozenset({"claude-code", "codex", "gemini", "opencode"})
 """The sources of events from the session files of agents. Another source may have recorded the same session live."""
 
+HOOK_SOURCES = frozenset(f"{source}-hook" for source in TRANSCRIPT_SOURCES)
+"""The sources of events from the hooks of the same agents."""
+UNNAMED_NAMESPACE = "unnamed"
+"""The alias namespace of calls whose id the hook of their agent does not tell, until its session file does."""
+
 _CONTROL_CHARS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 

@@ -264,6 +264,7 @@ RULES: dict[type[Event], Callable[[SessionFold, Any, Out], None]] = {
     ev.ApprovalGranted: fold_calls.answered,
     ev.ApprovalRefused: fold_calls.answered,
     ev.ApprovalWithdrawn: fold_calls.answered,
+    ev.ApprovalReleased: fold_calls.answered,
     **dict.fromkeys(
         (ev.CallProposed, ev.CallInputDelta, ev.CallInput, ev.CallStarted, ev.CallRequeued, ev.CallProgress),
         fold_calls.call,

@@ -20,6 +20,7 @@ from callslip.model.events import (
     ApprovalAnswer,
     ApprovalGranted,
     ApprovalRefused,
+    ApprovalReleased,
     ApprovalRequested,
     ApprovalWithdrawn,
     CallCancelled,
@@ -43,7 +44,7 @@ from callslip.model.events import (
     encode_event,
     type_of,
 )
-from callslip.model.names import RETURNED_NAMESPACES, TRANSCRIPT_SOURCES
+from callslip.model.names import HOOK_SOURCES, RETURNED_NAMESPACES, TRANSCRIPT_SOURCES, UNNAMED_NAMESPACE
 from callslip.model.records import ApprovalRecord, CallRecord, record_text
 
 CallState = Literal[
@@ -94,6 +95,7 @@ TRANSITIONS: dict[CallState, dict[type[Event], CallState]] = {
         ApprovalGranted: "queued",
         ApprovalRefused: "denied",
         ApprovalWithdrawn: "cancelled",
+        ApprovalReleased: "queued",
     },
     "running": {
         **_updates("running"),
@@ -128,7 +130,11 @@ ANSWER_STATES: dict[type[Event], str] = {
     ApprovalGranted: "granted",
     ApprovalRefused: "refused",
     ApprovalWithdrawn: "withdrawn",
+    ApprovalReleased: "released",
 }
+
+AGENT_SOURCES = HOOK_SOURCES | TRANSCRIPT_SOURCES
+"""The sources of calls that an agent runs itself, also without an answer from here."""
 
 APPROVAL_OPTIONS = [
     {"optionId": "approve", "name": "Approve", "kind": "allow_once"},
@@ -236,7 +242,8 @@ def classify_answer(row: CallRecord | None, approval: ApprovalRecord | None, eve
     if approval is None or row is None:
         return "orphan"
     if approval.state == "pending":
-        return classify_event(row, event)
+        is_possible = not isinstance(event, ApprovalReleased) or row.source in AGENT_SOURCES
+        return classify_event(row, event) if is_possible else "illegal"
     same = approval.state == ANSWER_STATES[type(event)] and approval.option == record_text(event.option)
     return "duplicate" if same else "late"
 
@@ -287,7 +294,8 @@ def resolve_call(newest: CallRecord | None, event: CallEvent, turn: str, source:
 
 def client_call_id(event: CallEvent, call: str) -> str:
     """Return the id for foreign clients: their own id, unless an earlier call of the session has it."""
-    return event.aliases[0].id if event.aliases and not event.reused else call
+    named = () if event.reused else (alias.id for alias in event.aliases if alias.ns != UNNAMED_NAMESPACE)
+    return next(iter(named), call)
 
 
 def returned_ids(entry: ToolCall, aliases: Iterable[Alias]) -> dict[str, str] | None:

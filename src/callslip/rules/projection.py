@@ -14,7 +14,7 @@ from msgspec import UNSET
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Event
-from callslip.model.names import SUBAGENT_NAMESPACE, TRANSCRIPT_SOURCES
+from callslip.model.names import SUBAGENT_NAMESPACE, TRANSCRIPT_SOURCES, UNNAMED_NAMESPACE
 from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord, record_text
 from callslip.rules.lifecycle import (
     ANSWER_STATES,
@@ -27,6 +27,7 @@ from callslip.rules.lifecycle import (
     scope_of,
     strip_mcp_prefix,
 )
+from callslip.rules.unnamed_calls import UNNAMED_CALLS
 
 
 class Tables(Protocol):
@@ -60,7 +61,10 @@ SESSION_NAMESPACE = "session"
 def apply_event(tables: Tables, session: SessionRecord, event: Event) -> None:
     """Update the records for an event that is about to be appended."""
     session.last_seq = event.seq
-    if event.verdict == "applied":
+    if event.verdict == "witness" and isinstance(event, ev.CallEvent):
+        if any(alias.ns == UNNAMED_NAMESPACE for alias in event.aliases):  # Its session file tells the id of a call.
+            _put_aliases(tables, session, event)
+    elif event.verdict == "applied":
         if isinstance(event, TEXT_EVENTS):
             _apply_text(tables, session, event)
         elif isinstance(event, ev.CallEvent):
@@ -129,8 +133,7 @@ def input_mark(value: object) -> str:
 
 
 def _apply_call_event(tables: Tables, session: SessionRecord, event: ev.CallEvent) -> None:
-    for alias in event.aliases:
-        tables.put_alias(session.name, alias.ns, alias.id, event.call)
+    _put_aliases(tables, session, event)
     existing = tables.call(event.call)
     row = copy(existing) if existing is not None else _new_call(session, event)
     state = next_state(row.state, event)
@@ -154,6 +157,16 @@ def _apply_call_event(tables: Tables, session: SessionRecord, event: ev.CallEven
         row.ended_at, row.end = event.at, event.seq
     row.state = state
     tables.put_call(row)
+
+
+def _put_aliases(tables: Tables, session: SessionRecord, event: ev.CallEvent) -> None:
+    """Let a call be found by its aliases. The place of one without an id is free again when its id is known."""
+    for alias in event.aliases:
+        is_place = alias.ns == UNNAMED_NAMESPACE
+        call = "" if is_place and event.source in TRANSCRIPT_SOURCES else event.call
+        tables.put_alias(session.name, alias.ns, alias.id, call)
+        if is_place and call:
+            tables.put_alias(session.name, UNNAMED_CALLS.ns, UNNAMED_CALLS.id, call)
 
 
 def _new_call(session: SessionRecord, event: ev.CallEvent) -> CallRecord:

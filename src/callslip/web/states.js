@@ -24,6 +24,7 @@ export const APPROVAL_STATES = {
   granted: { glyph: "✓", label: "Approved", look: "completed" },
   refused: { glyph: "⊘", label: "Denied", look: "denied" },
   withdrawn: { glyph: "■", label: "Withdrawn", look: "cancelled" },
+  released: { glyph: "↦", label: "Answered in terminal", look: "cancelled" },
   moot: { glyph: "■", label: "No longer needed", look: "cancelled" },
   superseded: { glyph: "↻", label: "Replaced", look: "cancelled" },
 };

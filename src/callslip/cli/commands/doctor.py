@@ -60,6 +60,10 @@ def _describe_facts(facts: Facts) -> Iterator[tuple[str, Lines]]:
     names = (f"{VERSION_NAMES.get(name, name)} {version or 'missing'}" for name, version in versions.items())
     yield "versions", ", ".join(names)
     yield "server", f"{server['url']} (process {server['pid']})" if server else "not running"
+    if "hooks" in facts:
+        hooks = facts["hooks"]
+        state = "served" if hooks["served"] else "no server"
+        yield "hooks", f"{hooks['folder']}: {state}, {pluralize(hooks['waiting'], 'message')} waiting"
     if "access" in facts:
         yield "access", facts["access"]
     if "database" in facts:

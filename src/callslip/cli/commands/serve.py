@@ -318,6 +318,7 @@ async def _serve(info: ServerInfo, listener: socket.socket, options: dict[str, A
 
     from callslip import http
     from callslip.api.ledger import open_ledger
+    from callslip.hooks.server import serving_hooks
     from callslip.http.browser_guard import quiet_access_log
     from callslip.mcp import http_app
     from callslip.stacks import stacks_on_signal
@@ -328,7 +329,8 @@ async def _serve(info: ServerInfo, listener: socket.socket, options: dict[str, A
             ledger.log.keep_searchable()
             app = http.standalone(ledger, info.token, mcp_app=http_app, **options)
             server = create_server(app, ledger, info)
-            async with beside(ledger) if beside is not None else contextlib.nullcontext():
+            other_work = beside(ledger) if beside is not None else contextlib.nullcontext()
+            async with serving_hooks(ledger, info.location, tables.print_status), other_work:
                 await server.serve(sockets=[listener])
     return next((STATUS[number] for number in server.stop_signals), exit_status.OK)
 

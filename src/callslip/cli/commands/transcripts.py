@@ -15,7 +15,7 @@ import click
 
 from callslip.cli import exit_status
 from callslip.cli.commands import serve as serving
-from callslip.cli.options import db_option, json_option, wants_json, with_ledger
+from callslip.cli.options import db_option, json_option, selected_location, wants_json, with_ledger
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
 from callslip.model.display import pluralize
@@ -149,9 +149,16 @@ def watch(agents: tuple[str, ...]) -> int:
     as claude-code; without one, all agents are followed whose formats are known. A folder that does not exist yet is
     followed from when it does. Nothing is installed into the agents.
     """
-    targets = find_targets(agents)
+    from callslip.hooks.server import serving_hooks
+
+    targets, location = find_targets(agents), selected_location()
     _print_targets(targets)
-    return with_ledger(lambda ledger: _until_signal(follow(ledger, targets)), create=True)
+
+    async def follow_all(ledger: LocalLedger) -> None:
+        async with serving_hooks(ledger, location, tables.print_status):
+            await follow(ledger, targets)
+
+    return with_ledger(lambda ledger: _until_signal(follow_all(ledger)), create=True)
 
 
 async def _until_signal(work: Any) -> int:

@@ -108,7 +108,7 @@ unicode-bidi:isolate}
 .running{--tone:var(--running)}
 .completed,.granted{--tone:var(--good)}
 .failed,.denied,.refused{--tone:var(--bad)}
-.cancelled,.expired,.lost,.withdrawn,.moot,.superseded{--tone:var(--gone)}
+.cancelled,.expired,.lost,.withdrawn,.released,.moot,.superseded{--tone:var(--gone)}
 .tally li{color:var(--tone)}
 @media (max-width:30rem){body{font-size:15px}body>*{padding-left:.875rem;padding-right:.875rem}
 body>header{padding-top:1.5rem}.card{padding:.625rem .75rem}}

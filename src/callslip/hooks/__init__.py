@@ -1,0 +1,1 @@
+"""What the hooks of terminal agents send: recorded, and their requests for approval answered."""
