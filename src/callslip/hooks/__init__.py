@@ -1,0 +1,1 @@
+"""Hooks of agents in a terminal: their installation, and the script that they start."""
