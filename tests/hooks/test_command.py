@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from callslip.hooks import command as commands
 from callslip.hooks.command import HookCommand, hook_command, parse_command
 from callslip.hooks.events import AGENTS
 
-ODD_NAME = "it's $HOME \"x\" ${A} `b` \\ ; é"
+ODD_NAME = 'it\'s $HOME "x" ${A} `b` \\ ; é'
 NAMES = st.text(st.characters(blacklist_categories=["Cc", "Cs"], blacklist_characters="/"), min_size=1, max_size=12)
 
 
@@ -85,7 +86,7 @@ def test_a_command_is_silent_if_callslip_is_gone(tmp_path: Path, gone: str) -> N
 def test_no_variable_is_replaced_in_a_command(name: str) -> None:
     """Gemini CLI replaces variables in its settings before a shell sees them, so none may follow a dollar sign."""
     text = HookCommand("gemini", f"/{name}/hooks/0123456789ab", "/p", "/hooks/script.py").shell_text()
-    assert all(character == "'" for previous, character in zip(text, text[1:], strict=False) if previous == "$")
+    assert all(character == "'" for previous, character in itertools.pairwise(text) if previous == "$")
 
 
 def test_a_command_names_the_python_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:

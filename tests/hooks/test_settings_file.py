@@ -109,7 +109,7 @@ def test_a_read_only_file_is_refused(path: Path) -> None:
     """A file that its owner protected is not replaced."""
     path.write_text("old")
     path.chmod(0o444)
-    with pytest.raises(SettingsError, match="is read-only; nothing was changed. Make it writable"):
+    with pytest.raises(SettingsError, match="is read-only; nothing was changed"):
         replace_settings(read_settings(str(path)), "new")
     assert path.read_text() == "old"
 

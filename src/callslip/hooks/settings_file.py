@@ -88,8 +88,9 @@ def replace_settings(file: SettingsFile, text: str | None) -> None:
     Readers see the old or the new file, never a part of it. Links stay links, and permissions stay.
     """
     folder = os.path.dirname(file.target)
-    _check_writable(file, folder)
+    _check_unchanged(file)
     try:
+        _check_writable(file, folder)
         os.makedirs(folder, mode=NEW_FOLDER_MODE, exist_ok=True)
         if text is None:
             _check_unchanged(file)
@@ -106,8 +107,7 @@ def _check_writable(file: SettingsFile, folder: str) -> None:
     """Refuse a file that its owner protected: a rename would replace it in spite of that."""
     if file.content is None:
         return
-    mode = stat.S_IMODE(os.stat(file.target).st_mode) if os.path.exists(file.target) else NEW_FILE_MODE
-    if not mode & stat.S_IWUSR or not os.access(file.target, os.W_OK):
+    if not os.stat(file.target).st_mode & stat.S_IWUSR or not os.access(file.target, os.W_OK):
         advice = f"Make it writable (chmod u+w {file.target}) and run the command again"
         raise SettingsError(f"{file.path}: is read-only; nothing was changed. {advice}")
     if not os.access(folder, os.W_OK | os.X_OK):
