@@ -13,7 +13,7 @@ from callslip.hooks.events import WAIT_S
 BEGIN = "// callslip hook: begin. `callslip hook uninstall opencode` removes this part."
 END = "// callslip hook: end."
 _PART = re.compile(rf"^{re.escape(BEGIN)}$.*?^{re.escape(END)}$(?:\r?\n)?", re.DOTALL | re.MULTILINE)
-_COMMAND = re.compile(r"^const COMMAND = (\[.*\]);?$", re.MULTILINE)
+_COMMAND = re.compile(r"^ *const COMMAND = (\[.*\]);?$", re.MULTILINE)
 _SOURCE = Path(__file__).with_name("opencode_plugin.js")
 
 
