@@ -118,13 +118,6 @@ def carry_out(plan: Plan) -> Path | None:
     return backup
 
 
-def prepare_folder(folder: Path) -> None:
-    """Create the folder of the hooks, readable by its owner only."""
-    for path in (folder, folder / "spool"):
-        path.mkdir(mode=NEW_FOLDER_MODE, parents=True, exist_ok=True)
-        path.chmod(NEW_FOLDER_MODE)
-
-
 def advice_after_install(agent: Agent, place: Place) -> list[str]:
     """Return what the user has to do or to know."""
     if agent.name != "codex":

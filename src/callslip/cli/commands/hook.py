@@ -16,8 +16,8 @@ from callslip.cli.terminal.escape import escape_controls
 from callslip.errors import CallslipError, InvalidInputError
 from callslip.hooks.agents import KNOWN_AGENTS, Agent, Place
 from callslip.hooks.events import MAX_WAIT_S, WAIT_S
-from callslip.hooks.folder import hook_folder
-from callslip.hooks.install import Plan, advice_after_install, carry_out, plan_install, plan_uninstall, prepare_folder
+from callslip.hooks.folder import hook_folder, prepare_folder
+from callslip.hooks.install import Plan, advice_after_install, carry_out, plan_install, plan_uninstall
 from callslip.hooks.status import Status, read_status
 
 agents_argument = click.argument("agents", nargs=-1, type=click.Choice(list(KNOWN_AGENTS)), metavar="[AGENT]...")
