@@ -46,12 +46,14 @@ def agent(request: pytest.FixtureRequest, models: ScriptedModels, tmp_path: Path
 
 
 @pytest.fixture(autouse=True)
-def _own_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use a script that keeps each payload, in the place of the one that is installed."""
-    script = tmp_path / "package" / "hooks" / "script.py"
-    script.parent.mkdir(parents=True)
-    script.write_text(RECORDING_SCRIPT)
-    monkeypatch.setattr(command, "SCRIPT", str(script))
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The script of the hooks, in a folder of the test, so that it can be removed."""
+    copy = tmp_path / "package" / "hooks" / "script.py"
+    copy.parent.mkdir(parents=True)
+    installed = Path(command.SCRIPT)
+    copy.write_text(installed.read_text() if installed.exists() else RECORDING_SCRIPT)
+    monkeypatch.setattr(command, "SCRIPT", str(copy))
+    return copy
 
 
 def hook(agent: RealAgent, *arguments: str) -> CommandResult:
@@ -68,7 +70,8 @@ def settings_path(agent: RealAgent) -> Path:
 def payloads(agent: RealAgent) -> list[dict[str, Any]]:
     """Return what the hooks received, oldest first."""
     found = json.loads(hook(agent, "status", agent.name, "--json").stdout.splitlines()[0])
-    return [json.loads(path.read_text()) for path in sorted(Path(found["folder"], "spool").iterdir())]
+    messages = [json.loads(path.read_text()) for path in sorted(Path(found["folder"], "spool").iterdir())]
+    return [message.get("message", message) for message in messages]
 
 
 def run_one_call(agent: RealAgent) -> None:
@@ -113,10 +116,10 @@ def test_the_agent_runs_the_installed_hooks(agent: RealAgent) -> None:
     assert len(list(Path(folder, "spool").iterdir())) == count
 
 
-def test_the_agent_works_if_callslip_is_gone(agent: RealAgent) -> None:
+def test_the_agent_works_if_callslip_is_gone(agent: RealAgent, script: Path) -> None:
     """[HI5] Without the script the run is as without hooks."""
     assert hook(agent, "install", agent.name, "--approvals", "--yes").returncode == exit_status.OK
-    Path(command.SCRIPT).unlink()
+    script.unlink()
     run_one_call(agent)
     assert payloads(agent) == []
     assert len(agent.models.truth("main").results) == 1

@@ -185,6 +185,14 @@ def test_a_project_has_its_own_settings(home: Path, tmp_path: Path, agent: str) 
     assert not path.exists()
 
 
+def test_status_tells_that_hooks_are_installed_twice(agent: str) -> None:
+    """[HI6] Hooks of the user and of the project would both run."""
+    for options in ([], ["--project"]):
+        hook("install", agent, "--yes", *options)
+    assert "twice" in [problem["state"] for problem in read_status(agent)[1]["problems"]]
+    assert hook("status", agent).returncode == exit_status.FAILED
+
+
 def test_moved_settings_are_found(tmp_path: Path, agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The variables that move an agent's folder are respected."""
     for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME", "XDG_CONFIG_HOME"):

@@ -115,6 +115,8 @@ def status(agents: tuple[str, ...]) -> int:
     for agent in [KNOWN_AGENTS[name] for name in dict.fromkeys(agents)] or list(KNOWN_AGENTS.values()):
         found.append(read_status(agent, place, folder))
         of_project = read_status(agent, place, folder, is_project=True)
+        if found[-1].is_installed and of_project.is_installed:
+            of_project.problems.append(("twice", "also installed for the user: remove one of them"))
         is_other = os.path.realpath(of_project.path) != os.path.realpath(found[-1].path)
         if is_other and (of_project.is_installed or of_project.state == "unreadable"):
             found.append(of_project)
