@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from callslip.errors import InvalidInputError
@@ -83,6 +83,8 @@ def test_a_command_is_silent_if_callslip_is_gone(tmp_path: Path, gone: str) -> N
 
 
 @given(NAMES)
+@example("$HOME")
+@example("a ${HOME:-b} $")
 def test_no_variable_is_replaced_in_a_command(name: str) -> None:
     """Gemini CLI replaces variables in its settings before a shell sees them, so none may follow a dollar sign."""
     text = HookCommand("gemini", f"/{name}/hooks/0123456789ab", "/p", "/hooks/script.py").shell_text()

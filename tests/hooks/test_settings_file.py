@@ -92,6 +92,21 @@ def test_a_change_of_another_program_is_not_lost(tmp_path: Path, path: Path, cha
         assert path.read_text() == "theirs"
 
 
+def test_a_change_during_the_write_is_not_lost(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[HI4] The file is compared once more when the new one is complete."""
+    path.write_text("old")
+    sync = os.fsync
+
+    def change_and_sync(descriptor: int) -> None:
+        path.write_text("theirs")
+        sync(descriptor)
+
+    monkeypatch.setattr(settings_file.os, "fsync", change_and_sync)
+    with pytest.raises(SettingsError, match="another program changed it meanwhile"):
+        replace_settings(read_settings(str(path)), "new")
+    assert path.read_text() == "theirs" and names(path.parent) == ["settings.json"]
+
+
 def test_a_write_that_fails_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the disk is full the old file stays, and nothing is left beside it."""
     path.write_text("old")
