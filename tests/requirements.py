@@ -3410,11 +3410,86 @@ HOOKS = (
     ),
 )
 
+HOOK_SETTINGS = (
+    R(
+        "HI1",
+        "`callslip hook install` shows a diff, asks, keeps a copy of the file, and adds one entry for each event.",
+        (
+            "tests/hooks/test_entries.py::test_each_event_gets_one_entry",
+            "tests/cli/test_hook.py::test_an_installation_is_shown_and_kept_as_a_copy",
+            "tests/cli/test_hook.py::test_nothing_is_written_without_a_confirmation",
+            "tests/cli/test_hook.py::test_a_terminal_is_asked",
+            "tests/cli/test_hook.py::test_results_as_json",
+        ),
+    ),
+    R(
+        "HI2",
+        "A second installation changes nothing, and entries of others keep their places.",
+        (
+            "tests/hooks/test_entries.py::test_a_second_installation_changes_nothing",
+            "tests/hooks/test_entries.py::test_entries_of_others_keep_their_places",
+        ),
+    ),
+    R(
+        "HI3",
+        "After `callslip hook uninstall` settings are as before, byte for byte, with comments and all later edits.",
+        (
+            "tests/hooks/test_entries.py::test_an_installation_and_its_removal_leave_no_trace",
+            "tests/hooks/test_entries.py::test_edits_by_hand_survive",
+            "tests/cli/test_hook.py::test_edits_by_hand_survive",
+            "tests/cli/test_hook.py::test_empty_objects_and_lists_are_left_as_they_were",
+            "tests/cli/test_hook.py::test_a_file_that_was_created_is_removed_again",
+        ),
+    ),
+    R(
+        "HI4",
+        "Settings are replaced as a whole, keep links and permissions, and never lose a change of another program.",
+        (
+            "tests/hooks/test_settings_file.py::test_a_change_of_another_program_is_not_lost",
+            "tests/hooks/test_settings_file.py::test_a_link_stays_a_link",
+            "tests/hooks/test_settings_file.py::test_permissions_stay",
+            "tests/hooks/test_settings_file.py::test_a_byte_order_mark_and_line_ends_stay",
+            "tests/hooks/test_settings_file.py::test_a_write_that_fails_leaves_the_old_file",
+            "tests/hooks/test_settings_file.py::test_a_read_only_file_is_refused",
+        ),
+    ),
+    R(
+        "HI5",
+        "If Callslip is gone its hooks exit with success and without output, and the agent works.",
+        (
+            "tests/hooks/test_command.py::test_a_command_is_silent_if_callslip_is_gone",
+            "tests/agents/test_hooks.py::test_the_agent_works_if_callslip_is_gone",
+        ),
+    ),
+    R(
+        "HI6",
+        "`callslip hook status` says what is true: another ledger, not trusted, switched off, incomplete, gone.",
+        (
+            "tests/cli/test_hook.py::test_status_tells_another_ledger",
+            "tests/cli/test_hook.py::test_status_tells_whether_codex_trusts_the_hooks",
+            "tests/cli/test_hook.py::test_status_tells_that_the_agent_switched_hooks_off",
+            "tests/cli/test_hook.py::test_status_tells_missing_events",
+            "tests/cli/test_hook.py::test_status_tells_what_is_gone",
+            "tests/cli/test_hook.py::test_status_tells_approvals",
+            "tests/agents/test_hooks.py::test_the_trust_of_codex_is_read_as_codex_reads_it",
+        ),
+    ),
+    R(
+        "HI7",
+        "Each agent runs the installed hooks, and a file that it would not read is refused instead of changed.",
+        (
+            "tests/agents/test_hooks.py::test_the_agent_runs_the_installed_hooks",
+            "tests/agents/test_hooks.py::test_the_agent_reads_what_is_not_refused",
+            "tests/hooks/test_entries.py::test_a_file_that_the_agent_does_not_read_is_refused",
+        ),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
     *(*OUTAGES, *HOSTS),
     *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS, *ACP_ENTRIES, *PRODUCER_IDS, *TURNLESS_STREAMS),
     *(*DATABASES, *KILLS, *DATABASE_FAULTS, *POSTGRES_EDGES, *SERVERS, *MOVES, *OPERATIONS),
-    *(*SESSION_LISTS, *TRANSCRIPTS, *AGENT_SESSIONS, *SEARCH, *AGENTS, *HOOKS),
+    *(*SESSION_LISTS, *TRANSCRIPTS, *AGENT_SESSIONS, *SEARCH, *AGENTS, *HOOKS, *HOOK_SETTINGS),
 )

@@ -42,6 +42,7 @@ LAYERS: dict[str, int] = {
     "http": 10,
     "mcp": 10,
     "cli": 10,
+    "hooks": 10,
     "web": 10,
     "demo": 10,
     "otel": 10,

@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("callslip.cli.commands.serve:serve", "Start the web UI and API server."),
     "up": ("callslip.cli.commands.transcripts:up", "Follow the session files of agents, and show them in the web UI."),
     "watch": ("callslip.cli.commands.transcripts:watch", "Follow the session files of agents."),
+    "hook": ("callslip.cli.commands.hook:hook", "Install hooks into agents, so that they record while they run."),
     "run": ("callslip.cli.commands.run:run", "Run an agent with a shell tool."),
     "wrap": ("callslip.cli.commands.wrap:wrap", "Run an ACP agent and record its tool calls."),
     "ls": ("callslip.cli.commands.ls:ls", "List sessions or calls."),

@@ -1,1 +1,1 @@
-"""What the hooks of terminal agents send: recorded, and their requests for approval answered."""
+"""The hooks of agents in a terminal: their installation, what they send, and the answers to their requests."""

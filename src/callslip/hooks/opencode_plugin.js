@@ -1,31 +1,32 @@
 // Passes what happens in a session to Callslip's hook script, one process for each message, as JSON on its standard
 // input. It is the same script that other agents start as a hook; opencode has only plugins.
 
-import { spawn, spawnSync } from "node:child_process";
-import { accessSync, constants } from "node:fs";
+import * as callslipFiles from "node:fs";
+import * as callslipProcesses from "node:child_process";
 
-const COMMAND = [];
-
-const RECORD_TIMEOUT_MS = 10_000;
-const MAX_REPLY_BYTES = 1_000_000;
-const RECORDED_EVENTS = ["session.created", "session.idle", "session.error"];
-const ENDED = ["completed", "error"];
-
-const [PROGRAM, ...ARGUMENTS] = COMMAND;
-const HAS_APPROVALS = ARGUMENTS.includes("--approvals");
-const RECORD_ARGUMENTS = HAS_APPROVALS ? ARGUMENTS.slice(0, ARGUMENTS.indexOf("--approvals")) : ARGUMENTS;
-
-function isInstalled() {
-  try {
-    accessSync(PROGRAM, constants.X_OK);
-    accessSync(ARGUMENTS[2], constants.R_OK);
-    return true;
-  } catch {
-    return false;
-  }
-}
-
+// Only these three names are in the module itself, which may have other plugins, too.
 export const CallslipHook = async ({ client, directory }) => {
+  const COMMAND = [];
+
+  const RECORD_TIMEOUT_MS = 10_000;
+  const MAX_REPLY_BYTES = 1_000_000;
+  const RECORDED_EVENTS = ["session.created", "session.idle", "session.error"];
+  const ENDED = ["completed", "error"];
+
+  const [PROGRAM, ...ARGUMENTS] = COMMAND;
+  const HAS_APPROVALS = ARGUMENTS.includes("--approvals");
+  const RECORD_ARGUMENTS = HAS_APPROVALS ? ARGUMENTS.slice(0, ARGUMENTS.indexOf("--approvals")) : ARGUMENTS;
+
+  function isInstalled() {
+    try {
+      callslipFiles.accessSync(PROGRAM, callslipFiles.constants.X_OK);
+      callslipFiles.accessSync(ARGUMENTS[2], callslipFiles.constants.R_OK);
+      return true;
+    } catch {
+      return false;
+    }
+  }
+
   // A run that `callslip wrap` started is recorded by that.
   if (process.env.CALLSLIP_AGENT || !isInstalled()) return {};
 
@@ -41,7 +42,7 @@ export const CallslipHook = async ({ client, directory }) => {
     try {
       const input = encode(name, sessionID, properties);
       const stdio = ["pipe", "ignore", "ignore"];
-      spawnSync(PROGRAM, RECORD_ARGUMENTS, { input, stdio, timeout: RECORD_TIMEOUT_MS });
+      callslipProcesses.spawnSync(PROGRAM, RECORD_ARGUMENTS, { input, stdio, timeout: RECORD_TIMEOUT_MS });
     } catch {
       // The agent continues in any case.
     }
@@ -49,7 +50,7 @@ export const CallslipHook = async ({ client, directory }) => {
 
   function ask(request) {
     try {
-      const child = spawn(PROGRAM, ARGUMENTS, { stdio: ["pipe", "pipe", "ignore"] });
+      const child = callslipProcesses.spawn(PROGRAM, ARGUMENTS, { stdio: ["pipe", "pipe", "ignore"] });
       let output = "";
       waiting.set(request.id, child);
       child.stdout.on("data", (data) => {
