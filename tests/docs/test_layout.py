@@ -38,6 +38,7 @@ LAYERS: dict[str, int] = {
     "worker": 9,
     "agent": 9,
     "wrap": 10,
+    "notify": 10,
     "http": 10,
     "mcp": 10,
     "cli": 10,
