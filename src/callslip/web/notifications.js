@@ -79,8 +79,9 @@ effect(() => {
   if (newNotice.value) show(newNotice.value);
 });
 effect(() => {
+  const pending = inbox.value;
   if (!loadedTopics.value.has("inbox")) return;
-  for (const [id, notification] of shown) if (id.startsWith("appr_") && !inbox.value.has(id)) notification.close();
+  for (const [id, notification] of shown) if (id.startsWith("appr_") && !pending.has(id)) notification.close();
 });
 addEventListener("pagehide", () => shown.forEach((notification) => notification.close()));
 
