@@ -25,13 +25,15 @@ from callslip.model.events import Alias
 from callslip.model.notices import NoticeDelays
 from callslip.notify import notifier as notifier_module
 from callslip.notify.addresses import may_reach
-from callslip.notify.messages import make_link
+from callslip.notify.messages import make_link, sign
 from callslip.notify.notifier import Notifier
 from callslip.notify.post import Outcome, post
 from callslip.notify.settings import NotifySettings, Webhook, read_settings
 from callslip.settings import Settings
 from tests.support.certificates import create_certificate
-from tests.support.cli_process import run_in_process
+from tests.support.cli_process import ServeProcess, run_in_process
+from tests.support.doc_examples import find_blocks
+from tests.support.paths import ROOT
 from tests.support.webhook_receiver import WebhookReceiver, answer, receiving
 
 pytestmark = pytest.mark.anyio
@@ -40,6 +42,7 @@ SECRET = "a-secret-for-signatures"
 COMMAND = "rm -rf /srv/private-5ecret"
 SETTINGS = Settings(reaper_interval=3600.0)
 NO_DELAYS = NoticeDelays(approval=0, finished=0, idle=0)
+GUIDE = "docs/guides/notifications.md"
 PUBLIC_URL = "https://callslip.example.org"
 
 
@@ -449,6 +452,37 @@ def test_a_file_that_others_can_change_is_refused(tmp_path: Path) -> None:
     assert "can be read by other users" in read_settings(file).warning
     file.chmod(0o600)
     assert read_settings(file) == NotifySettings()
+
+
+async def test_a_server_sends_by_its_file(receiver: WebhookReceiver, tmp_path: Path) -> None:
+    """NTF8: `callslip serve` with `--notify`; a wrong file stops it at once."""
+    write_settings(tmp_path, plain(receiver))
+    file, db = tmp_path / "notify.toml", tmp_path / "ledger.db"
+    options = ("--port", "0", "--notify", str(file), "--public-url", f"{PUBLIC_URL}/")
+    with await asyncio.to_thread(ServeProcess, db, *options) as server:
+        async with callslip.open(f"sqlite:///{db}", SETTINGS) as other:
+            approval = await ask(other, "by another process")
+            (delivery,) = await receiver.until_count(1)
+        assert delivery.json["id"] == approval and delivery.json["url"].startswith(f"{PUBLIC_URL}/s/by%20another")
+        assert not any("5ecret" in line for line in server.err if "token=" not in line)
+    file.write_text("[[webhook]]")
+    result = await asyncio.to_thread(run_in_process, "serve", *options, "--db", str(db))
+    assert result.returncode == exit_status.USAGE and "url" in result.stderr
+
+
+def test_the_guide_has_valid_settings_and_a_check_of_signatures(tmp_path: Path) -> None:
+    """NTF1: as a receiver would use it."""
+    blocks = {block.language: block.body for block in find_blocks((ROOT / GUIDE).read_text("utf-8"))}
+    file = tmp_path / "notify.toml"
+    file.write_text(blocks["toml"])
+    file.chmod(0o600)
+    settings = read_settings(file)
+    assert [webhook.format for webhook in settings.webhooks] == ["json", "slack"] and len(settings.networks) == 1
+    names: dict[str, Any] = {}
+    exec(blocks["python"], names)
+    signature = f"v1={sign(SECRET, 17, b'{}')}"
+    assert names["is_valid"](SECRET, "17", signature, b"{}")
+    assert not names["is_valid"](SECRET, "18", signature, b"{}") and not names["is_valid"]("x", "17", signature, b"{}")
 
 
 async def test_the_test_command_reports_each_receiver(receiver: WebhookReceiver, tmp_path: Path, home: Path) -> None:

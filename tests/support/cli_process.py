@@ -156,6 +156,12 @@ class ServeProcess(Process):
         self.info = json.loads(self.out[0])
         self.url, self.token = self.info["url"], self.info["token"]
 
+    def __enter__(self) -> ServeProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
 
 @contextlib.contextmanager
 def serving(db: Path | str, *arguments: str) -> Generator[ServeProcess]:
