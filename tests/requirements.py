@@ -3236,6 +3236,7 @@ NOTIFICATIONS = (
         "A pending request is sent to each webhook once, with its link, and signed if there is a secret.",
         (
             "tests/notify/test_notify.py::test_a_request_is_sent_once_without_its_command",
+            "tests/api/test_notices.py::test_requests_that_are_known_are_not_read_again",
             "tests/notify/test_notify.py::test_the_guide_has_valid_settings_and_a_check_of_signatures",
         ),
     ),
@@ -3260,6 +3261,8 @@ NOTIFICATIONS = (
         "Several servers of one ledger send each message once; if one dies, another continues.",
         (
             "tests/notify/test_notify.py::test_several_servers_send_each_message_once",
+            "tests/api/test_notices.py::test_one_of_many_claims_a_notice",
+            "tests/api/test_notices.py::test_a_value_is_replaced_only_as_it_was_read",
             "tests/notify/test_notify.py::test_another_server_continues_for_one_that_died",
         ),
     ),
@@ -3319,7 +3322,10 @@ NOTIFICATIONS = (
     R(
         "NTF12",
         "One of several tabs shows a notification of the browser for a new request, until it is answered.",
-        ("tests/web/test_notifications.py::test_one_of_several_tabs_notifies_the_user",),
+        (
+            "tests/web/test_notifications.py::test_one_of_several_tabs_notifies_the_user",
+            "tests/web/test_notifications.py::test_the_browser_notifies_of_what_is_new_and_lasts",
+        ),
     ),
 )
 

@@ -112,12 +112,65 @@ def test_one_of_several_tabs_notifies_the_user(server: Server) -> None:
     expect(tab.page.get_by_text("rm -rf <b>all</b>").first).to_be_visible()
     second = ask(server, "bell", "second")
     tab.until(lambda: [one for each in tabs for one in notifications(each) if one[1] == "second"], "the second one")
+    (owner,) = [each for each in tabs if any(one[1] == "second" for one in notifications(each))]
+    tabs.remove(owner)
+    owner.assert_no_problems()
+    owner.page.close()
+    tab = tabs[0]
+    tab.until(
+        lambda: [one for each in tabs for one in notifications(each) if one[1] == "second"], "that of another tab"
+    )
     deny(server, second)
     tab.until(lambda: not [one for each in tabs for one in notifications(each) if one[2]], "that it is closed")
     for each in (before, approval):
         deny(server, each)
     for each in tabs:
         each.assert_no_problems()
+
+
+WATCH = """async () => {
+  const real = globalThis.setTimeout, delays = [];
+  globalThis.setTimeout = (work, delay) => (delays.push(delay), real(work, 0));
+  const { NoticeWatch } = await import("/web/notices.js");
+  const shown = [];
+  const watch = new NoticeWatch(({ id, title, text }) => shown.push([id, title, text]));
+  const row = (session, state) => {
+    const fields = { session, state, agent: "codex", title: "T " + session };
+    watch.receive("row", { topic: "sessions", id: session, row: fields });
+  };
+  const request = (id) => ({ approval: id, session: "s", entry: 1, description: id });
+  const settle = () => new Promise((done) => real(done, 20));
+
+  const sessions = [{ session: "a", state: "running" }, { session: "b", state: "idle" }];
+  watch.receive("topic", { topic: "sessions", rows: sessions });
+  watch.receive("topic", { topic: "inbox", rows: [request("old")] });
+  row("a", "waiting"); row("a", "idle"); row("a", "running");  // The next turn has begun.
+  row("b", "idle"); row("new", "idle");
+  watch.receive("row", { topic: "inbox", id: "short", row: request("short") });
+  watch.receive("row", { topic: "inbox", id: "short", gone: true });  // A rule has answered it.
+  watch.receive("row", { topic: "inbox", id: "other", row: { ...request("other"), answerAt: "an editor" } });
+  await settle();
+  const before = shown.length;
+  row("a", "ended"); row("a", "ended");
+  watch.receive("row", { topic: "inbox", id: "one", row: request("one") });
+  watch.receive("row", { topic: "inbox", id: "one", row: request("one") });
+  watch.receive("topic", { topic: "inbox", rows: [request("old"), request("one"), request("two")] });  // A reconnect.
+  await settle();
+  globalThis.setTimeout = real;
+  return { before, shown, delays: [...new Set(delays)] };
+}"""
+
+
+@in_browser
+def test_the_browser_notifies_of_what_is_new_and_lasts(site: Server) -> None:
+    """NTF12: not of what was there before, was answered at once, or goes on; agents that have finished are named."""
+    result = site.window().tab("/commands").page.evaluate(WATCH)
+    assert result["before"] == 0 and set(result["delays"]) == {2_000, 10_000}
+    assert result["shown"] == [
+        ["finished a", "codex has finished", "T a"],
+        ["one", "Approval needed", "one"],
+        ["two", "Approval needed", "two"],
+    ]
 
 
 @in_browser

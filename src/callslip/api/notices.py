@@ -119,8 +119,9 @@ class NoticeClaims:
     async def finish(self, notice: str, *, is_sent: bool) -> None:
         """Store that a notice was sent, or that it was given up."""
         before = self._held.pop(notice, "")
-        now = await self._log.store.clock()
-        await self._log.store.replace_meta(self._prefix + notice, before, f"{SENT if is_sent else FAILED} {now}")
+        if before:
+            after = f"{SENT if is_sent else FAILED} {await self._log.store.clock()}"
+            await self._log.store.replace_meta(self._prefix + notice, before, after)
 
     async def release(self, notice: str) -> None:
         """Let another process send a notice that this one does not send."""
