@@ -3485,6 +3485,166 @@ HOOK_SETTINGS = (
     ),
 )
 
+NOTIFICATIONS = (
+    R(
+        "NTF1",
+        "A pending request is sent to each webhook once, with its link, and signed if there is a secret.",
+        (
+            "tests/notify/test_notify.py::test_a_request_is_sent_once_without_its_command",
+            "tests/api/test_notices.py::test_requests_that_are_known_are_not_read_again",
+            "tests/notify/test_notify.py::test_the_guide_has_valid_settings_and_a_check_of_signatures",
+        ),
+    ),
+    R(
+        "NTF2",
+        "Messages have no title, command or project unless the settings enable it; Slack gets them as plain text.",
+        (
+            "tests/notify/test_notify.py::test_texts_are_sent_only_if_enabled",
+            "tests/notify/test_notify.py::test_a_request_is_sent_once_without_its_command",
+        ),
+    ),
+    R(
+        "NTF3",
+        "Questions, finished and idle agents are found by the state of the session, after a delay, if they are new.",
+        (
+            "tests/notify/test_notify.py::test_questions_and_the_ends_of_turns_are_sent",
+            "tests/notify/test_notify.py::test_an_old_history_and_answered_requests_are_not_sent",
+        ),
+    ),
+    R(
+        "NTF4",
+        "Several servers of one ledger send each message once; if one dies, another continues.",
+        (
+            "tests/notify/test_notify.py::test_several_servers_send_each_message_once",
+            "tests/api/test_notices.py::test_one_of_many_claims_a_notice",
+            "tests/api/test_notices.py::test_a_value_is_replaced_only_as_it_was_read",
+            "tests/notify/test_notify.py::test_another_server_continues_for_one_that_died",
+        ),
+    ),
+    R(
+        "NTF5",
+        "A failed delivery is repeated with the same id as long as it applies, and reported once, without the URL.",
+        (
+            "tests/notify/test_notify.py::test_failures_are_retried_and_reported_once",
+            "tests/notify/test_notify.py::test_an_answered_request_is_not_retried",
+        ),
+    ),
+    R(
+        "NTF6",
+        "A slow receiver delays neither writes nor other receivers, and its queue and answers have limits.",
+        (
+            "tests/notify/test_notify.py::test_a_slow_receiver_delays_no_write_and_no_other_receiver",
+            "tests/notify/test_notify.py::test_an_answer_has_a_limit_in_time_and_size",
+        ),
+    ),
+    R(
+        "NTF7",
+        "Webhooks reach public and listed addresses only, as those of the connection, and follow no redirect.",
+        (
+            "tests/notify/test_notify.py::test_only_public_and_listed_addresses_are_reached",
+            "tests/notify/test_notify.py::test_a_name_of_a_private_address_is_not_reached",
+            "tests/notify/test_notify.py::test_redirects_are_not_followed",
+            "tests/notify/test_notify.py::test_certificates_are_checked",
+        ),
+    ),
+    R(
+        "NTF8",
+        "Receivers come only from the settings file, which is refused if it is wrong or if others can change it.",
+        (
+            "tests/notify/test_notify.py::test_wrong_settings_are_refused",
+            "tests/notify/test_notify.py::test_a_file_that_others_can_change_is_refused",
+            "tests/notify/test_notify.py::test_a_server_sends_by_its_file",
+        ),
+    ),
+    R(
+        "NTF9",
+        "`callslip notify test` sends a message to each webhook and reports the results.",
+        ("tests/notify/test_notify.py::test_the_test_command_reports_each_receiver",),
+    ),
+    R(
+        "NTF10",
+        "A link in a message opens the page, keeps its place through a sign-in, and answers nothing.",
+        (
+            "tests/notify/test_notify.py::test_a_link_opens_the_page_and_answers_nothing",
+            "tests/web/test_notifications.py::test_a_code_in_the_address_signs_a_phone_in",
+        ),
+    ),
+    R(
+        "NTF11",
+        "The title and the icon of the page show that requests are pending.",
+        ("tests/web/test_notifications.py::test_the_title_and_the_icon_show_pending_requests",),
+    ),
+    R(
+        "NTF12",
+        "One of several tabs shows a notification of the browser for a new request, until it is answered.",
+        (
+            "tests/web/test_notifications.py::test_one_of_several_tabs_notifies_the_user",
+            "tests/web/test_notifications.py::test_the_browser_notifies_of_what_is_new_and_lasts",
+        ),
+    ),
+)
+
+PHONES = (
+    R(
+        "PHN1",
+        "A sign-in code is exchanged once, also by many at the same time, for a token with few rights and an end.",
+        (
+            "tests/cli/test_phone.py::test_a_code_is_exchanged_once_for_a_token_with_an_end",
+            "tests/cli/test_phone.py::test_a_code_that_many_present_at_once_gives_one_token",
+        ),
+    ),
+    R(
+        "PHN2",
+        "A sign-in code is no token; it ends after two minutes, or when it is revoked, and is listed until then.",
+        (
+            "tests/cli/test_phone.py::test_a_code_is_no_token_and_ends_by_time_or_revocation",
+            "tests/cli/test_phone.py::test_a_code_from_the_command_line_is_listed_and_revoked",
+        ),
+    ),
+    R(
+        "PHN3",
+        "Wrong sign-in codes are limited for each client, and other origins may not try any.",
+        (
+            "tests/cli/test_phone.py::test_guesses_are_limited",
+            "tests/cli/test_phone.py::test_the_limit_remembers_few_clients",
+        ),
+    ),
+    R(
+        "PHN4",
+        "The terminal shows a QR code that others can read, and a key shows a new one, which revokes the one before.",
+        (
+            "tests/cli/test_phone.py::test_a_drawn_code_is_read_by_another_implementation",
+            "tests/cli/test_phone.py::test_a_key_shows_a_new_code_on_the_terminal",
+        ),
+    ),
+    R(
+        "PHN5",
+        "`--lan` listens on one address of the network, warns without TLS, and answers to no other name.",
+        (
+            "tests/cli/test_phone.py::test_a_lan_server_answers_at_its_address_and_no_other_name",
+            "tests/cli/test_phone.py::test_a_public_url_is_accepted_as_a_host",
+        ),
+    ),
+    R(
+        "PHN6",
+        "With a certificate the network gets HTTPS only, with secure cookies, and this machine keeps HTTP.",
+        (
+            "tests/cli/test_phone.py::test_tls_is_for_the_network",
+            "tests/cli/test_phone.py::test_wrong_options_are_refused",
+        ),
+    ),
+    R(
+        "PHN7",
+        "A phone signs in by the code in the address, which leaves the address, and answers under its own name.",
+        ("tests/web/test_notifications.py::test_a_code_in_the_address_signs_a_phone_in",),
+    ),
+    R(
+        "PHN8",
+        "The inbox fits 380 px in both themes, with buttons for fingers.",
+        ("tests/web/test_notifications.py::test_the_inbox_fits_a_phone",),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
@@ -3492,4 +3652,5 @@ REQUIREMENTS = (
     *(*IMPORTS, *REPLAYS, *ROWS, *CLIENT_VIEWS, *OWN_CODE, *VIEWS, *ACP_ENTRIES, *PRODUCER_IDS, *TURNLESS_STREAMS),
     *(*DATABASES, *KILLS, *DATABASE_FAULTS, *POSTGRES_EDGES, *SERVERS, *MOVES, *OPERATIONS),
     *(*SESSION_LISTS, *TRANSCRIPTS, *AGENT_SESSIONS, *SEARCH, *AGENTS, *HOOKS, *HOOK_SETTINGS),
+    *(*NOTIFICATIONS, *PHONES),
 )

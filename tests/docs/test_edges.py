@@ -11,7 +11,7 @@ import pytest
 from callslip.model import events
 from tests.docs.test_layout import MODULES, SRC, find_imports, module_name
 
-EDGES = ("http", "mcp", "cli", "worker")
+EDGES = ("http", "mcp", "cli", "worker", "notify")
 FORBIDDEN_IMPORTS = ("callslip.store", "callslip.ledger.write")
 STORE_ATTRIBUTES = {"store", "_store"}
 LIFECYCLE_EVENTS = {

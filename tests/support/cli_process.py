@@ -156,6 +156,12 @@ class ServeProcess(Process):
         self.info = json.loads(self.out[0])
         self.url, self.token = self.info["url"], self.info["token"]
 
+    def __enter__(self) -> ServeProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
 
 @contextlib.contextmanager
 def serving(db: Path | str, *arguments: str) -> Generator[ServeProcess]:
@@ -182,9 +188,10 @@ class Terminal:
             os.environ.update({"TERM": "dumb"})
             os.execv(sys.executable, callslip_command(*arguments))
 
-    def until(self, text: str) -> None:
+    def until(self, text: str, count: int = 1) -> None:
+        """Wait until the screen has shown a text so many times."""
         deadline = time.monotonic() + TIMEOUT_S
-        while text not in self.screen_text:
+        while self.screen_text.count(text) < count:
             assert time.monotonic() < deadline and self._read(1.0), f"never shown: {text}\n{self.screen_text}"
 
     def _read(self, wait: float) -> bool:
@@ -198,6 +205,12 @@ class Terminal:
         self._raw += data
         self.screen_text = self._raw.decode("utf-8", "replace").replace("\r\n", "\n")
         return bool(data)
+
+    def kill(self) -> None:
+        """Kill the command if it still runs."""
+        with contextlib.suppress(ProcessLookupError, ChildProcessError, OSError):
+            os.kill(self.pid, signal.SIGKILL)
+            self.close()
 
     def press(self, keys: str) -> None:
         os.write(self._fd, keys.encode())

@@ -32,6 +32,7 @@ FAKE_CLOCK_YIELDS = 3
 WRITES = {
     *("close", "delete", "drop_conversations", "drop_owner", "drop_token", "drop_unused_blobs", "prune", "put_blob"),
     *("put_executor", "put_token", "save_progress", "save_search", "save_summaries", "add_summaries", "put_meta"),
+    "replace_meta",
 }
 WAITS = {"wait_changes"}
 READS = {name for name, method in vars(Store).items() if inspect.iscoroutinefunction(method)} - WRITES - WAITS

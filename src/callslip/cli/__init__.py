@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "search": ("callslip.cli.commands.search:search", "Search messages, calls and titles."),
     "usage": ("callslip.cli.commands.usage:usage", "Show the tokens and costs that agents reported."),
     "verify": ("callslip.cli.commands.verify:verify", "Check stored data against the log."),
+    "notify": ("callslip.cli.commands.notify:notify", "Try notifications."),
     "doctor": ("callslip.cli.commands.doctor:doctor", "Diagnose problems."),
     "admin": ("callslip.cli.commands.admin:admin", "Manage sessions, retention, databases and tokens."),
 }

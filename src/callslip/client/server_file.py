@@ -17,12 +17,16 @@ MAX_FILE_BYTES = 65536
 
 
 class RunningServer(msgspec.Struct, frozen=True):
-    """A server that runs for a ledger. `owner` identifies its process, `settings` are those of its ledger."""
+    """A server that runs for a ledger. `owner` identifies its process, `settings` are those of its ledger.
+
+    `phone_url` is its address for other machines, "" if it has none.
+    """
 
     url: str
     pid: int
     owner: str
     settings: Settings = Settings()
+    phone_url: str = ""
 
 
 def server_file(location: LedgerLocation) -> str:

@@ -34,6 +34,11 @@ def mint_token() -> str:
     return TOKEN_PREFIX + secrets.token_urlsafe(32)
 
 
+def mint_code() -> str:
+    """Return a new sign-in code with 128 random bits: it is valid for minutes, and a QR code of it stays small."""
+    return secrets.token_urlsafe(16)
+
+
 def hash_token(token: str) -> str:
     """Return what is stored of a token. The token has as many random bits as the hash, so a plain hash is safe."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

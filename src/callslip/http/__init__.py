@@ -19,6 +19,7 @@ from callslip.http import (
     prompts,
     search,
     sessions,
+    sign_in,
     usage,
 )
 from callslip.http.access import Principal as Principal
@@ -48,6 +49,7 @@ ROUTES: tuple[Route, ...] = (
     *usage.ROUTES,
     *search.ROUTES,
     *blobs.ROUTES,
+    *sign_in.ROUTES,
     *openapi.ROUTES,
     *health.ROUTES,
     *page.ROUTES,

@@ -85,10 +85,10 @@ class TokenAuthorizer:
         self._log = log
         self._main_hash = hash_token(check_main_token(main_token, "token"))
         self._name = name
-        self._cookies = cookies
+        self.cookies = cookies
 
     async def admit(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Principal:
-        token = bearer_token(request) or (request.cookies.get(COOKIE, "") if self._cookies else "")
+        token = bearer_token(request) or (request.cookies.get(COOKIE, "") if self.cookies else "")
         if not token:
             raise AuthenticationError("no token; send one as `Authorization: Bearer TOKEN`")
         token_hash = hash_token(token)

@@ -146,7 +146,7 @@ class BrowserGuard:
         if self._login is None:
             return None
         if method == "POST" and request.scope["path"] in (f"{root_path(request.scope)}/logout", "/logout"):
-            return Response(status_code=204, headers={"set-cookie": _cookie(request.scope, "", 0)})
+            return Response(status_code=204, headers={"set-cookie": token_cookie(request.scope, "", 0)})
         return await _log_in(request, self._login) if method in READ_METHODS else None
 
     # Response headers
@@ -211,14 +211,15 @@ async def _log_in(request: HTTPConnection, login: Login) -> Response | None:
         return None
     target = _address(scope, [pair for pair in query if pair[0] != "token"])
     if len(tokens) == 1 and await login.is_valid(tokens[0]):
-        cookie = _cookie(scope, tokens[0], COOKIE_AGE_S)
+        cookie = token_cookie(scope, tokens[0], COOKIE_AGE_S)
         return Response(status_code=303, headers={"location": target, "set-cookie": cookie})
     if accepts_html(request):
         return Response(status_code=303, headers={"location": target + UNKNOWN_TOKEN})
     return problems.response(AuthenticationError("the token is invalid, expired or revoked"))
 
 
-def _cookie(scope: Scope, token: str, age: int) -> str:
+def token_cookie(scope: Scope, token: str, age: int) -> str:
+    """Return the header that stores a token in the browser for so many seconds."""
     secure = "; Secure" if scope.get("scheme") == "https" else ""
     path = quote(root_path(scope), safe="/") or "/"
     return f"{COOKIE}={token}; HttpOnly; SameSite=Strict; Path={path}; Max-Age={age}{secure}"

@@ -32,6 +32,14 @@ class TooManyReadersError(errors.CallslipError):
     """The server, or one principal, has as many readers as are allowed, or they hold too much data. 503"""
 
 
+class TooManyAttemptsError(errors.CallslipError):
+    """A client has tried too many wrong sign-in codes. 429"""
+
+    def __init__(self, retry_after_s: int) -> None:
+        super().__init__(f"too many wrong sign-in codes. Try again in {retry_after_s} s.")
+        self.retry_after_s = retry_after_s
+
+
 class Problem(msgspec.Struct, omit_defaults=True):
     """An error. `field` is the part of the request to change; `current` is the state that was in the way."""
 
@@ -55,6 +63,7 @@ STATUS: tuple[tuple[type[BaseException], int, str], ...] = (
     (UnsupportedMediaTypeError, 415, "unsupported"),
     (TooManyReadersError, 503, "busy"),
     (errors.QueueFullError, 429, "queue_full"),
+    (TooManyAttemptsError, 429, "attempts"),
     (errors.StaleClaimError, 412, "stale-fence"),
     (errors.AmbiguousIdError, 409, "ambiguous"),
     (errors.ConflictError, 409, "conflict"),
@@ -67,8 +76,9 @@ STATUS: tuple[tuple[type[BaseException], int, str], ...] = (
     (errors.DatabaseUnavailableError, 503, "unavailable"),
     (errors.StoreError, 503, "store"),
 )
-TITLES = {410: "Cursor expired", 412: "Claim lost", 416: "Range Not Satisfiable", 429: "Queue full", 507: "Disk full"}
+TITLES = {410: "Cursor expired", 412: "Claim lost", 416: "Range Not Satisfiable", 507: "Disk full"}
 """Titles that say more than the reason phrase of their status."""
+QUEUE_FULL = "Queue full"
 
 
 def title_of(status: int) -> str:
@@ -85,6 +95,7 @@ def problem(error: BaseException) -> Problem:
         problem.field, problem.limit = error.field, error.limit
     elif isinstance(error, errors.QueueFullError | RequestTooLargeError):
         problem.limit = error.limit
+        problem.title = QUEUE_FULL if isinstance(error, errors.QueueFullError) else problem.title
     elif isinstance(error, errors.CommandNotFoundError):
         problem.correlation_id, problem.final = error.correlation_id, True
     elif isinstance(error, errors.CursorExpiredError):
@@ -100,6 +111,8 @@ def response(error: BaseException) -> Response:
     headers = {"www-authenticate": 'Bearer realm="callslip"'} if document.status == 401 else None
     if isinstance(error, TooManyReadersError | errors.DatabaseUnavailableError):
         headers = {"retry-after": str(RETRY_AFTER_S)}
+    elif isinstance(error, TooManyAttemptsError):
+        headers = {"retry-after": str(error.retry_after_s)}
     return Response(msgspec.json.encode(document), document.status, headers, MEDIA_TYPE)
 
 

@@ -9,6 +9,7 @@ from callslip.http.metrics import Metrics
 from callslip.http.prompts import Answers, Prompts
 from callslip.http.request import Route
 from callslip.http.revocations import Revocations
+from callslip.http.sign_in import Attempts
 from callslip.http.streams import Hub
 from callslip.settings import Limits
 
@@ -24,6 +25,9 @@ class Server:
         self.gate = gate
         self.limits = limits or Limits()
         self.revocations = Revocations(ledger.log) if isinstance(gate, TokenAuthorizer) else None
+        self.accepts_codes = isinstance(gate, TokenAuthorizer) and gate.cookies
+        """Whether a sign-in code can be exchanged for a cookie here."""
+        self.attempts = Attempts()
         self.hub = Hub(ledger, self.limits)
         self.posts = Posts(ledger.log)
         self.prompts = Prompts(ledger, answers)

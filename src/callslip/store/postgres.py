@@ -93,6 +93,7 @@ from callslip.store.shared_rows import (
     conversation_row,
     first,
     first_value,
+    replace_meta_statement,
     token_row,
     token_values,
 )
@@ -520,6 +521,13 @@ class PostgresStore:
 
     async def put_meta(self, name: str, value: str) -> None:
         await self._run("put_meta", name, value, durable=False)
+
+    async def list_meta(self, prefix: str) -> list[tuple[str, str]]:
+        return [(row[0], row[1]) for row in await self._all("list_meta", prefix)]
+
+    async def replace_meta(self, name: str, before: str, after: str) -> bool:
+        statement, values = replace_meta_statement(name, before, after)
+        return bool(await self._run(statement, *values, durable=False))
 
     async def add_summaries(self, since: int) -> None:
         await self._run("add_summaries", since, durable=False)

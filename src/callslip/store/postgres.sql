@@ -601,6 +601,15 @@ SELECT setval('session_ids', greatest($1::bigint, 1), $1::bigint > 0),
 -- name: put_meta
 INSERT INTO meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
+-- name: add_meta
+INSERT INTO meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING RETURNING name;
+
+-- name: change_meta
+UPDATE meta SET value = $1 WHERE name = $2 AND value = $3 RETURNING name;
+
+-- name: drop_meta
+DELETE FROM meta WHERE name = $1 AND value = $2 RETURNING name;
+
 -- name: count_queues
 INSERT INTO queues (client, waiting)
 SELECT c.client, count(*) FROM calls c WHERE c.client <> '' AND {is_pending} GROUP BY c.client;
@@ -665,6 +674,9 @@ WHERE session = $1;
 
 -- name: meta
 SELECT m.value FROM meta m WHERE m.name = $1;
+
+-- name: list_meta
+SELECT m.name, m.value FROM meta m WHERE starts_with(m.name, $1) ORDER BY m.name;
 
 -- name: usage_by_ids
 SELECT u.id, u.seq, u.at, u.turn, u.parent, u.model, u.input_tokens, u.output_tokens, u.cached_tokens,

@@ -277,6 +277,13 @@ class Store(Protocol):
         ...
 
     async def put_meta(self, name: str, value: str) -> None: ...
+    async def list_meta(self, prefix: str) -> list[tuple[str, str]]:
+        """Return the values whose names have a prefix, with their names."""
+        ...
+
+    async def replace_meta(self, name: str, before: str, after: str) -> bool:
+        """Replace a value if it is still as before. Return whether it was; "" is a value that is not stored."""
+        ...
 
     async def add_summaries(self, since: int) -> None:
         """Add what is known of them for the sessions written since a time (ms) that have no summary."""

@@ -35,6 +35,13 @@ def conversation_row(row: Sequence[Any]) -> ConversationRecord:
     return replace(record, state_version=state[0], state=state[1]) if state else record
 
 
+def replace_meta_statement(name: str, before: str, after: str) -> tuple[str, tuple[str, ...]]:
+    """Return the statement that replaces a value, and what it is bound to. "" is a value that is not stored."""
+    if not before:
+        return "add_meta", (name, after)
+    return ("change_meta", (after, name, before)) if after else ("drop_meta", (name, before))
+
+
 def token_row(row: Sequence[Any]) -> TokenRecord:
     """Convert a row to a token."""
     return replace(TokenRecord(*row), verbs=tuple(row[4].split(",")))

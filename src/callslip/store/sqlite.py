@@ -62,6 +62,7 @@ from callslip.store.shared_rows import (
     conversation_row,
     first,
     first_value,
+    replace_meta_statement,
     token_row,
     token_values,
 )
@@ -522,6 +523,13 @@ class SqliteStore:
 
     async def put_meta(self, name: str, value: str) -> None:
         await self._alone(lambda c: c.execute(SQL["put_meta"], (name, value)).fetchall(), durable=False)
+
+    async def list_meta(self, prefix: str) -> list[tuple[str, str]]:
+        return [(row[0], row[1]) for row in self._all("list_meta", prefix, prefix + LAST)]
+
+    async def replace_meta(self, name: str, before: str, after: str) -> bool:
+        statement, values = replace_meta_statement(name, before, after)
+        return bool(await self._alone(lambda c: c.execute(SQL[statement], values).fetchall(), durable=False))
 
     async def add_summaries(self, since: int) -> None:
         await self._alone(lambda c: c.execute(SQL["add_summaries"], (since,)).fetchall(), durable=False)

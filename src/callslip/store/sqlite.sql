@@ -502,6 +502,18 @@ SELECT value FROM meta WHERE name = ?;
 -- name: put_meta
 INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?);
 
+-- name: list_meta
+SELECT name, value FROM meta WHERE name >= ? AND name < ? ORDER BY name;
+
+-- name: add_meta
+INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING RETURNING name;
+
+-- name: change_meta
+UPDATE meta SET value = ? WHERE name = ? AND value = ? RETURNING name;
+
+-- name: drop_meta
+DELETE FROM meta WHERE name = ? AND value = ? RETURNING name;
+
 -- name: usage_by_ids
 SELECT id, seq, at, turn, parent, model, input_tokens, output_tokens, cached_tokens, cache_write_tokens, reasoning_tokens,
   cost, currency, incomplete, of_turn FROM usage

@@ -5,6 +5,8 @@ import Header from "./header.js";
 import Help, { onKey } from "./help.js";
 import { effect, html, lazy, render, untracked, useEffect, useRef } from "./ui.js";
 import { AccessDenied, OfflineBanner } from "./connection.js";
+import { titleWithCount } from "./notifications.js";
+import { signInByAddress } from "./sign_in.js";
 import {
   followSession, info, isMissing, link, loaded, loadedTopics, route, selectedId, sessionName, sessionTitle, status,
 } from "./state.js";
@@ -82,10 +84,10 @@ function useFocusOnNavigation(/** @type {string} */ view) {
 
 function App() {
   const { view, session = "" } = route.value;
-  const title = TITLES[view]();
+  const title = titleWithCount(TITLES[view]());
   useFocusOnNavigation(`${view} ${session}`);
   useEffect(() => {
-    document.title = `${title} · Callslip`;
+    document.title = title;
   }, [title]);
   useEffect(() => {
     addEventListener("keydown", onKey);
@@ -96,6 +98,8 @@ function App() {
     <main id="main" class=${`view-${view}`} tabindex="-1"><${Main} /></main>
     <${Help} />`;
 }
+
+await signInByAddress();
 
 // What the page shows without a connection is as old as the connection: its clocks stop.
 effect(() => stopClock(status.value !== "live" && (loaded.value || loadedTopics.value.size > 0)));

@@ -2,6 +2,7 @@
 
 import { classes, html, useEffect, useState } from "./ui.js";
 import { connectionError, errorStatus, loaded, loadedTopics, reconnect, status } from "./state.js";
+import { signInProblem } from "./sign_in.js";
 import { formatTime, stoppedAt } from "./time.js";
 
 const RECONNECTING = { label: "Reconnecting", tone: "soon", glyph: "◌" };
@@ -53,14 +54,18 @@ export function OfflineBanner() {
 const INVALID_TOKEN_HASH = "#unknown-token";
 
 const HELP = {
-  401: html`<p>Open the link with <code>?token=…</code> that <code>callslip serve</code> printed at startup.</p>`,
+  401: html`<p>Open the link with <code>?token=…</code> that <code>callslip serve</code> printed at startup, or scan the QR
+    code of <code>callslip serve --lan</code>.</p>`,
   403: html`<p>Your token does not allow this. Ask the administrator of this server for another token, or open the link
     that <code>callslip serve</code> printed at startup.</p>`,
 };
 
+/** The fragment that names an entry, which a link in a notification has. */
+const entryHash = () => (location.hash.startsWith("#entry-") ? location.hash : "");
+
 /** Sign in with a token: the server exchanges it for a cookie and removes it from the address. */
 function TokenForm() {
-  return html`<form class="token" method="get" action=${location.pathname}>
+  return html`<form class="token" method="get" action=${location.pathname + entryHash()}>
     <label for="token">Or enter a token. To create one, run <code>callslip admin token create</code>.</label>
     <div><input id="token" class="field" name="token" type="password" required autocomplete="off" />
       <button class="button primary">Sign in</button></div>
@@ -73,6 +78,7 @@ export function AccessDenied() {
   return html`<section class=${classes("notice", errorStatus.value !== 401 && "bad")} role="alert">
     <h1>${errorStatus.value === 401 ? "Sign in" : "Access denied"}</h1>
     ${errorStatus.value === 401 && location.hash === INVALID_TOKEN_HASH && html`<p>Invalid or expired token.</p>`}
+    ${errorStatus.value === 401 && signInProblem.value && html`<p>${signInProblem.value}</p>`}
     ${help ?? html`<p>Server response: <span class="untrusted" dir="auto">${connectionError.value}</span></p>`}
     ${errorStatus.value === 401 && html`<${TokenForm} />`}
     <p><button class="button" onClick=${reconnect}>Try again</button></p>

@@ -2,6 +2,7 @@
 // parameters. While the pointer or the focus is in the list, its order does not change, so that no card moves away.
 
 import { html, useEffect, useRef, useState } from "./ui.js";
+import { NotifyButton } from "./notifications.js";
 import PermissionCard, { answerFields, requestFromRow } from "./request.js";
 import { answerableRequests, answeredRequests, get, inbox, loadedTopics } from "./state.js";
 import { approvalOf } from "./states.js";
@@ -143,6 +144,7 @@ export default function Inbox() {
     <div class="bar">
       <h1 id="inbox-title">Inbox</h1>
       <p class="dim" role="status">${pendingText(answerableCount, rows.size - answerableCount)}</p>
+      <${NotifyButton} />
       ${all.size > 1 ? html`<${SortSelect} value=${sortOrder} onChange=${setSortOrder} />` : ""}
     </div>
     ${[...all.values()].some((row) => !row.answerAt) ? html`<${KeyHints} />` : ""}

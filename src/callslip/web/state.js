@@ -45,6 +45,9 @@ export const pendingHere = computed(() =>
 /** Requests that were answered while the page was open, with the decision, its author and its time. */
 export const answeredRequests = rowsSignal();
 
+/** What the user is to be notified of by this tab. @type {{value: import("./notices.js").Notice | null}} */
+export const newNotice = signal(/** @type {any} */ (null));
+
 /** The topics that have loaded. */
 export const loadedTopics = signal(/** @type {Set<string>} */ (new Set()));
 
@@ -174,6 +177,7 @@ function applyPatch(patch) {
 const HANDLERS = {
   snapshot: applySnapshot,
   patches: applyPatches,
+  notice: (notice) => (newNotice.value = notice),
   gone: ({ session }) => session === sessionName.value && (isMissing.value = true),
   topic(topic) {
     const idField = ROW_ID_FIELDS[topic.topic];

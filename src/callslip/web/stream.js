@@ -2,6 +2,7 @@
 // what that tab shows. Without shared workers, the tab connects to the server itself.
 
 import { Callslip } from "./callslip.js";
+import { NoticeWatch } from "./notices.js";
 
 /**
  * @typedef {(event: string, update: any) => void} OnChange
@@ -16,30 +17,50 @@ export const TOPICS = ["sessions", "inbox", "commands"];
 /** How many of a session's newest entries a page loads at first. It requests older ones when needed. */
 export const INITIAL_ENTRIES = 1000;
 
+/** How long other tabs do not repeat a notice. */
+const REPEAT_MS = 60_000;
+
 /** A worker that has not answered after this time is considered broken. */
 const WORKER_TIMEOUT_MS = 3000;
+
+/** Whether this tab shows notifications, and its connection. */
+let notifies = false;
+let current = /** @type {SharedStream | DirectStream | null} */ (null);
+
+/** Set whether this tab shows notifications. @param {boolean} value */
+export function setNotifies(value) {
+  notifies = value;
+  current?.setNotifies();
+}
 
 /** Follow the topics and a session ("" for none). @param {FollowOptions} options @returns {Connection} */
 export function follow(options) {
   const worker = connectWorker(options.url);
-  return worker ? new SharedStream(worker, options) : new DirectStream(options);
+  current = worker ? new SharedStream(worker, options) : new DirectStream(options);
+  return current;
 }
 
 /** A connection that belongs to this tab. */
 class DirectStream {
   /** @param {FollowOptions} options */
   constructor({ url, session, onChange, onStatus }) {
+    showHere = (notice) => onChange("notice", notice);
     this.client = new Callslip({
       url,
       sessions: session ? [session] : [],
       topics: TOPICS,
       limit: INITIAL_ENTRIES,
-      onChange,
+      onChange: (event, update) => {
+        directWatch.receive(event, update);
+        onChange(event, update);
+      },
       onStatus: (status, { error }) => onStatus(status, error?.message, error?.status),
     });
     this.client.open();
     this.stopListening = onResume(() => this.nudge());
   }
+
+  setNotifies() {}
 
   nudge() {
     if (this.client.status === "refused") this.client.open();
@@ -53,18 +74,40 @@ class DirectStream {
   }
 }
 
+/** @typedef {import("./notices.js").Notice} Notice */
+
+/** Show a notice in the view of this tab. @type {(notice: Notice) => void} */
+let showHere = () => {};
+
+/** What this tab notifies the user of while it has a connection of its own, whichever session it shows. */
+const directWatch = new NoticeWatch((notice) => notifies && notifyOnce(notice));
+
+/** Show a notice in one of the tabs that have connections of their own: in the one that gets the lock. @param {Notice} notice */
+function notifyOnce(notice) {
+  if (!navigator.locks) return showHere(notice);
+  navigator.locks.request(`callslip-notice ${notice.id}`, { ifAvailable: true }, (lock) => {
+    if (!lock) return undefined;
+    showHere(notice);
+    return new Promise((resolve) => setTimeout(resolve, REPEAT_MS));
+  });
+}
+
 /** The worker's connection, shared by all tabs. Falls back to a direct connection if the worker does not answer. */
 class SharedStream {
   /** @param {MessagePort} port @param {FollowOptions} options */
   constructor(port, options) {
     this.port = port;
     this.options = options;
-    this.subscribe = () => port.postMessage({ follow: options.session, url: options.url });
+    this.subscribe = () => port.postMessage({ follow: options.session, url: options.url, notifies });
     this.handleMessage = this.handleMessage.bind(this);
     port.addEventListener("message", this.handleMessage);
     this.subscribe();
     this.workerTimer = setTimeout(() => this.handleSilentWorker(), WORKER_TIMEOUT_MS);
     this.stopListening = onResume((wasCached) => (wasCached ? this.subscribe() : this.nudge()));
+  }
+
+  setNotifies() {
+    if (!this.direct) this.port.postMessage({ notifies });
   }
 
   nudge() {
@@ -114,7 +157,7 @@ function connectWorker(url) {
     worker.port.start();
     holdTabLock(worker.port);
     watchWorkerLock(worker.port);
-    addEventListener("pagehide", () => worker.port.postMessage({ leave: true }));
+    addEventListener("pagehide", () => worker.port.postMessage({ leave: true, isGone: true }));
     workerPort = worker.port;
   } catch {
     // Shared workers may be forbidden here; the tab then connects directly.

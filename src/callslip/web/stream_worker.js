@@ -2,6 +2,7 @@
 // forwards to each tab what that tab needs, and sends a new tab the state it already has.
 
 import { Callslip } from "./callslip.js";
+import { NoticeWatch } from "./notices.js";
 import { INITIAL_ENTRIES, TOPICS } from "./stream.js";
 
 /** The server accepts at most this many sessions per connection. Further tabs connect directly. */
@@ -12,6 +13,14 @@ const UPDATE_DELAY_MS = 20;
 
 /** The session that each tab shows, or "" for none. @type {Map<MessagePort, string>} */
 const tabs = new Map();
+
+/** The tabs that show notifications. @type {Set<MessagePort>} */
+const notifyingTabs = new Set();
+
+/** The requests that a tab notified the user of, with the tab. @type {Map<string, [MessagePort, import("./notices.js").Notice]>} */
+const notified = new Map();
+
+const watch = new NoticeWatch(notifyInOneTab, (id) => notified.delete(id));
 
 /** Requested sessions that do not exist. @type {Set<string>} */
 const missingSessions = new Set();
@@ -46,9 +55,34 @@ function nudge() {
   else client?.nudge();
 }
 
-/** @param {MessagePort} port */
-function leave(port) {
+/** Let one tab notify the user. @param {import("./notices.js").Notice} notice */
+function notifyInOneTab(notice) {
+  const [port] = notifyingTabs;
+  if (!port) return;
+  if (notice.kind === "request") notified.set(notice.id, [port, notice]);
+  port.postMessage({ event: "notice", update: notice });
+}
+
+/** @param {MessagePort} port @param {boolean} notifies */
+function setNotifies(port, notifies) {
+  if (notifies) notifyingTabs.add(port);
+  else notifyingTabs.delete(port);
+}
+
+/** A notification ends with its tab, so another tab shows it again. @param {MessagePort} port */
+function passOnNotices(port) {
+  for (const [id, [tab, notice]] of [...notified]) {
+    if (tab !== port) continue;
+    notified.delete(id);
+    notifyInOneTab(notice);
+  }
+}
+
+/** @param {MessagePort} port @param {boolean} isGone Whether the tab was closed: else it shows another session. */
+function leave(port, isGone) {
   tabs.delete(port);
+  notifyingTabs.delete(port);
+  if (isGone) passOnNotices(port);
   updateSubscriptions();
 }
 
@@ -67,6 +101,7 @@ function updateSubscriptions() {
 
 /** @param {string} event @param {any} update */
 function broadcast(event, update) {
+  watch.receive(event, update);
   if (event === "gone") missingSessions.add(update.session);
   for (const [port, session] of tabs) {
     if (update.session === undefined || update.session === session) port.postMessage({ event, update });
@@ -102,10 +137,13 @@ const lockIsHeld = new Promise((/** @type {(held: void) => void} */ held) => {
 
 /** @type {any} */ (globalThis).onconnect = (/** @type {MessageEvent} */ { ports: [port] }) => {
   port.onmessage = ({ data }) => {
-    if (data.leave) leave(port);
+    if (data.leave) leave(port, Boolean(data.isGone));
     else if (data.nudge) nudge();
-    else if (data.lock) navigator.locks.request(data.lock, () => leave(port)); // A crashed tab sends no message.
-    else follow(port, data);
+    else if (data.lock) navigator.locks.request(data.lock, () => leave(port, true)); // A crashed tab sends no message.
+    else {
+      if (data.notifies !== undefined) setNotifies(port, data.notifies);
+      if (data.follow !== undefined) follow(port, data);
+    }
   };
   lockIsHeld.then(() => port.postMessage({ workerLock }));
 };

@@ -263,6 +263,43 @@ async def _has_session(ledger: LocalLedger, name: str) -> bool:
         return False
 
 
+@token.command("qr")
+@click.option(
+    "--can",
+    "verbs",
+    multiple=True,
+    metavar="VERBS",
+    default=("read,approve",),
+    callback=_parse_verbs,
+    help="The rights of the token that the phone gets: read, write, approve, execute. [default: read,approve]",
+)
+@click.option("--label", default="phone", show_default=True, metavar="TEXT", help="The name to record with answers.")
+@click.option("--url", metavar="URL", help="The address of the server. [default: that of `callslip serve --lan`]")
+@db_option
+@json_option
+def show_qr_code(verbs: tuple[Verb, ...], label: str, url: str | None) -> None:
+    """Show a QR code that signs a phone in.
+
+    It has a code that works once, for two minutes, and can be revoked like a token. The phone gets a token of its own,
+    which is valid for a week.
+    """
+    from callslip.cli.commands.phone import create_sign_in, print_qr_code
+    from callslip.cli.commands.reach import check_public_url
+    from callslip.client.server_file import running_server
+
+    running = running_server(selected_location())
+    address = check_public_url(url, "--url") if url is not None else running.phone_url if running is not None else ""
+    if not address:
+        raise NotFoundError("no server that a phone can reach; start `callslip serve --lan`, or pass --url")
+    link, record = with_ledger(lambda ledger: create_sign_in(ledger, address, verbs, label))
+    if wants_json():
+        tables.write_json({"url": link, **_token_json(record)})
+    else:
+        tables.write_text(link)
+        print_qr_code(link)
+    tables.print_status(f"{record.id} works once, for two minutes")
+
+
 @token.command("ls")
 @db_option
 @json_option

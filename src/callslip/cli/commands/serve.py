@@ -19,6 +19,8 @@ import msgspec
 
 from callslip.api.commands import MAX_COMMAND_TIMEOUT_S
 from callslip.cli import exit_status
+from callslip.cli.commands.phone import PhoneSignIn
+from callslip.cli.commands.reach import LOOPBACK, Reach, reach_options
 from callslip.cli.options import db_option, json_option, selected_location, wants_json
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.formatting import Seconds
@@ -28,6 +30,8 @@ from callslip.errors import InvalidInputError, StoreError
 from callslip.settings import Settings
 
 if TYPE_CHECKING:
+    import ssl
+
     import uvicorn
 
     from callslip.api.ledger import LocalLedger
@@ -37,6 +41,9 @@ PORT = 7890
 MAX_QUEUE_LIMIT = 1_000_000
 MAX_CONNECTIONS = 1000
 MAX_DATABASE_TIMEOUT_S = 86400
+LAN_WARNING = (
+    "warning: without --tls-cert, others in this network can read what a phone sends and receives, also its token"
+)
 SHUTDOWN_S = 3
 """The time that running requests have to finish. Streams end at once, and their clients reconnect."""
 UNSENT_BYTES = 128 * 2**10
@@ -65,7 +72,7 @@ class LedgerSettings(TypedDict):
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
+@reach_options
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="The port; 0 is any free one."
 )
@@ -152,7 +159,7 @@ class LedgerSettings(TypedDict):
 @db_option
 @json_option
 def serve(
-    host: str,
+    reach: Reach,
     port: int,
     token: str,
     origins: tuple[str, ...],
@@ -170,7 +177,7 @@ def serve(
     `callslip --server`.
     """
     return run_server(
-        host,
+        reach,
         port,
         token,
         opens_browser=opens_browser,
@@ -185,14 +192,15 @@ Beside = Callable[["LocalLedger"], contextlib.AbstractAsyncContextManager[None]]
 
 
 def run_server(
-    host: str,
+    reach: Reach,
     port: int,
     token: str,
     *,
     opens_browser: bool,
     settings: Settings = DEFAULTS,
     beside: Beside | None = None,
-    **options: tuple[str, ...],
+    allow_hosts: tuple[str, ...] = (),
+    allow_origins: tuple[str, ...] = (),
 ) -> int:
     """Run a server until a signal stops it, and return the exit status."""
     import asyncio
@@ -202,24 +210,68 @@ def run_server(
     location = selected_location()
     location.prepare()
     secret = main_token(data_folder(), token)
-    host = host.removeprefix("[").removesuffix("]")
-    with open_socket(host, port) as listener:
-        name, bound_port = WILDCARD_HOSTS.get(host, host), listener.getsockname()[1]
-        url = f"http://[{name}]:{bound_port}" if ":" in name else f"http://{name}:{bound_port}"
-        info = ServerInfo(location, url, secret, opens_browser, settings=settings)
+    options: dict[str, Any] = {
+        "host": reach.host,
+        "allow_hosts": (*allow_hosts, *reach.allowed_hosts),
+        "allow_origins": (*allow_origins, *reach.allowed_origins),
+    }
+    with open_listeners(reach, port) as listeners:
+        local_tls = None if reach.lan else reach.tls
+        url = _format_url(
+            LOOPBACK if reach.lan else WILDCARD_HOSTS.get(reach.host, reach.host), listeners[0], local_tls
+        )
+        phone_url = reach.public_url or (_format_url(reach.host, listeners[-1], reach.tls) if reach.lan else "")
+        info = ServerInfo(
+            location,
+            url,
+            secret,
+            opens_browser,
+            settings=settings,
+            phone_url=phone_url,
+            tls=reach.tls,
+            is_lan=reach.lan,
+        )
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_serve(info, listener, {"host": host, **options}, beside))
+            return runner.run(_serve(info, listeners, options, beside, reach))
+
+
+def _format_url(name: str, listener: socket.socket, tls: ssl.SSLContext | None) -> str:
+    scheme = "https" if tls is not None else "http"
+    return f"{scheme}://{f'[{name}]' if ':' in name else name}:{listener.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def open_listeners(reach: Reach, port: int) -> Generator[list[socket.socket]]:
+    """Listen where a server is to be reached: with `lan` on this machine, and in the network at the same port."""
+    with contextlib.ExitStack() as stack:
+        if not reach.lan:
+            yield [stack.enter_context(open_socket(reach.host, port, is_encrypted=reach.tls is not None))]
+            return
+        local = stack.enter_context(open_socket(LOOPBACK, port))
+        listeners = [local]
+        if reach.host != LOOPBACK:
+            bound_port = local.getsockname()[1]
+            listeners.append(stack.enter_context(open_socket(reach.host, bound_port, is_encrypted=True)))
+        if reach.tls is None:
+            tables.print_status(LAN_WARNING)
+        yield listeners
 
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """The address of a server, and the output that announces it."""
+    """The address of a server, and the output that announces it.
+
+    `phone_url` is its address for other machines, "" if it has none. With `is_lan`, only the last listener has `tls`.
+    """
 
     location: LedgerLocation
     url: str
     token: str = field(repr=False)
     opens_browser: bool
     settings: Settings = field(default=DEFAULTS, kw_only=True)
+    phone_url: str = field(default="", kw_only=True)
+    tls: ssl.SSLContext | None = field(default=None, kw_only=True)
+    is_lan: bool = field(default=False, kw_only=True)
 
     @property
     def page(self) -> str:
@@ -229,9 +281,12 @@ class ServerInfo:
         """Print the address once the server listens."""
         if wants_json():
             database = None if self.location.is_in_memory else self.location.display_name
-            tables.write_json({"url": self.url, "token": self.token, "pid": os.getpid(), "db": database})
+            other = {"phoneUrl": self.phone_url} if self.phone_url else {}
+            tables.write_json({"url": self.url, "token": self.token, "pid": os.getpid(), "db": database, **other})
         tables.print_status(f"serving {self.location.display_name}")
         tables.print_status(f"Web UI: {self.page}")
+        if self.is_lan:
+            tables.print_status(f"For phones: {self.phone_url} (`callslip admin token qr` shows a code to sign in)")
         if self.opens_browser:
             _open_browser(self.page)
 
@@ -243,7 +298,7 @@ class ServerInfo:
 
 
 @contextlib.contextmanager
-def open_socket(host: str, port: int) -> Generator[socket.socket]:
+def open_socket(host: str, port: int, *, is_encrypted: bool = False) -> Generator[socket.socket]:
     """Listen on an address, with errors that name the option to change."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -256,7 +311,8 @@ def open_socket(host: str, port: int) -> Generator[socket.socket]:
     except OSError as error:
         raise _listen_error(host, port, error) from None
     with listener:
-        _warn_if_public(host, listener)
+        if not is_encrypted:
+            _warn_if_public(host, listener)
         yield listener
 
 
@@ -276,7 +332,7 @@ def _warn_if_public(host: str, listener: socket.socket) -> None:
     if not ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback:
         tables.print_status(
             f"warning: {host} can be reached from other machines. The token gives full access and is sent unencrypted: "
-            "use a reverse proxy with TLS"
+            "use --tls-cert, or a reverse proxy with TLS"
         )
 
 
@@ -313,7 +369,9 @@ def loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-async def _serve(info: ServerInfo, listener: socket.socket, options: dict[str, Any], beside: Beside | None) -> int:
+async def _serve(
+    info: ServerInfo, listeners: list[socket.socket], options: dict[str, Any], beside: Beside | None, reach: Reach
+) -> int:
     import asyncio
 
     from callslip import http
@@ -328,14 +386,30 @@ async def _serve(info: ServerInfo, listener: socket.socket, options: dict[str, A
         async with await open_ledger(info.location.url, info.settings) as ledger:
             ledger.log.keep_searchable()
             app = http.standalone(ledger, info.token, mcp_app=http_app, **options)
-            server = create_server(app, ledger, info)
-            other_work = beside(ledger) if beside is not None else contextlib.nullcontext()
-            async with serving_hooks(ledger, info.location, tables.print_status), other_work:
-                await server.serve(sockets=[listener])
+            phone = PhoneSignIn(ledger, info.phone_url) if reach.lan and PhoneSignIn.can_show() else None
+            server = create_server(app, ledger, info, phone=phone)
+            async with contextlib.AsyncExitStack() as stack:
+                await stack.enter_async_context(serving_hooks(ledger, info.location, tables.print_status))
+                if beside is not None:
+                    await stack.enter_async_context(beside(ledger))
+                if reach.notify is not None:
+                    await stack.enter_async_context(_notifying(ledger, reach))
+                if phone is not None:
+                    await stack.enter_async_context(phone.running())
+                await server.serve(sockets=listeners)
     return next((STATUS[number] for number in server.stop_signals), exit_status.OK)
 
 
-def create_server(app: Any, ledger: LocalLedger, info: ServerInfo, limits: Limits | None = None) -> Any:
+def _notifying(ledger: LocalLedger, reach: Reach) -> contextlib.AbstractAsyncContextManager[None]:
+    from callslip.notify.notifier import notifying
+
+    assert reach.notify is not None
+    return notifying(ledger, reach.notify, reach.public_url, tables.print_status)
+
+
+def create_server(
+    app: Any, ledger: LocalLedger, info: ServerInfo, limits: Limits | None = None, phone: PhoneSignIn | None = None
+) -> Any:
     """Return a server that announces itself once it listens; `stop_signals` are the signals that stopped it."""
     import asyncio
     from functools import partial
@@ -374,8 +448,17 @@ def create_server(app: Any, ledger: LocalLedger, info: ServerInfo, limits: Limit
                 await super()._serve(sockets)
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
+            """Listen on all sockets. Uvicorn has one setting of TLS for all, so each is started by itself."""
+            servers: list[Any] = []
+            for listener in sockets or []:
+                uses_tls = not info.is_lan or listener is (sockets or [])[-1]
+                self.config.ssl = info.tls if uses_tls else None
+                await super().startup([listener])
+                servers += self.servers
+            self.servers = servers
             info.announce()
+            if phone is not None:
+                await phone.show()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             info.close()
@@ -413,7 +496,7 @@ def _register(info: ServerInfo) -> Generator[None]:
         tables.print_status(f"another server runs for this ledger at {other.url}; other commands use that one")
         yield
         return
-    entry = RunningServer(info.url, os.getpid(), new_owner(), info.settings)
+    entry = RunningServer(info.url, os.getpid(), new_owner(), info.settings, info.phone_url)
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         _write(path, msgspec.json.encode(entry))

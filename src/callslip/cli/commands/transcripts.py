@@ -15,6 +15,7 @@ import click
 
 from callslip.cli import exit_status
 from callslip.cli.commands import serve as serving
+from callslip.cli.commands.reach import Reach, reach_options
 from callslip.cli.options import db_option, json_option, selected_location, wants_json, with_ledger
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
@@ -185,7 +186,7 @@ async def _until_signal(work: Any) -> int:
 
 @click.command()
 @agents_argument
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
+@reach_options
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -203,7 +204,13 @@ async def _until_signal(work: Any) -> int:
 )
 @db_option
 @json_option
-def up(agents: tuple[str, ...], host: str, port: int, token: str, opens_browser: bool) -> int:
+def up(
+    agents: tuple[str, ...],
+    reach: Reach,
+    port: int,
+    token: str,
+    opens_browser: bool,
+) -> int:
     """Follow the session files of agents, and show them in the web UI.
 
     This is `callslip watch` and `callslip serve` in one process. The options are those of `callslip serve`, which has
@@ -222,7 +229,7 @@ def up(agents: tuple[str, ...], host: str, port: int, token: str, opens_browser:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    return serving.run_server(host, port, token, opens_browser=opens_browser, beside=following)
+    return serving.run_server(reach, port, token, opens_browser=opens_browser, beside=following)
 
 
 def _report_failure(task: asyncio.Task[None]) -> None:

@@ -1,0 +1,1 @@
+"""Notifications of pending requests and finished agents: webhooks that the operator's settings file names."""
