@@ -1036,8 +1036,8 @@ POLICY = (
             "tests/rules/test_command_corpus.py::test_no_way_around_a_rule_is_allowed",
             "tests/rules/test_shell_command.py::test_bash_sees_the_same_words",
             "tests/rules/test_shell_command.py::test_what_is_not_one_simple_command_has_a_problem",
-            "tests/wrap/test_policy_commands.py::test_no_way_around_a_rule_is_allowed",
-            "tests/wrap/test_policy_commands.py::test_words_are_compared_not_texts",
+            "tests/rules/test_policy_commands.py::test_no_way_around_a_rule_is_allowed",
+            "tests/rules/test_policy_commands.py::test_words_are_compared_not_texts",
         ),
     ),
     R(
@@ -1045,7 +1045,7 @@ POLICY = (
         "Ordinary commands with quotes, wildcards for files and usual options are allowed by such a rule.",
         (
             "tests/rules/test_command_corpus.py::test_an_ordinary_command_is_allowed",
-            "tests/wrap/test_policy_commands.py::test_ordinary_commands_are_allowed",
+            "tests/rules/test_policy_commands.py::test_ordinary_commands_are_allowed",
         ),
     ),
     R(
@@ -1054,7 +1054,7 @@ POLICY = (
         (
             "tests/rules/test_command_corpus.py::test_every_command_is_allowed_by_its_exact_text",
             "tests/rules/test_text_pattern.py::test_the_exact_text_of_a_pattern_is_known",
-            "tests/wrap/test_policy_commands.py::test_an_exact_text_allows_any_command",
+            "tests/rules/test_policy_commands.py::test_an_exact_text_allows_any_command",
         ),
     ),
     R(
@@ -1065,33 +1065,33 @@ POLICY = (
             "tests/rules/test_call_commands.py::test_a_command_that_is_not_known_has_no_text",
             "tests/rules/test_call_commands.py::test_any_text_can_be_the_command_of_a_call_that_executes",
             "tests/rules/test_call_commands.py::test_commands_of_real_agents_are_found",
-            "tests/wrap/test_policy_commands.py::test_a_rule_about_another_text_allows_only_simple_commands",
-            "tests/wrap/test_policy_commands.py::test_a_title_allows_only_the_command_that_it_shows",
-            "tests/wrap/test_policy_commands.py::test_a_call_with_two_commands_is_left_to_the_client",
-            "tests/wrap/test_policy_commands.py::test_a_call_with_unknown_members_is_left_to_the_client",
-            "tests/wrap/test_policy_commands.py::test_a_call_without_a_known_command_is_left_to_the_client",
-            "tests/wrap/test_policy_commands.py::test_a_rule_about_paths_only_allows_no_command",
+            "tests/rules/test_policy_commands.py::test_a_rule_about_another_text_allows_only_simple_commands",
+            "tests/rules/test_policy_commands.py::test_a_title_allows_only_the_command_that_it_shows",
+            "tests/rules/test_policy_commands.py::test_a_call_with_two_commands_is_left_to_the_client",
+            "tests/rules/test_policy_commands.py::test_a_call_with_unknown_members_is_left_to_the_client",
+            "tests/rules/test_policy_commands.py::test_a_call_without_a_known_command_is_left_to_the_client",
+            "tests/rules/test_policy_commands.py::test_a_rule_about_paths_only_allows_no_command",
         ),
     ),
     R(
         "POL5",
         "If the text of a command matches a rule that allows, but the command is not simple, the client decides.",
-        ("tests/wrap/test_policy_commands.py::test_a_command_that_is_not_simple_is_left_to_the_client",),
+        ("tests/rules/test_policy_commands.py::test_a_command_that_is_not_simple_is_left_to_the_client",),
     ),
     R(
         "POL6",
         "A rule that denies or asks finds its command in every chain and spelling; a hidden one is not allowed later.",
         (
-            "tests/wrap/test_policy_commands.py::test_a_denied_command_is_found_in_every_form",
-            "tests/wrap/test_policy_commands.py::test_a_command_that_may_be_denied_is_not_allowed_later",
-            "tests/wrap/test_policy_commands.py::test_other_commands_are_not_denied",
+            "tests/rules/test_policy_commands.py::test_a_denied_command_is_found_in_every_form",
+            "tests/rules/test_policy_commands.py::test_a_command_that_may_be_denied_is_not_allowed_later",
+            "tests/rules/test_policy_commands.py::test_other_commands_are_not_denied",
             "tests/rules/test_shell_command.py::test_the_commands_in_a_chain_are_found",
         ),
     ),
     R(
         "POL7",
         "Texts of calls that run no command are matched as texts.",
-        ("tests/wrap/test_policy_commands.py::test_texts_that_are_no_commands_are_matched_as_before",),
+        ("tests/rules/test_policy_commands.py::test_texts_that_are_no_commands_are_matched_as_before",),
     ),
     R(
         "POL8",
@@ -1101,7 +1101,7 @@ POLICY = (
             "tests/rules/test_text_pattern.py::test_the_time_grows_linearly_with_the_text",
             "tests/rules/test_text_pattern.py::test_a_long_text_is_unknown_for_a_regular_expression",
             "tests/rules/test_call_commands.py::test_the_number_of_commands_in_one_input_is_limited",
-            "tests/wrap/test_policy_commands.py::test_the_time_for_a_rule_grows_linearly",
+            "tests/rules/test_policy_commands.py::test_the_time_for_a_rule_grows_linearly",
         ),
     ),
     R(

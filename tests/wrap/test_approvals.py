@@ -23,6 +23,7 @@ from callslip.ledger.event_log import EventLog
 from callslip.model import events as ev
 from callslip.model.entries import PermissionRequest
 from callslip.model.records import ApprovalRecord
+from callslip.rules.policy import Policy
 from callslip.settings import Settings
 from callslip.wrap import held_requests
 from callslip.wrap.approval_watch import acp_outcome
@@ -30,7 +31,6 @@ from callslip.wrap.frames import Kind, decode_answer, encode_count, encode_frame
 from callslip.wrap.held_requests import HeldRequest, HeldRequests
 from callslip.wrap.io import LineWriter
 from callslip.wrap.permission_filter import PermissionFilter
-from callslip.wrap.policy import Policy
 from callslip.wrap.recorder import RecorderProcess
 from callslip.wrap.recorder_pipe import RecorderPipe
 from callslip.wrap.session_names import SessionNames

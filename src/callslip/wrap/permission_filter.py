@@ -15,8 +15,8 @@ from callslip.formats.acp.wire import Message
 from callslip.formats.json_fields import as_dict, identifier
 from callslip.model import codec
 from callslip.rules.approval_options import choose_option, option_ids
+from callslip.rules.policy import Policy, permission_query
 from callslip.wrap.held_requests import HeldRequest
-from callslip.wrap.policy import Policy, permission_query
 
 MAX_LINE_BYTES = 16 * 2**20
 MAX_TRACKED_CALLS = 256

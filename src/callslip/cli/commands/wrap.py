@@ -188,7 +188,8 @@ def _print_message(text: str) -> None:
 def _create_filter(policy: str | None, holds: bool) -> PermissionFilter | None:
     if policy is None and not holds:
         return None
+    from callslip.api.policy_file import read_policy
+    from callslip.rules.policy import Policy
     from callslip.wrap.permission_filter import PermissionFilter
-    from callslip.wrap.policy import Policy, load
 
-    return PermissionFilter(load(policy) if policy is not None else Policy(()), holds=holds)
+    return PermissionFilter(read_policy(policy) if policy is not None else Policy(()), holds=holds)
