@@ -539,11 +539,11 @@ def test_with_a_full_buffer_requests_go_to_the_client() -> None:
     pipe = RecorderPipe(writer, replies, lambda _: None, max_bytes=2**20, timeout_s=0.01)
     jobs: list[Callable[[], None]] = []
     held = HeldRequests(pipe, LineWriter(-1), LineWriter(-1), jobs.append)
-    assert held.hold(b"1", b"request\n") and not held.hold(b"1", b"again\n")
+    assert held.hold(HeldRequest(b"1"), b"request\n") and not held.hold(HeldRequest(b"1"), b"again\n")
     for _ in range(30):
         pipe.send(Kind.AGENT_BYTES, b"x" * 99_999 + b"\n")
     lost = pipe.lost_lines
-    assert lost and not held.hold(b"2", b"request\n") and pipe.lost_lines == lost
+    assert lost and not held.hold(HeldRequest(b"2"), b"request\n") and pipe.lost_lines == lost
     for fd in (reader, writer, replies, replies_writer):
         os.close(fd)
 
@@ -557,7 +557,7 @@ def test_many_requests_share_one_timer_thread(monkeypatch: pytest.MonkeyPatch) -
     held = HeldRequests(pipe, LineWriter(-1), LineWriter(client), jobs.put)
     before = threading.active_count()
     lines = [b"%d\n" % number for number in range(200)]
-    assert all(held.hold(line.strip(), line) for line in lines)
+    assert all(held.hold(HeldRequest(line.strip()), line) for line in lines)
     assert threading.active_count() <= before + 1
     passed = b""
     while passed != b"".join(lines):

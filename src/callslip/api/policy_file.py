@@ -32,4 +32,5 @@ def read_policy(path: str | os.PathLike[str]) -> Policy:
     heads = [text.count("\n", 0, match.end()) + 1 for match in re.finditer(r"^[ \t]*\[\[", text, re.MULTILINE)]
     lines = [f", line {head}" for head in heads] if len(heads) == len(rules) else [""] * len(rules)
     numbered = enumerate(zip(rules, lines, strict=True), 1)
-    return Policy(tuple(parse_rule(number, rule, f"{path}{line}, rule {number}") for number, (rule, line) in numbered))
+    parsed = [parse_rule(number, rule, f"{path}{line}, rule {number}") for number, (rule, line) in numbered]
+    return Policy(tuple(parsed), os.path.abspath(path))

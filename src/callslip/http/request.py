@@ -257,6 +257,16 @@ class RequestAccess:
             return False
         return True
 
+    async def require_everywhere(self, verb: Verb) -> str:
+        return (await self._context.admit(None, verb)).name
+
+    async def allows_everywhere(self, verb: Verb) -> bool:
+        try:
+            await self._context.admit(None, verb)
+        except (NotFoundError, PermissionDeniedError):
+            return False
+        return True
+
     async def require_identity(self) -> None:
         await self._context.require_authenticated()
 

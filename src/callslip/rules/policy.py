@@ -101,24 +101,29 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """The rules of a file, in order."""
+    """The rules of a file, in order, and its path."""
 
     rules: tuple[Rule, ...]
+    path: str = ""
 
     def decide(self, query: PermissionQuery) -> Rule | None:
         """Return the first rule that matches; None if an earlier rule may deny what it allows, or asks a person."""
+        return self.find_rule(query)[0]
+
+    def find_rule(self, query: PermissionQuery) -> tuple[Rule | None, bool]:
+        """Return what `decide` does, and whether the policy is about the call: else other rules may decide it."""
         might_deny = needs_person = False
         with_full_name = msgspec.structs.replace(query, tools=query.tools[:1])
         for rule in self.rules:
             is_match = rule.match(with_full_name if rule.action == "allow" else query)
             if is_match:
                 is_blocked = might_deny or (needs_person and not rule.names_commands(query))
-                return None if is_blocked and rule.action == "allow" else rule
+                return (None if is_blocked and rule.action == "allow" else rule), True
             if is_match is None and rule.action == "allow":
                 needs_person = True
             elif is_match is None:
                 might_deny = True
-        return None
+        return None, might_deny or needs_person
 
 
 def _all_match(matches: Iterable[bool | None]) -> bool | None:
