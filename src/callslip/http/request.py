@@ -258,11 +258,14 @@ class RequestAccess:
         return True
 
     async def require_everywhere(self, verb: Verb) -> str:
-        return (await self._context.admit(None, verb)).name
+        principal = await self._context.admit(None, verb)
+        if not principal.has_all_sessions:
+            raise PermissionDeniedError(f"not allowed to {verb} in all sessions")
+        return principal.name
 
     async def allows_everywhere(self, verb: Verb) -> bool:
         try:
-            await self._context.admit(None, verb)
+            await self.require_everywhere(verb)
         except (NotFoundError, PermissionDeniedError):
             return False
         return True

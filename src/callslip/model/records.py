@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from callslip.model import codec
 from callslip.model.summaries import SessionState, UsageTotals
 
 T = TypeVar("T")
@@ -154,6 +155,11 @@ class ApprovalRecord(msgspec.Struct, gc=False):
     by: str = ""
     reason: str = ""
     answer_at: str = ""
+
+    @property
+    def input_hash(self) -> str:
+        """A digest of what a person sees before an answer: the call, its arguments and the options."""
+        return codec.digest(codec.encode([self.call, self.attempt, self.input_mark, self.description, self.options]))
 
 
 class AliasRecord(msgspec.Struct, gc=False):
