@@ -451,5 +451,5 @@ async def test_several_answers_apply_to_what_was_shown(ledger: LocalLedger) -> N
     ]
     wrong = BulkAnswer(id=records[1].id, input_hash=records[0].input_hash, action="approve")
     assert (await answer_several(ledger.log, [wrong]))[0].result == "changed"
-    with pytest.raises(InvalidInputError, match="at most 100"):
+    with pytest.raises(InvalidInputError, match="must be 1 to 100"):
         await answer_several(ledger.log, [wrong] * 101)

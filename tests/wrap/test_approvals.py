@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from callslip.api import rules
 from callslip.api.ledger import LocalLedger
 from callslip.formats.acp.decode import AcpDecoder
 from callslip.ledger.event_log import EventLog
@@ -242,6 +243,26 @@ def test_a_policy_decides_first(path: str, tmp_path: Path) -> None:
         wait_for_text(client, "[c1 yes]")
         assert sorted(row.description for row in wait_pending(path, 2)) == ["Do c2", "Do c3"]
         assert client.requests == []
+
+
+def test_saved_rules_answer_held_requests(path: str, tmp_path: Path) -> None:
+    """RUL6, RUL1: the agent receives the option of a rule, and one that the policy asks for waits for a person."""
+    (tmp_path / "policy.toml").write_text('[[rule]]\naction = "ask"\ntitle = "Do c2"\n')
+
+    async def add(ledger: LocalLedger) -> str:
+        rule = rules.NewRule(action="allow", filters={"title": ["Do c1", "Do c2"]}, scope="everywhere")
+        return (await rules.save_rule(ledger.log, rule)).id
+
+    rule = with_ledger(path, add)
+    with start_client(path, "--policy", str(tmp_path / "policy.toml")) as client:
+        start_turn(client, "c1=a c2=b")
+        wait_for_text(client, "[c1 yes]")
+        (waiting,) = wait_pending(path)
+        assert waiting.description == "Do c2" and client.requests == []
+        assert run_callslip(path, "deny", waiting.id).returncode == 0
+        wait_for_text(client, "[c2 no]")
+        client.end()
+    assert next((entry.state, entry.by) for entry in list_requests(path)) == ("granted", f"rule {rule}")
 
 
 def test_approvals_work_with_fail_closed(path: str) -> None:

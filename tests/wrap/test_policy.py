@@ -505,3 +505,16 @@ def test_every_filter_has_a_result_for_any_call(input_: Any, fields: dict[str, A
             for action in ("allow", "deny"):
                 assert make(value, action)(query) in (True, False, None), name
     assert FILTERS["input"]({"a": {"b": "*"}}, "allow")(query) in (True, False, None)
+
+
+@pytest.mark.parametrize("command", ["callslip approve @last", "cat .claude/settings.json"])
+def test_a_policy_does_not_allow_calls_about_callslip(load_policy: Any, command: str) -> None:
+    """RUL5: a call about Callslip's command line or an agent's settings goes to a person. It can be denied."""
+    call = {**CALL, "title": "x", "rawInput": {"command": command}}
+    assert chosen_option(load_policy(rule_toml("allow", kind="execute")), request_line(call)) == ""
+    assert chosen_option(load_policy(rule_toml("deny", kind="execute")), request_line(call)) == "r"
+    (held,) = [action for _, action in PermissionFilter(load_policy(""), holds=True).split(request_line(call))]
+    assert isinstance(held, HeldRequest) and not held.needs_person
+    policy = load_policy(rule_toml("allow", kind="execute"))
+    (held,) = [action for _, action in PermissionFilter(policy, holds=True).split(request_line(call))]
+    assert isinstance(held, HeldRequest) and held.needs_person

@@ -19,6 +19,7 @@ from msgspec import UNSET, structs
 from callslip.api.access import FULL_ACCESS, Access
 from callslip.api.find import find_approval
 from callslip.errors import (
+    CallslipError,
     ConflictError,
     InvalidInputError,
     InvalidTransitionError,
@@ -110,10 +111,24 @@ class BulkResult(msgspec.Struct, kw_only=True, rename="camel"):
 async def answer_several(
     log: EventLog, answers: Sequence[BulkAnswer], *, by: str = "", access: Access = FULL_ACCESS
 ) -> list[BulkResult]:
-    """Answer requests, each only if it is pending and as it was shown. One that fails does not concern the others."""
-    if len(answers) > MAX_BULK_ANSWERS:
-        raise InvalidInputError("answers", f"must be at most {MAX_BULK_ANSWERS}", MAX_BULK_ANSWERS)
-    return [await _answer_shown(log, answer, by, access) for answer in answers]
+    """Answer requests, each only if it is pending and as it was shown. One that fails does not concern the others.
+
+    If the caller may answer none of them, raise the first error.
+    """
+    if not 0 < len(answers) <= MAX_BULK_ANSWERS:
+        raise InvalidInputError("answers", f"must be 1 to {MAX_BULK_ANSWERS}", MAX_BULK_ANSWERS)
+    results: list[BulkResult] = []
+    refusals: list[CallslipError] = []
+    for answer in answers:
+        try:
+            results.append(await _answer_shown(log, answer, by, access))
+        except (NotFoundError, PermissionDeniedError) as error:
+            refusals.append(error)
+            result = "not-found" if isinstance(error, NotFoundError) else "refused"
+            results.append(BulkResult(id=answer.id, result=result, detail=str(error)))
+    if len(refusals) == len(answers):
+        raise refusals[0]
+    return results
 
 
 async def _answer_shown(log: EventLog, shown: BulkAnswer, by: str, access: Access) -> BulkResult:
@@ -127,9 +142,7 @@ async def _answer_shown(log: EventLog, shown: BulkAnswer, by: str, access: Acces
         chosen = _select_option(record, "", allow=allow)
         if allow and record.state == "pending":
             _check_foreign_option(record, await load_request(log, record), chosen)
-    except NotFoundError as error:
-        return BulkResult(id=shown.id, result="not-found", detail=str(error))
-    except (PermissionDeniedError, InvalidInputError, ConflictError) as error:
+    except (InvalidInputError, ConflictError) as error:
         return BulkResult(id=shown.id, result="refused", detail=str(error))
     if allow:
         answer = ev.ApprovalGranted(approval=record.id, option=chosen, by=name, reason=shown.reason)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import msgspec
 from msgspec import structs
@@ -36,6 +36,7 @@ from callslip.model.entries import ToolCall
 from callslip.model.events import Draft, Event
 from callslip.model.names import SOURCE_PYTHON, check_id
 from callslip.model.records import ApprovalRecord, CallRecord, RuleRecord
+from callslip.model.views import CamelStruct
 from callslip.rules.approval_options import choose_option
 from callslip.rules.command_pattern import find_obstacle
 from callslip.rules.launchers import has_subcommands
@@ -380,8 +381,11 @@ async def test_rules(
 
 async def propose_rule(log: EventLog, approval: str, *, access: Access = FULL_ACCESS) -> Proposal:
     """Return a rule that would have allowed a request, as narrow as it can be said."""
-    record = await find_approval(log, approval, access=access)
+    record = await find_approval(log, approval, access=access, verb="approve")
     await access.require(record.session, "approve")
+    if not await access.may(record.session, "read"):
+        rule = NewRule(action="allow", scope_value=record.session)
+        return Proposal(rule=rule, session=record.session, problem="You may not read the call.")
     call = await log.store.call(record.call)
     stored = await load_call(log, call) if call is not None else StoredCall({}, False)
     project = project_key(await session_project(log, record.session))
@@ -471,7 +475,46 @@ def _matches(record: RuleRecord, stored: StoredCall) -> bool:
     return compiled_rule(record).match(query) is True and (stored.is_complete or record.action != "allow")
 
 
-def rule_state(record: RuleRecord, now: int) -> str:
+# Views
+
+
+class RuleView(CamelStruct):
+    """A saved rule. Times are ms since the epoch, 0 for never; `usesLeft` is -1 if it has no limit."""
+
+    rule: str
+    action: Literal["allow", "ask", "deny"]
+    filters: dict[str, Any]
+    reason: str
+    scope: Scope
+    scope_value: str
+    lifetime: Lifetime
+    state: Literal["active", "used", "expired"]
+    expires_at: int
+    uses_left: int
+    uses: int
+    used_at: int
+    created_at: int
+    created_by: str
+
+
+class StepView(CamelStruct):
+    """A rule that was compared with a call. `matches` is null if that is not known, or if a person must decide."""
+
+    rule: str
+    action: Literal["allow", "ask", "deny"]
+    matches: bool | None
+
+
+class DecisionView(CamelStruct):
+    """What rules decide about a call: `ask` is a person. `rules` are those that decide, several for a chain."""
+
+    action: Literal["allow", "ask", "deny"]
+    rules: list[str]
+    reason: str
+    steps: list[StepView]
+
+
+def rule_state(record: RuleRecord, now: int) -> Literal["active", "used", "expired"]:
     """Return whether a rule is active, used or expired."""
     return "used" if record.uses_left == 0 else "active" if record.is_active(now) else "expired"
 
@@ -481,3 +524,22 @@ def lifetime_of(record: RuleRecord) -> Lifetime:
     if record.uses_left >= 0:
         return "once"
     return "hour" if record.expires_at else "until-revoked"
+
+
+def rule_view(record: RuleRecord, now: int) -> RuleView:
+    """Return the public part of a rule at a time of the database."""
+    fields = structs.asdict(record)
+    return RuleView(rule=fields.pop("id"), lifetime=lifetime_of(record), state=rule_state(record, now), **fields)
+
+
+def decision_view(decision: Decision) -> DecisionView:
+    """Return the public part of a decision."""
+    steps = [StepView(rule=step.rule, action=cast(Any, step.action), matches=step.matches) for step in decision.steps]
+    return DecisionView(
+        action=decision.action or "ask", rules=list(decision.rules), reason=decision.reason, steps=steps
+    )
+
+
+async def clock(log: EventLog) -> int:
+    """Return the time of the database in ms, by which rules end."""
+    return await log.store.clock()

@@ -15,7 +15,7 @@ import click
 
 from callslip.cli import exit_status
 from callslip.cli.commands import serve as serving
-from callslip.cli.options import db_option, json_option, wants_json, with_ledger
+from callslip.cli.options import db_option, json_option, refuse_agent, wants_json, with_ledger
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
 from callslip.model.display import pluralize
@@ -202,6 +202,7 @@ def up(agents: tuple[str, ...], host: str, port: int, token: str, opens_browser:
     This is `callslip watch` and `callslip serve` in one process. The options are those of `callslip serve`, which has
     more of them.
     """
+    refuse_agent("serve a ledger, because the token of the server may answer requests")
     targets = find_targets(agents)
     _print_targets(targets)
 
