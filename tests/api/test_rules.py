@@ -56,8 +56,8 @@ async def request(
     """Record a request for approval of a command, as an agent's recorder does, and return it."""
     input = {"command": command} if isinstance(command, str | list) else command
     proposed = ev.CallProposed(call="new:1", tool_name=tool, kind="execute" if tool == "Bash" else "", input=input)
-    asked = ev.ApprovalRequested(call="new:1", options=fields.pop("options", APPROVAL_OPTIONS), **fields)
-    events = await ledger.log.append(session, [proposed, asked], source="acp")
+    requested = ev.ApprovalRequested(call="new:1", options=fields.pop("options", APPROVAL_OPTIONS), **fields)
+    events = await ledger.log.append(session, [proposed, requested], source="acp")
     assert isinstance(events[1], ev.ApprovalRequested)
     return await ledger.find_approval(events[1].approval)
 
@@ -175,7 +175,7 @@ async def test_the_policy_beats_saved_rules(ledger: LocalLedger) -> None:
 
 
 async def test_a_rule_is_valid_in_its_scope(ledger: LocalLedger) -> None:
-    """RUL3: in its session, in the sessions of its project folder, or everywhere."""
+    """RUL4: in its session, in the sessions of its project folder, or everywhere."""
     for session, project in (("a", "/work/p"), ("b", "/work/p/"), ("c", "/work/other"), ("d", "")):
         await set_project(ledger, session, project)
     by_scope = [
@@ -382,8 +382,8 @@ async def test_a_proposal_for_files_names_the_project(ledger: LocalLedger) -> No
     await set_project(ledger, "s", "/work/p")
     for path, pattern in (("/work/p/src/a.py", "/work/p/**"), ("/etc/hosts", ["/etc/hosts"])):
         proposed = ev.CallProposed(call="new:1", tool_name="edit", kind="edit", locations=[{"path": path}], input={})
-        asked = ev.ApprovalRequested(call="new:1", options=APPROVAL_OPTIONS)
-        event = (await ledger.log.append("s", [proposed, asked], source="acp"))[1]
+        requested = ev.ApprovalRequested(call="new:1", options=APPROVAL_OPTIONS)
+        event = (await ledger.log.append("s", [proposed, requested], source="acp"))[1]
         assert isinstance(event, ev.ApprovalRequested)
         proposal = await rules.propose_rule(ledger.log, event.approval)
         assert (proposal.rule.filters, proposal.project) == ({"tool": "edit", "path": pattern}, "/work/p")
@@ -433,7 +433,7 @@ async def test_a_test_of_rules_runs_nothing(ledger: LocalLedger) -> None:
 
 
 async def test_several_answers_apply_to_what_was_shown(ledger: LocalLedger) -> None:
-    """BULK1: each counts only for a request that is pending with the same arguments."""
+    """RUL13: each counts only for a request that is pending with the same arguments."""
     records = [await request(ledger, text) for text in ("a", "b", "c", "d")]
     await ledger.log.append("s", [ev.CallProgress(call=records[1].call, input={"command": "rm -rf ~"})], source="acp")
     await ledger.deny(records[2].id, by="bob")

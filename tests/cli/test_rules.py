@@ -48,8 +48,8 @@ async def ask(ledger: LocalLedger) -> None:
     proposed = ev.CallProposed(
         call="new:1", tool_name="Bash", kind="execute", title="git status", input={"command": "git status"}
     )
-    asked = ev.ApprovalRequested(call="new:1", options=APPROVAL_OPTIONS)
-    await ledger.log.append("s", [ev.SessionInfo(project="/work/p"), proposed, asked], source="acp")
+    requested = ev.ApprovalRequested(call="new:1", options=APPROVAL_OPTIONS)
+    await ledger.log.append("s", [ev.SessionInfo(project="/work/p"), proposed, requested], source="acp")
 
 
 def pending(path: str) -> list[ApprovalRecord]:

@@ -20,7 +20,19 @@ GROUPS = {
     **{"FILE": 3, "RED": 4, "EXP": 1, "PAGE": 1, "TAIL": 6, "OUTAGE": 1, "HOST": 4},
     **{"IMP": 6, "RPL": 4, "ROW": 6, "JS": 3, "GUIDE": 2, "VIEW": 5, "ENT": 12, "IDS": 4, "STR": 5, "DB": 3},
     **{"KILL": 3, "DBF": 11, "PGE": 5, "PGS": 10, "MOVE": 9, "OPS": 9},
-    **{"USE": 4, "SUB": 4, "LIST": 7, "TRN": 16, "MRG": 6, "CDX": 6, "GEM": 6, "OPC": 6, "SRCH": 14, "AGT": 6},
+    **{
+        "USE": 4,
+        "SUB": 4,
+        "LIST": 7,
+        "TRN": 16,
+        "MRG": 6,
+        "CDX": 6,
+        "GEM": 6,
+        "OPC": 6,
+        "SRCH": 14,
+        "AGT": 6,
+        "RUL": 13,
+    },
 }
 CITED = re.compile(rf"\b((?:{'|'.join(map(re.escape, GROUPS))})\d+)\b")
 IDS = [f"{group}{number}" for group, count in GROUPS.items() for number in range(1, count + 1)]

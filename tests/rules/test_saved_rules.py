@@ -59,7 +59,7 @@ def test_ordinary_commands_are_allowed_by_saved_rules() -> None:
 
 
 def test_deny_beats_ask_beats_allow_in_any_order() -> None:
-    """RUL1: whatever the order of the rules, and also if it is not known whether one that denies matches."""
+    """RUL1: for each order of the rules, and also if it is not known whether one that denies matches."""
     filters = {"deny": {"input": {"command": "rm *"}}, "ask": {"kind": "execute"}, "allow": {"tool": "Bash"}}
     for count in (1, 2, 3):
         for actions in itertools.permutations(filters, count):

@@ -95,7 +95,7 @@ class BulkAnswer(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fi
 
 
 class BulkResult(msgspec.Struct, kw_only=True, rename="camel"):
-    """What became of an answer.
+    """The result of an answer.
 
     The request was `answered`; or it was `not-pending` any more, has `changed` since it was shown, was `not-found`, or
     the answer was `refused`, for the reason in `detail`. `state` and `by` are those of the request now, if it is known.

@@ -101,7 +101,7 @@ class Approvals(CamelStruct):
 
 
 class BulkResults(CamelStruct):
-    """What became of each answer, in the order of the answers."""
+    """The result of each answer, in the order of the answers."""
 
     results: list[BulkResult]
 
