@@ -1038,8 +1038,8 @@ POLICY = (
             "tests/rules/test_command_corpus.py::test_no_way_around_a_rule_is_allowed",
             "tests/rules/test_shell_command.py::test_bash_sees_the_same_words",
             "tests/rules/test_shell_command.py::test_what_is_not_one_simple_command_has_a_problem",
-            "tests/wrap/test_policy_commands.py::test_no_way_around_a_rule_is_allowed",
-            "tests/wrap/test_policy_commands.py::test_words_are_compared_not_texts",
+            "tests/rules/test_policy_commands.py::test_no_way_around_a_rule_is_allowed",
+            "tests/rules/test_policy_commands.py::test_words_are_compared_not_texts",
         ),
     ),
     R(
@@ -1047,7 +1047,7 @@ POLICY = (
         "Ordinary commands with quotes, wildcards for files and usual options are allowed by such a rule.",
         (
             "tests/rules/test_command_corpus.py::test_an_ordinary_command_is_allowed",
-            "tests/wrap/test_policy_commands.py::test_ordinary_commands_are_allowed",
+            "tests/rules/test_policy_commands.py::test_ordinary_commands_are_allowed",
         ),
     ),
     R(
@@ -1056,7 +1056,7 @@ POLICY = (
         (
             "tests/rules/test_command_corpus.py::test_every_command_is_allowed_by_its_exact_text",
             "tests/rules/test_text_pattern.py::test_the_exact_text_of_a_pattern_is_known",
-            "tests/wrap/test_policy_commands.py::test_an_exact_text_allows_any_command",
+            "tests/rules/test_policy_commands.py::test_an_exact_text_allows_any_command",
         ),
     ),
     R(
@@ -1067,33 +1067,33 @@ POLICY = (
             "tests/rules/test_call_commands.py::test_a_command_that_is_not_known_has_no_text",
             "tests/rules/test_call_commands.py::test_any_text_can_be_the_command_of_a_call_that_executes",
             "tests/rules/test_call_commands.py::test_commands_of_real_agents_are_found",
-            "tests/wrap/test_policy_commands.py::test_a_rule_about_another_text_allows_only_simple_commands",
-            "tests/wrap/test_policy_commands.py::test_a_title_allows_only_the_command_that_it_shows",
-            "tests/wrap/test_policy_commands.py::test_a_call_with_two_commands_is_left_to_the_client",
-            "tests/wrap/test_policy_commands.py::test_a_call_with_unknown_members_is_left_to_the_client",
-            "tests/wrap/test_policy_commands.py::test_a_call_without_a_known_command_is_left_to_the_client",
-            "tests/wrap/test_policy_commands.py::test_a_rule_about_paths_only_allows_no_command",
+            "tests/rules/test_policy_commands.py::test_a_rule_about_another_text_allows_only_simple_commands",
+            "tests/rules/test_policy_commands.py::test_a_title_allows_only_the_command_that_it_shows",
+            "tests/rules/test_policy_commands.py::test_a_call_with_two_commands_is_left_to_the_client",
+            "tests/rules/test_policy_commands.py::test_a_call_with_unknown_members_is_left_to_the_client",
+            "tests/rules/test_policy_commands.py::test_a_call_without_a_known_command_is_left_to_the_client",
+            "tests/rules/test_policy_commands.py::test_a_rule_about_paths_only_allows_no_command",
         ),
     ),
     R(
         "POL5",
         "If the text of a command matches a rule that allows, but the command is not simple, the client decides.",
-        ("tests/wrap/test_policy_commands.py::test_a_command_that_is_not_simple_is_left_to_the_client",),
+        ("tests/rules/test_policy_commands.py::test_a_command_that_is_not_simple_is_left_to_the_client",),
     ),
     R(
         "POL6",
         "A rule that denies or asks finds its command in every chain and spelling; a hidden one is not allowed later.",
         (
-            "tests/wrap/test_policy_commands.py::test_a_denied_command_is_found_in_every_form",
-            "tests/wrap/test_policy_commands.py::test_a_command_that_may_be_denied_is_not_allowed_later",
-            "tests/wrap/test_policy_commands.py::test_other_commands_are_not_denied",
+            "tests/rules/test_policy_commands.py::test_a_denied_command_is_found_in_every_form",
+            "tests/rules/test_policy_commands.py::test_a_command_that_may_be_denied_is_not_allowed_later",
+            "tests/rules/test_policy_commands.py::test_other_commands_are_not_denied",
             "tests/rules/test_shell_command.py::test_the_commands_in_a_chain_are_found",
         ),
     ),
     R(
         "POL7",
         "Texts of calls that run no command are matched as texts.",
-        ("tests/wrap/test_policy_commands.py::test_texts_that_are_no_commands_are_matched_as_before",),
+        ("tests/rules/test_policy_commands.py::test_texts_that_are_no_commands_are_matched_as_before",),
     ),
     R(
         "POL8",
@@ -1103,7 +1103,7 @@ POLICY = (
             "tests/rules/test_text_pattern.py::test_the_time_grows_linearly_with_the_text",
             "tests/rules/test_text_pattern.py::test_a_long_text_is_unknown_for_a_regular_expression",
             "tests/rules/test_call_commands.py::test_the_number_of_commands_in_one_input_is_limited",
-            "tests/wrap/test_policy_commands.py::test_the_time_for_a_rule_grows_linearly",
+            "tests/rules/test_policy_commands.py::test_the_time_for_a_rule_grows_linearly",
         ),
     ),
     R(
@@ -3645,6 +3645,133 @@ PHONES = (
     ),
 )
 
+RULES = (
+    R(
+        "RUL1",
+        "Among saved rules deny beats ask beats allow, whatever their order, and a policy file beats them.",
+        (
+            "tests/rules/test_saved_rules.py::test_deny_beats_ask_beats_allow_in_any_order",
+            "tests/api/test_rules.py::test_the_policy_beats_saved_rules",
+            "tests/wrap/test_approvals.py::test_saved_rules_answer_held_requests",
+        ),
+    ),
+    R(
+        "RUL2",
+        "No way around a saved rule is allowed, and ordinary commands are, in every scope and lifetime.",
+        (
+            "tests/rules/test_saved_rules.py::test_no_way_around_a_saved_rule_is_allowed",
+            "tests/rules/test_saved_rules.py::test_ordinary_commands_are_allowed_by_saved_rules",
+            "tests/rules/test_saved_rules.py::test_a_command_that_matches_only_as_a_text_asks_in_any_order",
+            "tests/rules/test_saved_rules.py::test_an_mcp_tool_is_allowed_only_by_its_full_name",
+            "tests/rules/test_saved_rules.py::test_a_call_that_is_not_stored_completely_is_not_allowed",
+            "tests/api/test_rules.py::test_the_corpora_are_decided_alike_in_every_scope_and_lifetime",
+            "tests/api/test_rules.py::test_a_secret_in_a_call_leaves_it_to_a_person",
+        ),
+    ),
+    R(
+        "RUL3",
+        "Only a setting lets a chain of commands pass, when each of them is allowed by itself.",
+        (
+            "tests/rules/test_saved_rules.py::test_a_setting_allows_a_chain_of_allowed_commands",
+            "tests/rules/test_saved_rules.py::test_other_chains_are_not_allowed",
+            "tests/rules/test_saved_rules.py::test_the_parts_of_a_chain_are_known",
+            "tests/api/test_rules.py::test_the_setting_for_chains",
+        ),
+    ),
+    R(
+        "RUL4",
+        "A rule is valid in its scope and for its lifetime. The one use of a rule is in the transaction of its answer.",
+        (
+            "tests/api/test_rules.py::test_a_rule_is_valid_in_its_scope",
+            "tests/api/test_rules.py::test_a_rule_for_one_use_answers_one_request",
+            "tests/api/test_rules.py::test_a_revoked_rule_answers_nothing",
+            "tests/api/test_rules.py::test_a_rule_ends_after_an_hour_by_the_clock_of_the_database",
+            "tests/api/test_rules.py::test_rules_are_deleted_with_their_session",
+            "tests/rules/test_saved_rules.py::test_a_rule_for_one_use_is_used_last",
+        ),
+    ),
+    R(
+        "RUL5",
+        "Calls that touch Callslip's files, its command line or agents' settings always need a person.",
+        (
+            "tests/rules/test_saved_rules.py::test_a_command_about_files_of_callslip_always_needs_a_person",
+            "tests/rules/test_saved_rules.py::test_a_tool_call_about_files_of_callslip_always_needs_a_person",
+            "tests/rules/test_saved_rules.py::test_other_calls_are_not_protected",
+            "tests/api/test_rules.py::test_a_proposal_for_a_protected_call_says_so",
+            "tests/wrap/test_policy.py::test_a_policy_does_not_allow_calls_about_callslip",
+        ),
+    ),
+    R(
+        "RUL6",
+        "A saved rule answers requests where that reaches the agent, for this call only, and the answer names it.",
+        (
+            "tests/api/test_rules.py::test_a_rule_answers_a_request_and_is_named",
+            "tests/api/test_rules.py::test_a_rule_answers_own_calls_commands_and_posted_requests",
+            "tests/api/test_rules.py::test_a_request_that_is_answered_elsewhere_is_left_alone",
+            "tests/api/test_rules.py::test_only_the_option_for_this_call_is_chosen",
+            "tests/api/test_rules.py::test_the_first_answer_wins",
+            "tests/wrap/test_approvals.py::test_saved_rules_answer_held_requests",
+        ),
+    ),
+    R(
+        "RUL7",
+        "Saved rules are checked, limited in number, found by prefix, revoked, copied with the database and verified.",
+        (
+            "tests/api/test_rules.py::test_an_invalid_rule_is_refused",
+            "tests/api/test_rules.py::test_rules_are_found_by_prefix_and_revoked",
+            "tests/api/test_rules.py::test_the_number_of_rules_is_limited",
+            "tests/api/test_rules.py::test_verify_reports_a_rule_that_cannot_be_used",
+            "tests/store/test_copy.py::test_a_copy_continues_after_the_source_has_changed",
+        ),
+    ),
+    R(
+        "RUL8",
+        "A proposed rule is narrow and matches its request; a preview says which of the newest calls match.",
+        (
+            "tests/api/test_rules.py::test_a_proposal_is_narrow_and_matches",
+            "tests/api/test_rules.py::test_a_proposal_for_files_names_the_project",
+            "tests/api/test_rules.py::test_a_proposal_for_a_protected_call_says_so",
+            "tests/api/test_rules.py::test_a_preview_is_bounded_and_newest_first",
+        ),
+    ),
+    R(
+        "RUL9",
+        "A test of rules runs nothing, and returns the decision with the rules that were looked at.",
+        ("tests/api/test_rules.py::test_a_test_of_rules_runs_nothing",),
+    ),
+    R(
+        "RUL10",
+        "Rules need the right to approve: in their session, or in all sessions if they concern more than one.",
+        (
+            "tests/http/test_access_matrix.py::test_every_route_with_every_credential",
+            "tests/http/test_access_matrix.py::test_only_a_caller_with_all_sessions_writes_rules_for_more_than_one",
+        ),
+    ),
+    R(
+        "RUL11",
+        "`callslip rules` lists, adds with a preview, tests and revokes rules; where a server runs it needs a token.",
+        (
+            "tests/cli/test_rules.py::test_rules_are_added_listed_tested_and_revoked",
+            "tests/cli/test_rules.py::test_a_wrong_rule_is_refused",
+            "tests/cli/test_rules.py::test_a_server_takes_rules_only_with_a_token",
+        ),
+    ),
+    R(
+        "RUL12",
+        "An agent's credential, environment and folder let it neither answer nor write a rule (HTTP, MCP, CLI).",
+        (
+            "tests/cli/test_rules.py::test_a_program_that_an_agent_started_cannot_answer_or_write_rules",
+            "tests/http/test_access_matrix.py::test_every_route_with_every_credential",
+            "tests/mcp/test_mcp.py::test_no_tool_approves",
+        ),
+    ),
+    R(
+        "RUL13",
+        "Several answers count each only for a request that is pending and as it was shown.",
+        ("tests/api/test_rules.py::test_several_answers_apply_to_what_was_shown",),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
@@ -3653,4 +3780,5 @@ REQUIREMENTS = (
     *(*DATABASES, *KILLS, *DATABASE_FAULTS, *POSTGRES_EDGES, *SERVERS, *MOVES, *OPERATIONS),
     *(*SESSION_LISTS, *TRANSCRIPTS, *AGENT_SESSIONS, *SEARCH, *AGENTS, *HOOKS, *HOOK_SETTINGS),
     *(*NOTIFICATIONS, *PHONES),
+    *RULES,
 )

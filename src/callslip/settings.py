@@ -43,6 +43,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     reaper_grace: float = 2.0
     approval_expiry: float = 300.0
 
+    # Whether saved rules allow a chain of simple commands (`a && b`) if each of them is allowed by itself.
+    rules_allow_chains: bool = False
+
     command_timeout: float = 30.0
     command_lease: float = 30.0
     # How many commands may be pending in one queue. Beyond that a new one is refused, or the oldest one expires.

@@ -16,6 +16,7 @@ import pytest
 
 import callslip
 from callslip import http
+from callslip.api import rules
 from callslip.api.ledger import LocalLedger
 from callslip.formats import registry
 from callslip.http.lists import TOPICS
@@ -97,6 +98,7 @@ class Case(NamedTuple):
 
 
 BY_SESSION = ("", "?session={session}")
+RULE = {"action": "deny", "filters": {"tool": "rm"}, "scope": "session"}
 CASES: dict[str, Case] = {
     "GET /v1/sessions": Case("read", ("", "?prefix=", "?limit=1"), is_list=True),
     "GET /v1/calls": Case("read", ("", "?q=5ecret", "?limit=2"), is_list=True),
@@ -129,6 +131,15 @@ CASES: dict[str, Case] = {
     "POST /v1/sessions/{session}/approvals/{approval}": Case(
         "approve", body={"decision": "deny"}, ids=(("approval", "approval_2"),)
     ),
+    "POST /v1/approvals/answers": Case(
+        "approve", body=[{"id": "{approval}", "inputHash": "x", "action": "approve"}], ids=(("approval", "approval_2"),)
+    ),
+    "GET /v1/approvals/{approval}/rule": Case("approve", ids=(("approval", "approval_2"),)),
+    "GET /v1/rules": Case("approve", ("?session={session}",)),
+    "POST /v1/rules": Case("approve", body={**RULE, "scopeValue": "{session}"}),
+    "POST /v1/rules/preview": Case("approve", body={**RULE, "scopeValue": "{session}"}),
+    "POST /v1/rules/test": Case("approve", body={"command": "git log", "session": "{session}"}),
+    "DELETE /v1/rules/{rule}": Case("approve"),
     "POST /v1/sessions/{session}/events": Case(
         "write", ("", "?return=events"), [{"type": "message.delta", "text": "more", "chunks": "delta"}]
     ),
@@ -179,7 +190,10 @@ def list_calls(label: str, case: Case, secrets: Secrets) -> Iterator[Call]:
     method, _, path = label.partition(" ")
     ids = secrets.ids()
     ids |= {name: ids[other] for name, other in case.ids}
-    body = json.loads(json.dumps(case.body).replace("{session}", secrets.session))
+    text = json.dumps(case.body)
+    for name in ("session", "approval", "rule"):
+        text = text.replace(f"{{{name}}}", ids[name])
+    body = json.loads(text)
     for query in case.queries:
         yield Call(method, path.format(**ids) + query.format(**ids), body)
 
@@ -254,6 +268,29 @@ async def test_lists_and_claims_without_a_session_show_only_what_the_caller_may_
         reply = await send(world, credential, call)
         claimed = {name for name, secrets in world.sessions.items() if secrets.command_content.encode() in reply.body}
         assert all(credential.may(name, "execute") for name in claimed)
+
+
+@with_every_credential
+async def test_only_a_caller_with_all_sessions_writes_rules_for_more_than_one(
+    world: World, credential: Credential
+) -> None:
+    """RUL10: a tenant or a token for one session cannot write, test or see rules that concern other sessions."""
+    others = [{**RULE, "scope": "everywhere"}, {**RULE, "scope": "project", "scopeValue": "/p"}]
+    calls = [Call("POST", path, rule) for rule in others for path in ("/v1/rules", "/v1/rules/preview")]
+    calls += [Call("POST", "/v1/rules/test", {"command": "git log", "project": "/p"})]
+    is_allowed = credential.name in ("main", "all-approve", "all-verbs")
+    for call in calls:
+        if is_allowed:
+            assert (await send(world, credential, call)).status in (200, 201), call
+        else:
+            await check_refused(world, credential, call)
+    (record, *_) = await rules.list_rules(world.ledger.log)
+    kept = await rules.save_rule(world.ledger.log, rules.NewRule(action="deny", filters={}, scope="everywhere"))
+    reply = await send(world, credential, Call("GET", "/v1/rules", None))
+    assert (reply.status == 200 and kept.id.encode() in reply.body) is is_allowed
+    if not is_allowed:
+        await check_refused(world, credential, Call("DELETE", f"/v1/rules/{kept.id}", None))
+    assert record.scope == "session"
 
 
 # Topics

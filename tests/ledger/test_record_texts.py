@@ -111,7 +111,8 @@ async def test_an_older_ledger_with_nul_is_migrated(db: str, monkeypatch: pytest
     expected = {(table, column) for table, names in columns.items() for column in names.split()}
     assert columns_with_nul(db) == expected | {("sessions", "title")}
     triggers = ("search_entry_deleted", "search_session_deleted", "search_checkpoint_replaced", "summaries_deleted")
-    tables = ("search_rows", "search_places", "search_index", "summaries", "usage", "deleted_sessions")
+    triggers = (*triggers, "rules_session_deleted")
+    tables = ("search_rows", "search_places", "search_index", "summaries", "usage", "deleted_sessions", "rules")
     for name in (*(f"TRIGGER {name}" for name in triggers), *(f"TABLE {name}" for name in tables)):
         change_rows(db, f"DROP {name}")
     change_rows(db, "PRAGMA user_version = 4")

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from callslip.api import approvals, cancel, tokens
@@ -34,6 +35,7 @@ from callslip.model.records import (
     ConversationName,
     OwnerRecord,
     PostRecord,
+    RuleRecord,
     SessionRecord,
     TokenRecord,
 )
@@ -62,6 +64,8 @@ SETTINGS = Settings(
 CONVERSATION = ConversationName("a", "shell", "me")
 TOKEN = TokenRecord("tok_00000000000a", "hash", "label", "a", ("read",), NOW_MS)
 
+RULE = RuleRecord("rule_00000000000a", "allow", {"tool": "x"}, scope="session", scope_value="a", uses_left=1)
+
 READS = {
     *("session", "sessions", "events", "call", "calls", "alias", "approval", "approvals", "approvals_due"),
     *("open_calls", "open_states", "calls_due", "calls_of_owners", "turns_of_owners", "texts_due", "owners"),
@@ -72,7 +76,15 @@ READS = {
     *("aliases", "blob_piece", "used_blob", "check", "find_copy_faults", "clock", "meta"),
     *("summary", "stale_sessions", "open_call_states", "list_sessions", "add_up_usage", "usage_by_ids"),
     *("usage_of_session", "deleted_sessions", "transcripts", "sessions_with_alias", "search", "search_place"),
-    *("sessions_to_index", "sessions_of_project", "different_search_rows", "has_search_index"),
+    *(
+        "sessions_to_index",
+        "sessions_of_project",
+        "different_search_rows",
+        "has_search_index",
+        "rule",
+        "rules",
+        "rules_for",
+    ),
 }
 """The methods of `Store` that only read."""
 LOCAL = {"on_commit", "on_commands", "on_sessions", "wait_changes", "time_ms", "close"}
@@ -175,6 +187,28 @@ async def add_token(store: Store) -> None:
     await store.put_token(TOKEN)
 
 
+async def add_rule(store: Store) -> None:
+    await add_events(store)
+    await store.put_rule(RULE)
+
+
+async def add_ended_rule(store: Store) -> None:
+    await store.put_rule(msgspec.structs.replace(RULE, scope="everywhere", expires_at=5))
+
+
+async def use_rule(store: Store, _: Any) -> Any:
+    """Use a rule for one answer in the transaction of an event, as an answer does."""
+
+    def work(unit: UnitOfWork) -> list[ev.Event]:
+        rule = unit.rule(RULE.id)
+        if rule is None or not rule.is_active(unit.now):
+            return []
+        unit.use_rule(RULE.id)
+        return write_events(unit, "a", [message("answered")], CONTEXT)
+
+    return await store.transact(work, Touched(("a",)))
+
+
 async def save_checkpoint(store: Store, _: Any) -> Any:
     progress = Progress(
         session="a",
@@ -232,12 +266,16 @@ METHODS: dict[str, list[Operation]] = {
         Operation(close_owner, open_owned),
         Operation(post_body, add_events),
         Operation(post_body),
+        Operation(use_rule, add_rule),
     ],
     "drop_owner": [Operation(lambda store, _: store.drop_owner("other 1 2 3"), add_owner)],
     "put_executor": [Operation(lambda store, _: store.put_executor("queue", NOW_MS))],
     "drop_conversations": [Operation(lambda store, _: store.drop_conversations(FAR_MS), add_conversation)],
     "put_token": [Operation(lambda store, _: store.put_token(TOKEN))],
     "drop_token": [Operation(lambda store, _: store.drop_token(TOKEN.id), add_token)],
+    "put_rule": [Operation(lambda store, _: store.put_rule(RULE), add_events)],
+    "drop_rule": [Operation(lambda store, _: store.drop_rule(RULE.id), add_rule)],
+    "drop_ended_rules": [Operation(lambda store, _: store.drop_ended_rules(FAR_MS), add_ended_rule)],
     "save_progress": [Operation(save_checkpoint, add_events)],
     "put_blob": [
         Operation(lambda store, _: store.put_blob(b"x", "text/plain")),

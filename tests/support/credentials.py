@@ -18,6 +18,7 @@ from starlette.requests import HTTPConnection
 import callslip
 from callslip import http
 from callslip.api.ledger import LocalLedger
+from callslip.api.rules import NewRule, save_rule
 from callslip.client.token_file import hash_token
 from callslip.model import events as ev
 from callslip.model.records import SessionRecord, TokenRecord
@@ -160,6 +161,7 @@ class Secrets(msgspec.Struct):
     command_2: str = ""
     command_3: str = ""
     turn: str = ""
+    rule: str = ""
 
     @property
     def content(self) -> str:
@@ -224,6 +226,8 @@ async def add_session(ledger: LocalLedger, session: str, owner: str) -> Secrets:
             )
         ],
     )
+    new_rule = NewRule(action="deny", filters={"tool": "never"}, scope_value=session)
+    secrets.rule = (await save_rule(ledger.log, new_rule)).id
     fields: dict[str, Any] = {"client": "default", "timeout": 10**7, "scope": "detached", "idempotent": True}
     text = secrets.command_content
     commands = await ledger.log.append(

@@ -20,7 +20,7 @@ from callslip.api.posts import Body, Posts
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Draft
-from callslip.model.records import ConversationName, HeldText
+from callslip.model.records import ConversationName, HeldText, RuleRecord
 from tests.support import engines
 from tests.support.paths import TESTS
 
@@ -33,12 +33,17 @@ OTHER_MACHINE = "another-machine 1 2 3"
 LARGE_TEXT = "0123456789abcdef" * 2**17 + "\u00e9\U0001f600"
 """A text of more than two pieces of a blob."""
 SECRET_ARGUMENT = "sk-ant-" + "Abc123" * 6
+RULES = (
+    RuleRecord("rule_00000000000a", "deny", {"input": {"command": "rm \U0001f600*"}}, "no", created_at=4102444800000),
+    RuleRecord("rule_00000000000b", "allow", {"tool": ["a", "b"]}, scope="session", scope_value="texts", uses_left=1),
+    RuleRecord("rule_00000000000c", "ask", {}, "", "project", "/work/\u00e9", 4102444800000, -1, 5, "ann", 6, 2**40),
+)
 DERIVED_TABLES = ("meta", "lanes", "queues", "sqlite_sequence")
 """The tables that are not copied."""
 SQLITE_TABLES = (
     *("sessions", "events", "keys", "calls", "aliases", "approvals", "owners", "entries", "pieces", "checkpoints"),
     *("bases", "blobs", "blob_pieces", "blob_uses", "tokens", "sealed", "executors", "conversations", "inputs"),
-    *("posts", "summaries", "usage", "deleted_sessions"),
+    *("posts", "summaries", "usage", "deleted_sessions", "rules"),
 )
 
 
@@ -69,6 +74,8 @@ async def _add_rows(url: str) -> None:
         await ledger.commands.submit("go", {"n": 2}, queue="moved", correlation_id="moved-2", timeout=9e5)
         await ledger.log.append("deleted", [ev.MessageUser(text="gone"), ev.SessionInfo(foreign_id="of-the-agent")])
         await ledger.delete("deleted")  # Its id was the highest, and is not given again.
+        for rule in RULES:
+            await ledger.log.store.put_rule(rule)
         await ledger.log.store.put_executor("moved", await ledger.log.store.clock())
         assert await ledger.log.summaries.refresh()
 

@@ -17,12 +17,14 @@ from typing import Any
 
 import pytest
 
+from callslip.api import rules
 from callslip.api.ledger import LocalLedger
 from callslip.formats.acp.decode import AcpDecoder
 from callslip.ledger.event_log import EventLog
 from callslip.model import events as ev
 from callslip.model.entries import PermissionRequest
 from callslip.model.records import ApprovalRecord
+from callslip.rules.policy import Policy
 from callslip.settings import Settings
 from callslip.wrap import held_requests
 from callslip.wrap.approval_watch import acp_outcome
@@ -30,7 +32,6 @@ from callslip.wrap.frames import Kind, decode_answer, encode_count, encode_frame
 from callslip.wrap.held_requests import HeldRequest, HeldRequests
 from callslip.wrap.io import LineWriter
 from callslip.wrap.permission_filter import PermissionFilter
-from callslip.wrap.policy import Policy
 from callslip.wrap.recorder import RecorderProcess
 from callslip.wrap.recorder_pipe import RecorderPipe
 from callslip.wrap.session_names import SessionNames
@@ -242,6 +243,26 @@ def test_a_policy_decides_first(path: str, tmp_path: Path) -> None:
         wait_for_text(client, "[c1 yes]")
         assert sorted(row.description for row in wait_pending(path, 2)) == ["Do c2", "Do c3"]
         assert client.requests == []
+
+
+def test_saved_rules_answer_held_requests(path: str, tmp_path: Path) -> None:
+    """RUL6, RUL1: the agent receives the option of a rule, and one that the policy asks for waits for a person."""
+    (tmp_path / "policy.toml").write_text('[[rule]]\naction = "ask"\ntitle = "Do c2"\n')
+
+    async def add(ledger: LocalLedger) -> str:
+        rule = rules.NewRule(action="allow", filters={"title": ["Do c1", "Do c2"]}, scope="everywhere")
+        return (await rules.save_rule(ledger.log, rule)).id
+
+    rule = with_ledger(path, add)
+    with start_client(path, "--policy", str(tmp_path / "policy.toml")) as client:
+        start_turn(client, "c1=a c2=b")
+        wait_for_text(client, "[c1 yes]")
+        (waiting,) = wait_pending(path)
+        assert waiting.description == "Do c2" and client.requests == []
+        assert run_callslip(path, "deny", waiting.id).returncode == 0
+        wait_for_text(client, "[c2 no]")
+        client.end()
+    assert next((entry.state, entry.by) for entry in list_requests(path)) == ("granted", f"rule {rule}")
 
 
 def test_approvals_work_with_fail_closed(path: str) -> None:
@@ -539,11 +560,11 @@ def test_with_a_full_buffer_requests_go_to_the_client() -> None:
     pipe = RecorderPipe(writer, replies, lambda _: None, max_bytes=2**20, timeout_s=0.01)
     jobs: list[Callable[[], None]] = []
     held = HeldRequests(pipe, LineWriter(-1), LineWriter(-1), jobs.append)
-    assert held.hold(b"1", b"request\n") and not held.hold(b"1", b"again\n")
+    assert held.hold(HeldRequest(b"1"), b"request\n") and not held.hold(HeldRequest(b"1"), b"again\n")
     for _ in range(30):
         pipe.send(Kind.AGENT_BYTES, b"x" * 99_999 + b"\n")
     lost = pipe.lost_lines
-    assert lost and not held.hold(b"2", b"request\n") and pipe.lost_lines == lost
+    assert lost and not held.hold(HeldRequest(b"2"), b"request\n") and pipe.lost_lines == lost
     for fd in (reader, writer, replies, replies_writer):
         os.close(fd)
 
@@ -557,7 +578,7 @@ def test_many_requests_share_one_timer_thread(monkeypatch: pytest.MonkeyPatch) -
     held = HeldRequests(pipe, LineWriter(-1), LineWriter(client), jobs.put)
     before = threading.active_count()
     lines = [b"%d\n" % number for number in range(200)]
-    assert all(held.hold(line.strip(), line) for line in lines)
+    assert all(held.hold(HeldRequest(line.strip()), line) for line in lines)
     assert threading.active_count() <= before + 1
     passed = b""
     while passed != b"".join(lines):

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callslip.api.policy_file import read_policy
 from callslip.errors import InvalidInputError
 from callslip.model import codec
+from callslip.rules.policy import FILTERS, PermissionQuery, Policy, permission_query
 from callslip.wrap import permission_filter
 from callslip.wrap.held_requests import HeldRequest
 from callslip.wrap.permission_filter import PermissionFilter, PolicyAnswer
-from callslip.wrap.policy import FILTERS, PermissionQuery, Policy, load, permission_query
 from tests.support.format_cases import CAPTURES, damaged, garbage
 
 OPTIONS = [
@@ -34,7 +35,7 @@ def load_policy(tmp_path: Path) -> Any:
 
     def load_text(text: str) -> Policy:
         (tmp_path / "policy.toml").write_text(text)
-        return load(tmp_path / "policy.toml")
+        return read_policy(tmp_path / "policy.toml")
 
     return load_text
 
@@ -484,12 +485,12 @@ def test_a_bad_file_is_refused_with_the_line_and_the_problem(load_policy: Any, t
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     """It does not exist, is a folder, or is not UTF-8."""
     with pytest.raises(InvalidInputError, match="cannot be read: No such file"):
-        load(tmp_path / "absent.toml")
+        read_policy(tmp_path / "absent.toml")
     with pytest.raises(InvalidInputError, match="cannot be read: Is a directory"):
-        load(tmp_path)
+        read_policy(tmp_path)
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidInputError, match="is not TOML"):
-        load(tmp_path / "bytes")
+        read_policy(tmp_path / "bytes")
 
 
 @given(
@@ -504,3 +505,16 @@ def test_every_filter_has_a_result_for_any_call(input_: Any, fields: dict[str, A
             for action in ("allow", "deny"):
                 assert make(value, action)(query) in (True, False, None), name
     assert FILTERS["input"]({"a": {"b": "*"}}, "allow")(query) in (True, False, None)
+
+
+@pytest.mark.parametrize("command", ["callslip approve @last", "cat .claude/settings.json"])
+def test_a_policy_does_not_allow_calls_about_callslip(load_policy: Any, command: str) -> None:
+    """RUL5: a call about Callslip's command line or an agent's settings goes to a person. It can be denied."""
+    call = {**CALL, "title": "x", "rawInput": {"command": command}}
+    assert chosen_option(load_policy(rule_toml("allow", kind="execute")), request_line(call)) == ""
+    assert chosen_option(load_policy(rule_toml("deny", kind="execute")), request_line(call)) == "r"
+    (held,) = [action for _, action in PermissionFilter(load_policy(""), holds=True).split(request_line(call))]
+    assert isinstance(held, HeldRequest) and not held.needs_person
+    policy = load_policy(rule_toml("allow", kind="execute"))
+    (held,) = [action for _, action in PermissionFilter(policy, holds=True).split(request_line(call))]
+    assert isinstance(held, HeldRequest) and held.needs_person

@@ -42,6 +42,14 @@ class Access(Protocol):
         """Return whether the caller has a right in a session, which may not exist yet."""
         ...
 
+    async def require_everywhere(self, verb: Verb) -> str:
+        """Return the caller's name, or raise if the caller may not use all sessions in this way."""
+        ...
+
+    async def allows_everywhere(self, verb: Verb) -> bool:
+        """Return whether the caller may use all sessions in this way."""
+        ...
+
     async def require_identity(self) -> None:
         """Raise if the caller is unknown, so that only known callers learn that something does not exist."""
         ...
@@ -63,6 +71,12 @@ class FullAccess:
         return Writer(can_label=True)
 
     async def allows(self, session: str, verb: Verb) -> bool:
+        return True
+
+    async def require_everywhere(self, verb: Verb) -> str:
+        return ""
+
+    async def allows_everywhere(self, verb: Verb) -> bool:
         return True
 
     async def require_identity(self) -> None:

@@ -10,25 +10,36 @@ agent. The report of its source about that answer counts.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, cast
 
+import msgspec
 from msgspec import UNSET, structs
 
 from callslip.api.access import FULL_ACCESS, Access
 from callslip.api.find import find_approval
-from callslip.errors import ConflictError, InvalidInputError, PermissionDeniedError
+from callslip.errors import (
+    CallslipError,
+    ConflictError,
+    InvalidInputError,
+    InvalidTransitionError,
+    NotFoundError,
+    PermissionDeniedError,
+)
 from callslip.formats.registry import FORMATS
 from callslip.ledger.aio import run_off_loop
 from callslip.ledger.event_log import EventLog
-from callslip.ledger.write import AnswerCheck, PostedAnswer
+from callslip.ledger.write import AnswerCheck, PostedAnswer, WriteContext, write_events
 from callslip.model import codec
 from callslip.model import events as ev
-from callslip.model.events import decode_event
+from callslip.model.events import Draft, decode_event
 from callslip.model.names import SOURCE_PYTHON
 from callslip.model.records import ApprovalRecord
 from callslip.rules import json_schema
 from callslip.rules.approval_options import choose_option, option_allows, option_ids
+from callslip.store.unit_of_work import UnitOfWork
 
+MAX_BULK_ANSWERS = 100
 _EXTERNAL_SOURCES = frozenset(FORMATS) - {"events"}
 """Sources of requests by agents that run the call themselves and accept only yes or no."""
 
@@ -72,6 +83,89 @@ async def deny(
     reason = reason or (f"denied by {by}" if by else "")
     answer = ev.ApprovalRefused(approval=record.id, option=chosen, by=by, reason=reason)
     return await _append_answer(log, record, answer)
+
+
+class BulkAnswer(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """An answer to one of several requests, as it was shown: `inputHash` is the one of its view."""
+
+    id: str
+    input_hash: str
+    action: Literal["approve", "deny"]
+    reason: Annotated[str, msgspec.Meta(max_length=2000)] = ""
+
+
+class BulkResult(msgspec.Struct, kw_only=True, rename="camel"):
+    """The result of an answer.
+
+    The request was `answered`; or it was `not-pending` any more, has `changed` since it was shown, was `not-found`, or
+    the answer was `refused`, for the reason in `detail`. `state` and `by` are those of the request now, if it is known.
+    """
+
+    id: str
+    result: Literal["answered", "not-pending", "changed", "not-found", "refused"]
+    state: str = ""
+    by: str = ""
+    detail: str = ""
+
+
+async def answer_several(
+    log: EventLog, answers: Sequence[BulkAnswer], *, by: str = "", access: Access = FULL_ACCESS
+) -> list[BulkResult]:
+    """Answer requests, each only if it is pending and as it was shown. One that fails does not concern the others.
+
+    If the caller may answer none of them, raise the first error.
+    """
+    if not 0 < len(answers) <= MAX_BULK_ANSWERS:
+        raise InvalidInputError("answers", f"must be 1 to {MAX_BULK_ANSWERS}", MAX_BULK_ANSWERS)
+    results: list[BulkResult] = []
+    refusals: list[CallslipError] = []
+    for answer in answers:
+        try:
+            results.append(await _answer_shown(log, answer, by, access))
+        except (NotFoundError, PermissionDeniedError) as error:
+            refusals.append(error)
+            result = "not-found" if isinstance(error, NotFoundError) else "refused"
+            results.append(BulkResult(id=answer.id, result=result, detail=str(error)))
+    if len(refusals) == len(answers):
+        raise refusals[0]
+    return results
+
+
+async def _answer_shown(log: EventLog, shown: BulkAnswer, by: str, access: Access) -> BulkResult:
+    try:
+        record = await find_approval(log, shown.id, access=access, verb="approve")
+        if record.id != shown.id:
+            raise NotFoundError(f"no approval {shown.id!r}; write its full id")
+        name = await access.require(record.session, "approve") or by
+        _check_place(record)
+        allow = shown.action == "approve"
+        chosen = _select_option(record, "", allow=allow)
+        if allow and record.state == "pending":
+            _check_foreign_option(record, await load_request(log, record), chosen)
+    except (InvalidInputError, ConflictError) as error:
+        return BulkResult(id=shown.id, result="refused", detail=str(error))
+    if allow:
+        answer = ev.ApprovalGranted(approval=record.id, option=chosen, by=name, reason=shown.reason)
+    else:
+        reason = shown.reason or (f"denied by {name}" if name else "")
+        answer = ev.ApprovalRefused(approval=record.id, option=chosen, by=name, reason=reason)
+
+    def work(unit: UnitOfWork, valid: list[Draft], context: WriteContext) -> str:
+        current = unit.approval(record.id)
+        call = unit.call(record.call)
+        if current is None or call is None or current.state != "pending":
+            return "not-pending"
+        if current.input_hash != shown.input_hash or call.input_mark != current.input_mark:
+            return "changed"
+        write_events(unit, record.session, valid, context)
+        return "answered"
+
+    try:
+        result = await log.transact_drafts(record.session, [answer], work, source=SOURCE_PYTHON)
+    except (ConflictError, InvalidTransitionError, InvalidInputError) as error:
+        return BulkResult(id=shown.id, result="refused", detail=str(error))
+    now = await log.store.approval(record.id) or record
+    return BulkResult(id=record.id, result=cast(Any, result), state=now.state, by=now.by)
 
 
 async def withdraw(

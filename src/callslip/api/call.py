@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 from msgspec import UNSET
 
 from callslip.api.keywords import check_keywords
+from callslip.api.rules import answer_by_rules
 from callslip.errors import (
     CallDeniedError,
     CallEndedError,
@@ -21,6 +22,7 @@ from callslip.errors import (
     StoreError,
 )
 from callslip.ledger.aio import finish_despite_cancel, race
+from callslip.ledger.event_log import EventLog
 from callslip.model import codec
 from callslip.model import events as ev
 from callslip.model.events import Alias, Event
@@ -86,6 +88,7 @@ class Call:
         self._timeout_scope: asyncio.Timeout | None = None
         self._exit_stack = contextlib.AsyncExitStack()
         self._last_seq = 0
+        self._requested = ""
         self._ended_elsewhere = False
 
     def __repr__(self) -> str:
@@ -98,6 +101,7 @@ class Call:
             await finish_despite_cancel(self._begin())
             await self._exit_stack.enter_async_context(self._log.keep_alive(self.id))
             if self._approval:
+                await self._apply_rules()
                 await self._wait_for_answer()
                 await finish_despite_cancel(self._open(ev.CallStarted(call=self.id)))
         except BaseException as error:
@@ -144,9 +148,15 @@ class Call:
         event = (await self._append(*drafts))[-1]
         assert isinstance(event, ev.CallEvent)
         self.id, self._last_seq = event.call, event.seq
+        self._requested = event.approval if isinstance(event, ev.ApprovalRequested) else ""
         if event.verdict != "applied":
             record = await self.result()
             raise CallEndedError(record.state, record.reason or "the call had ended before it could run")
+
+    async def _apply_rules(self) -> None:
+        """Answer the request if a saved rule decides it. A server does that for the calls of its clients."""
+        if isinstance(self._log, EventLog):
+            await answer_by_rules(self._log, self._requested)
 
     async def _wait_for_answer(self) -> None:
         async with contextlib.aclosing(self._log.follow(self.session.name, self._last_seq)) as events:

@@ -14,6 +14,7 @@ from msgspec import UNSET
 from callslip.api.access import FULL_ACCESS, Access
 from callslip.api.find import find_command, first_visible
 from callslip.api.keywords import check_keywords
+from callslip.api.rules import answer_by_rules
 from callslip.api.sessions import write_or_create
 from callslip.commands import transactions
 from callslip.commands.claims import ClaimRequest, Dispatcher
@@ -199,7 +200,10 @@ class CommandQueue(Commands):
         if approval:
             expires = await self._store.clock() + int(self._settings.approval_expiry * 1000)
             approval_request = ev.ApprovalRequested(call="new:1", options=APPROVAL_OPTIONS, expires_at=expires)
-            return (await self._enqueue(request, [Draft(approval_request)], params, None))[0]
+            record = (await self._enqueue(request, [Draft(approval_request)], params, None))[0]
+            if record.state == "awaiting_approval":
+                await answer_by_rules(self.log, record.approval)
+            return await self._store.call(record.id) or record
         ready = await self._dispatcher.reserve_waiter(request.queue, request.session)
         if ready is None:
             return (await self._enqueue(request, [], params, None))[0]

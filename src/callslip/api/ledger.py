@@ -17,6 +17,7 @@ from callslip.api.commands import CommandQueue, Commands
 from callslip.api.export import export_session, export_turn
 from callslip.api.follow import Frame, follow_frames
 from callslip.api.keywords import check_keywords
+from callslip.api.rule_book import LocalRuleBook, RuleBook
 from callslip.api.search import SearchFilters, search
 from callslip.api.session import Session
 from callslip.api.session_list import SessionFilters, list_sessions
@@ -55,6 +56,11 @@ class Ledger(Protocol):
     @property
     def commands(self) -> Commands:
         """The commands of this ledger."""
+        ...
+
+    @property
+    def rules(self) -> RuleBook:
+        """The saved rules of this ledger."""
         ...
 
     def session(self, name: str) -> Session:
@@ -190,6 +196,10 @@ class LocalLedger(Ledger):
         if self._commands is None:
             self._commands = CommandQueue(self.log)
         return self._commands
+
+    @property
+    def rules(self) -> LocalRuleBook:
+        return LocalRuleBook(self.log)
 
     # Finding
 

@@ -20,8 +20,9 @@ from msgspec import structs
 from callslip.api.access import Access, Writer
 from callslip.api.approvals import check_posted_answers
 from callslip.api.blobs import check_blobs
+from callslip.api.rules import answer_by_rules
 from callslip.api.sessions import list_keys, read_by_seq, write_or_create
-from callslip.errors import ConflictError, InvalidInputError, PermissionDeniedError
+from callslip.errors import CallslipError, ConflictError, InvalidInputError, PermissionDeniedError
 from callslip.formats import registry
 from callslip.ingest.answer_place import clear_answer_place
 from callslip.ingest.conversations import MAX_PENDING_DRAFTS, Conversation, Conversations
@@ -33,6 +34,7 @@ from callslip.ledger.write import WriteContext, write_events
 from callslip.model import codec
 from callslip.model.events import (
     ApprovalAnswer,
+    ApprovalRequested,
     CallEvent,
     Chunks,
     Draft,
@@ -149,6 +151,7 @@ class Posts:
         if write.needs_claim and not is_claimed:
             raise _StaleConversationError
         result = await write.run()
+        await write.answer_requests()
         if body.is_end:
             self._open.pop(name, None)
         else:
@@ -326,6 +329,17 @@ class _BodyWrite:
             touched = Touched((self._name.session,))
             self._finished(*await self._log.store.transact(lambda unit: self._finish(unit, []), touched))
         return cast(PostResult, self._result)
+
+    async def answer_requests(self) -> None:
+        """Answer the requests in the body that saved rules decide and whose answers reach the agent.
+
+        The body is written, so an error here is not one of the post: the requests wait for a person.
+        """
+        for events in self._events.values():
+            for event in events:
+                if isinstance(event, ApprovalRequested) and event.verdict == "applied" and not event.answer_at:
+                    with contextlib.suppress(CallslipError):
+                        await answer_by_rules(self._log, event.approval)
 
     async def _check(self, conversations: Conversations) -> None:
         """Raise unless the caller may write all of the body to every session of it, before anything is written."""

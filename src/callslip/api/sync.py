@@ -33,6 +33,8 @@ from callslip.api.call import Call, CallOptions
 from callslip.api.commands import ClaimOptions, Commands, SubmitOptions
 from callslip.api.follow import Frame
 from callslip.api.ledger import Ledger, OpenLedger
+from callslip.api.rule_book import RuleBook, RulePreview, RuleTest
+from callslip.api.rules import DecisionView, NewRule, RuleView
 from callslip.api.search import SearchFilters
 from callslip.api.session import Session, set_in_block
 from callslip.api.session_list import SessionFilters
@@ -168,6 +170,7 @@ class SyncLedger(Generic[L]):
             self.loop.stop()
             raise
         self.commands = SyncCommands(self.ledger.commands, self.loop)
+        self.rules = SyncRules(self.ledger.rules, self.loop)
 
     def __repr__(self) -> str:
         return f"<SyncLedger {self.ledger!r}>"
@@ -284,6 +287,34 @@ class SyncLedger(Generic[L]):
     def blob(self, hash: str) -> bytes:
         """Return a value that was too large to be stored in its event."""
         return self._run(self.ledger.blob(hash))
+
+
+class SyncRules:
+    """The saved rules of a ledger, with plain methods."""
+
+    def __init__(self, rules: RuleBook, loop: BackgroundLoop) -> None:
+        self._rules = rules
+        self._run = loop.run
+
+    def list(self, session: str = "") -> list[RuleView]:
+        """Return the rules, oldest first, also those that have ended; with `session` only its own."""
+        return self._run(self._rules.list(session))
+
+    def save(self, rule: NewRule, *, by: str = "") -> RuleView:
+        """Save a rule. It answers requests from now on."""
+        return self._run(self._rules.save(rule, by=by))
+
+    def revoke(self, id_or_prefix: str) -> RuleView:
+        """Delete a rule, and return it."""
+        return self._run(self._rules.revoke(id_or_prefix))
+
+    def preview(self, rule: NewRule) -> RulePreview:
+        """Return which of the newest calls a rule would have matched. It is not saved."""
+        return self._run(self._rules.preview(rule))
+
+    def test(self, call: RuleTest) -> DecisionView:
+        """Return what the rules decide about a call. Nothing is run."""
+        return self._run(self._rules.test(call))
 
 
 class SyncCommands:

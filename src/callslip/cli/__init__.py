@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "wait": ("callslip.cli.commands.answer:wait", "Wait for a call to finish."),
     "approve": ("callslip.cli.commands.answer:approve", "Approve a pending call."),
     "deny": ("callslip.cli.commands.answer:deny", "Deny a pending call."),
+    "rules": ("callslip.cli.commands.rules:rules", "List, add, test and revoke saved rules."),
     "cancel": ("callslip.cli.commands.answer:cancel", "Cancel a call."),
     "mcp": ("callslip.cli.commands.mcp:mcp", "Start an MCP server on stdio."),
     "import": ("callslip.cli.commands.import_:import_", "Import messages from a file, or the history of an agent."),

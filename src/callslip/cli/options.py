@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from callslip.client.location import LedgerLocation, default_location, parse_location
-from callslip.errors import AuthenticationError, ServerUnavailableError
+from callslip.errors import AuthenticationError, PermissionDeniedError, ServerUnavailableError
 
 if TYPE_CHECKING:
     from callslip.api.ledger import LocalLedger
@@ -179,6 +179,14 @@ def open_selected(*, for_answer: bool = False, create: bool = False) -> Generato
 
     with SyncLedger(OpenLedger(open_ledger)) as ledger:
         yield SelectedLedger(ledger, False, flags)
+
+
+def refuse_agent(action: str) -> None:
+    """Raise PermissionDeniedError in a program that an agent started: it must not answer its own requests."""
+    from callslip.model.agent_env import AGENT_VARIABLE, is_agent
+
+    if is_agent():
+        raise PermissionDeniedError(f"programs that an agent started may not {action} ({AGENT_VARIABLE} is set)")
 
 
 def has_server() -> bool:

@@ -59,6 +59,10 @@ class HttpPool:
         """Return the body at a path; `wait` is how long the server may take before it answers, in seconds."""
         return await self._request(self._encode("GET", path, query), self.timeout_s + wait)
 
+    async def delete(self, path: str) -> bytes:
+        """Delete what is at a path, and return the body of the answer."""
+        return await self._request(self._encode("DELETE", path, None), self.timeout_s, resend=False)
+
     async def post(
         self,
         path: str,

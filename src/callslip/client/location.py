@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import NamedTuple
 
 from callslip.errors import InvalidInputError, NotFoundError, StoreError
+from callslip.model.data_folder import data_folder
 from callslip.model.database_url import (
     DATABASE_VARIABLE,
     SERVER_SCHEMES,
@@ -104,9 +104,3 @@ def _check_server_url(url: str, origin: str) -> str:
         problem = "the port of the URL is not a number. Write / ? # @ in the password as %2F %3F %23 %40."
         raise InvalidInputError(origin, problem)
     return url
-
-
-def data_folder() -> Path:
-    """Return the user's data folder by the XDG rules; a relative path in the variable is ignored."""
-    folder = os.environ.get("XDG_DATA_HOME", "")
-    return (Path(folder) if os.path.isabs(folder) else Path.home() / ".local" / "share") / "callslip"

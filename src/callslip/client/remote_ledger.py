@@ -25,6 +25,7 @@ from callslip.client.http import HttpPool
 from callslip.client.problems import decode_answer
 from callslip.client.remote_commands import RemoteCommands
 from callslip.client.remote_log import ALL_ENTRIES, MAX_POLL_S, RemoteLog, path_of
+from callslip.client.remote_rules import RemoteRuleBook
 from callslip.errors import (
     AmbiguousIdError,
     ConflictError,
@@ -116,6 +117,10 @@ class RemoteLedger(Ledger):
     @property
     def commands(self) -> RemoteCommands:
         return self._commands
+
+    @property
+    def rules(self) -> RemoteRuleBook:
+        return RemoteRuleBook(self._pool)
 
     async def close(self) -> None:
         await self._pool.close()

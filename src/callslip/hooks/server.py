@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from callslip.api.ledger import LocalLedger
+from callslip.api.rules import answer_by_rules
 from callslip.client.location import LedgerLocation
 from callslip.errors import CallslipError, InvalidInputError, StoreError
 from callslip.formats.hooks import answers
@@ -191,7 +192,7 @@ class HookServer:
         session, request = await self._receiver.request(message)
         if request is None:
             return
-        await answer_by_saved_rules(self._log, request.approval)
+        await answer_by_rules(self._log, request.approval)
         answer = asyncio.ensure_future(self._receiver.wait_for_answer(session, request))
         closed = asyncio.ensure_future(reader.read(1))
         reason = ANSWERED_THERE
@@ -226,10 +227,6 @@ class HookServer:
         await writer.drain()
         if isinstance(answer, ev.ApprovalGranted) and answers.lets_run(message.agent):
             await self._receiver.note_allowed(session, request)
-
-
-async def answer_by_saved_rules(log: EventLog, approval: str) -> None:
-    """Let the saved rules answer a request that was just recorded."""
 
 
 def bind(folder: Path) -> socket.socket:

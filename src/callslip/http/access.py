@@ -33,7 +33,8 @@ class Principal(msgspec.Struct, frozen=True):
     `user` is the value that a host's `authorize` returned for it. `id` tells callers with the same name apart; without
     one it is the name. Only a caller that `can_label` may post labels, because an authorizer may decide by them, and
     the agent's ids of sessions, because transcripts are imported by them. Only one that `can_delete` may delete
-    sessions that it may write.
+    sessions that it may write. Only one that `has_all_sessions` may write rules for more than one session: what it may
+    do in a request about no session says nothing about the sessions of others.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Principal(msgspec.Struct, frozen=True):
     id: str = ""
     can_label: bool = False
     can_delete: bool = False
+    has_all_sessions: bool = False
 
     @property
     def caller(self) -> str:
@@ -58,7 +60,7 @@ class AllowAll:
     """Admit every caller: for tests, and behind an app that authorizes its requests itself."""
 
     async def admit(self, request: HTTPConnection, session: SessionRecord | None, verb: Verb) -> Principal:
-        return Principal("anonymous", can_label=True, can_delete=True)
+        return Principal("anonymous", can_label=True, can_delete=True, has_all_sessions=True)
 
 
 # Tokens
@@ -93,12 +95,12 @@ class TokenAuthorizer:
             raise AuthenticationError("no token; send one as `Authorization: Bearer TOKEN`")
         token_hash = hash_token(token)
         if hashes_equal(token_hash, self._main_hash):
-            return Principal(self._name, id=MAIN_ID, can_label=True, can_delete=True)
+            return Principal(self._name, id=MAIN_ID, can_label=True, can_delete=True, has_all_sessions=True)
         record = await find_token(self._log, token_hash)
         if record is None:
             raise AuthenticationError("the token is invalid, expired or revoked")
         _check_scope(record, session, verb)
-        return Principal(record.label or record.id, id=record.id)
+        return Principal(record.label or record.id, id=record.id, has_all_sessions=not record.session)
 
     async def is_valid(self, token: str) -> bool:
         """Return whether a token gives access to anything."""

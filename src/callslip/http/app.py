@@ -37,10 +37,18 @@ GZIP_LEVEL = 5
 COMPRESSIBLE = re.compile(r"text/|application/(\S+\+)?(json|javascript|xml)\b|image/svg\+xml")
 
 
-class _CallId(StringConvertor):
-    """A call's id in a path: any text but `claim`, which is a route of its own."""
+def _convertor(*others: str) -> StringConvertor:
+    """Return the convertor of an id in a path: any text but the names of other routes in its place."""
+    regex = f"(?!(?:{'|'.join(others)})(?:/|$))[^/]+"
+    return type("_Id", (StringConvertor,), {"regex": regex})()
 
-    regex = "(?!claim(?:/|$))[^/]+"
+
+_CONVERTORS = {
+    "call": _convertor("claim"),
+    "approval": _convertor("answers"),
+    "rule": _convertor("preview", "test"),
+}
+_IDS = re.compile(rf"{{({'|'.join(_CONVERTORS)})}}")
 
 
 NotFoundPage = Callable[[Request], Response | None]
@@ -56,9 +64,10 @@ def build(
 
     `not_found_page` may return a page for browsers at an unknown address.
     """
-    register_url_convertor("call", _CallId())
+    for parameter, convertor in _CONVERTORS.items():
+        register_url_convertor(parameter, convertor)
     paths = [
-        StarletteRoute(route.path.replace("{call}", "{call:call}"), _endpoint(server, route), methods=[route.method])
+        StarletteRoute(_IDS.sub(r"{\1:\1}", route.path), _endpoint(server, route), methods=[route.method])
         for route in routes
     ]
     paths += [StarletteRoute(path, _counted_app(server, path, app)) for path, app in (apps or {}).items()]

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta
 from starlette.responses import Response
 
-from callslip.api.approvals import approve, deny
+from callslip.api.approvals import BulkAnswer, answer_several, approve, deny
 from callslip.api.find import APPROVAL_STATES, find_approval, list_approvals
 from callslip.errors import InvalidInputError
 from callslip.http import schemas
@@ -79,7 +79,26 @@ async def answer_one(context: RequestContext) -> Response:
     return json_response(view if await access.may(record.session, "read") else approval_receipt(view))
 
 
+async def answer_several_shown(context: RequestContext) -> Response:
+    """Answer several requests, each only if it is still pending and as it was shown.
+
+    `inputHash` is that of the approval when it was read. A request that has changed since is left out, and so is one
+    that was answered. The answers are independent of each other.
+    """
+    await context.require_authenticated()
+    context.query(NoQuery)
+    answers = await context.body(list[BulkAnswer])
+    results = await answer_several(context.ledger.log, answers, access=context.access)
+    return json_response(schemas.BulkResults(results=results))
+
+
 ROUTES = (
+    Route(
+        *("POST", "/v1/approvals/answers", answer_several_shown, "approve", NoQuery),
+        body=list[BulkAnswer],
+        answers={200: schemas.BulkResults},
+        problems=(404,),
+    ),
     Route("GET", "/v1/approvals", approvals, query=ApprovalsQuery, answers={200: schemas.Approvals}, problems=(404,)),
     Route("GET", "/v1/approvals/{approval}", approval, query=NoQuery, answers={200: schemas.ApprovalView}),
     *(

@@ -257,6 +257,19 @@ class RequestAccess:
             return False
         return True
 
+    async def require_everywhere(self, verb: Verb) -> str:
+        principal = await self._context.admit(None, verb)
+        if not principal.has_all_sessions:
+            raise PermissionDeniedError(f"not allowed to {verb} in all sessions")
+        return principal.name
+
+    async def allows_everywhere(self, verb: Verb) -> bool:
+        try:
+            await self.require_everywhere(verb)
+        except (NotFoundError, PermissionDeniedError):
+            return False
+        return True
+
     async def require_identity(self) -> None:
         await self._context.require_authenticated()
 

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
+from callslip.api.approvals import BulkResult
+from callslip.api.rules import RuleView
 from callslip.model.entries import Info, ToolCall
 from callslip.model.receipts import call_receipt
 from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
@@ -96,6 +98,18 @@ class Approvals(CamelStruct):
     """Approvals, oldest first."""
 
     approvals: list[ApprovalView]
+
+
+class BulkResults(CamelStruct):
+    """The result of each answer, in the order of the answers."""
+
+    results: list[BulkResult]
+
+
+class Rules(CamelStruct):
+    """Saved rules, oldest first."""
+
+    rules: list[RuleView]
 
 
 class Match(CamelStruct, omit_defaults=True):

@@ -341,9 +341,10 @@ class EventLog:
     # Maintenance
 
     async def prune(self, keep_seconds: float) -> int:
-        """Delete events older than this from every session, and return how many; also posted input that waits."""
+        """Delete events older than this from every session, and return how many; also posted input and ended rules."""
         before = await self.store.clock() - int(keep_seconds * 1000)
         await self.store.drop_conversations(before)
+        await self.store.drop_ended_rules(before)
         removed = sum(
             [await checkpoint.prune(self.store, row.name, before) async for row in queries.all_sessions(self.store)]
         )

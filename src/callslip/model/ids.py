@@ -45,6 +45,11 @@ def approval_id() -> str:
     return "appr_" + _hex12()
 
 
+def rule_id() -> str:
+    """Return a new id of a saved rule: `rule_` and twelve hex digits."""
+    return "rule_" + _hex12()
+
+
 def first_version() -> int:
     """Return a random version to count from, so that two counters do not meet. It fits into 64 bits."""
     return (int(_hex12()[:9], 16) + 1) << 24

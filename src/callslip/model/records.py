@@ -6,10 +6,11 @@ session. All their fields follow from the log except those in OPERATIONAL.
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from callslip.model import codec
 from callslip.model.summaries import SessionState, UsageTotals
 
 T = TypeVar("T")
@@ -155,6 +156,11 @@ class ApprovalRecord(msgspec.Struct, gc=False):
     reason: str = ""
     answer_at: str = ""
 
+    @property
+    def input_hash(self) -> str:
+        """A digest of what a person sees before an answer: the call, its arguments and the options."""
+        return codec.digest(codec.encode([self.call, self.attempt, self.input_mark, self.description, self.options]))
+
 
 class AliasRecord(msgspec.Struct, gc=False):
     """A foreign id and the newest call of the session that has it."""
@@ -242,6 +248,31 @@ class TokenRecord(msgspec.Struct, frozen=True):
     verbs: tuple[str, ...]
     created_at: int
     expires_at: int = 0
+
+
+class RuleRecord(msgspec.Struct, frozen=True):
+    """A saved rule, which answers requests for approval.
+
+    `filters` are those of a rule in a policy file. The rule is for the session or the project folder `scope_value`, or
+    for everything. It ends at `expires_at` in ms, 0 for never, or once `uses_left` is 0; -1 is no limit.
+    """
+
+    id: str
+    action: Literal["allow", "ask", "deny"]
+    filters: dict[str, Any]
+    reason: str = ""
+    scope: Literal["session", "project", "everywhere"] = "everywhere"
+    scope_value: str = ""
+    expires_at: int = 0
+    uses_left: int = -1
+    created_at: int = 0
+    created_by: str = ""
+    used_at: int = 0
+    uses: int = 0
+
+    def is_active(self, now: int) -> bool:
+        """Return whether the rule may answer at a time in ms."""
+        return self.uses_left != 0 and (not self.expires_at or now < self.expires_at)
 
 
 OPERATIONAL = ("owner", "lease", "change")

@@ -80,6 +80,7 @@ class ApprovalView(CamelStruct, omit_defaults=True):
     """A request for approval, and its answer.
 
     `answerAt` is the program in which a person must answer while it is pending, if that is not possible here.
+    `inputHash` is a digest of the call, its arguments and the options; answers to several requests name it.
     """
 
     approval: str
@@ -96,6 +97,7 @@ class ApprovalView(CamelStruct, omit_defaults=True):
     expires_at: int
     answered_at: int
     answer_at: str = ""
+    input_hash: str = ""
 
 
 # Fields of a view that have another name in the record.
@@ -140,4 +142,5 @@ def _to_view(kind: type[T], row: msgspec.Struct, names: dict[str, str]) -> T:
 
 
 def _to_record(kind: type[T], view: msgspec.Struct, names: dict[str, str]) -> T:
-    return kind(**{names.get(field, field): getattr(view, field) for field in view.__struct_fields__})
+    fields = {names.get(field, field): getattr(view, field) for field in view.__struct_fields__}
+    return kind(**{name: value for name, value in fields.items() if name in kind.__struct_fields__})

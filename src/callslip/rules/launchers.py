@@ -387,6 +387,14 @@ _HARMLESS_BY_NAME = _by_name(_HARMLESS_SUBCOMMANDS)
 _HARMLESS_OPTIONS_BY_NAME = _by_name(_HARMLESS_OPTIONS_OF)
 
 
+_WITH_SUBCOMMANDS = {*_SUBCOMMANDS_BY_NAME, *_HARMLESS_BY_NAME, "git", "gh", "go", "npm", "pip", "uv"}
+
+
+def has_subcommands(program: str) -> bool:
+    """Return whether the first word after a program says what it does, and is not data."""
+    return program in _WITH_SUBCOMMANDS
+
+
 def _is_risky_option(program: str, word: str) -> bool:
     name = word.partition("=")[0].replace("--", "-", 1)
     options = _OPTIONS_BY_NAME.get(program)

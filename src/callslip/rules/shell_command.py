@@ -115,6 +115,46 @@ def split_words(text: str) -> list[str] | None:
     return None if scan.problem else [word.text for part in scan.parts for word in part]
 
 
+class ChainPart(NamedTuple):
+    """A command of a chain. It `is_piped` if it reads the output of the one before."""
+
+    text: str
+    is_piped: bool
+
+
+def split_chain(text: str) -> list[ChainPart]:
+    """Return the commands in a chain (`a && b; c | d`); [] if it has anything but simple commands.
+
+    `cd` runs the commands after it in another folder, as `git -C` does, so it may only go to a folder below this one.
+    """
+    parts: list[ChainPart] = []
+    start = position = 0
+    is_piped = False
+    text = text.strip(" \t\n")
+    while position < min(len(text), MAX_COMMAND_CHARS):
+        token = _TOKEN.match(text, position)
+        assert token is not None, "each character is a token"
+        if token.lastgroup == "operator":
+            if token["operator"] not in ("&&", "||", ";", "|"):
+                return []
+            parts.append(ChainPart(text[start:position].strip(" \t\n"), is_piped))
+            start, is_piped = token.end(), token["operator"] == "|"
+        position = token.end()
+    parts.append(ChainPart(text[start:].strip(" \t\n"), is_piped))
+    commands = [parse_command(part.text) for part in parts]
+    if len(text) > MAX_COMMAND_CHARS or any(command.problem or not command.is_known for command in commands):
+        return []
+    return [] if any(_leaves_folder(command) for command in commands) else parts
+
+
+def _leaves_folder(command: ShellCommand) -> bool:
+    program, *others = [word.text for word in command.words]
+    if program not in ("cd", "pushd", "popd", "chdir"):
+        return False
+    folder = others[0] if program == "cd" and len(others) == 1 else ""
+    return not folder or folder[0] in "/-~" or ".." in folder.split("/")
+
+
 def is_shell(program: str) -> bool:
     """Return whether a program is a shell that this module understands, in a folder of the system."""
     folder, name = os.path.split(program)

@@ -125,6 +125,12 @@ TABLES = (
         unique=("hash",),
     ),
     _table(
+        "rules",
+        1,
+        "id text, action text, filters bytea, reason text, scope text, scope_value text, expires_at bigint, "
+        "uses_left bigint, created_at bigint, created_by text, used_at bigint, uses bigint",
+    ),
+    _table(
         "conversations",
         1,
         "id bigint, session text, format text, caller text, chunks text, version bigint, state_version bigint, "
@@ -137,7 +143,7 @@ TABLES = (
 )
 """In an order in which the triggers and references of a target delete nothing that was copied before."""
 
-DATA_TABLES = ("sessions", "tokens", "conversations", "posts", "blobs", "deleted_sessions")
+DATA_TABLES = ("sessions", "tokens", "rules", "conversations", "posts", "blobs", "deleted_sessions")
 """A database with a row in one of these tables is not empty."""
 
 

@@ -26,6 +26,7 @@ from callslip.model.records import (
     OwnerRecord,
     Page,
     PostRecord,
+    RuleRecord,
     SessionRecord,
     TokenRecord,
 )
@@ -94,6 +95,8 @@ from callslip.store.shared_rows import (
     first,
     first_value,
     replace_meta_statement,
+    rule_row,
+    rule_values,
     token_row,
     token_values,
 )
@@ -472,6 +475,30 @@ class PostgresStore:
         is_dropped = is_storable(identity) and bool(await self._run("drop_token", identity))
         self._notifier.add(Changes())
         return is_dropped
+
+    # Rules
+
+    async def rule(self, identity: str) -> RuleRecord | None:
+        return first(await self._all("rule", identity), rule_row)
+
+    async def rules(self) -> list[RuleRecord]:
+        return [rule_row(row) for row in await self._all("rules")]
+
+    async def rules_for(self, session: str, project: str, now: int) -> list[RuleRecord]:
+        return [rule_row(row) for row in await self._all("rules_for", session, project, now)]
+
+    async def put_rule(self, row: RuleRecord) -> None:
+        async def put(connection: Connection) -> None:
+            await connection.execute(SQL["drop_ended_rules"], row.created_at - MONTH_MS)
+            await connection.execute(SQL["put_rule"], *rule_values(row))
+
+        await self._alone(put)
+
+    async def drop_rule(self, identity: str) -> bool:
+        return is_storable(identity) and bool(await self._run("drop_rule", identity))
+
+    async def drop_ended_rules(self, before: int) -> None:
+        await self._run("drop_ended_rules", before)
 
     # Checkpoints
 

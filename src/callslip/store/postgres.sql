@@ -318,6 +318,35 @@ DELETE FROM tokens WHERE id = $1 RETURNING id;
 -- name: drop_tokens_of
 DELETE FROM tokens WHERE session = $1;
 
+-- name: rule
+SELECT id, action, filters, reason, scope, scope_value, expires_at, uses_left, created_at, created_by, used_at, uses
+FROM rules WHERE id = $1;
+
+-- name: rules
+SELECT id, action, filters, reason, scope, scope_value, expires_at, uses_left, created_at, created_by, used_at, uses
+FROM rules ORDER BY created_at, id;
+
+-- name: rules_for
+SELECT id, action, filters, reason, scope, scope_value, expires_at, uses_left, created_at, created_by, used_at, uses
+FROM rules WHERE (scope = 'everywhere' OR (scope = 'session' AND scope_value = $1)
+  OR (scope = 'project' AND scope_value = $2 AND $2 <> '')) AND uses_left <> 0 AND (expires_at = 0 OR expires_at > $3)
+ORDER BY created_at, id;
+
+-- name: put_rule
+-- A repeat changes nothing: its caller may not know that the first one was stored.
+INSERT INTO rules (id, action, filters, reason, scope, scope_value, expires_at, uses_left, created_at, created_by, used_at,
+  uses)
+SELECT $1::text, $2::text, $3::bytea, $4::text, $5::text, $6::text, $7::bigint, $8::bigint, $9::bigint, $10::text,
+  $11::bigint, $12::bigint
+WHERE NOT EXISTS (SELECT 1 FROM rules WHERE id = $1)
+  AND ($5 <> 'session' OR EXISTS (SELECT 1 FROM sessions WHERE name = $6));
+
+-- name: drop_rule
+DELETE FROM rules WHERE id = $1 RETURNING id;
+
+-- name: drop_ended_rules
+DELETE FROM rules WHERE (expires_at > 0 AND expires_at < $1) OR (uses_left = 0 AND used_at < $1);
+
 -- name: checkpoint
 SELECT c.seq, c.version, c.state FROM checkpoints c JOIN sessions s ON s.id = c.session WHERE s.name = $1;
 

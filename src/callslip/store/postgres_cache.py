@@ -21,6 +21,7 @@ from callslip.model.records import (
     ConversationRecord,
     KeyRecord,
     PostRecord,
+    RuleRecord,
     SessionRecord,
 )
 from callslip.rules.lifecycle import OPEN_STATES
@@ -33,8 +34,11 @@ from callslip.store.postgres_rows import (
     call_record,
     session_record,
 )
+from callslip.store.shared_rows import rule_row
+from callslip.store.sql import statements
 from callslip.store.unit_of_work import UnitOfWork
 
+SQL = statements("postgres.sql")
 MAX_SESSIONS = 2048
 MAX_SESSION_RECORDS = 4096
 MAX_RECORDS = 2**16
@@ -412,6 +416,9 @@ class GroupReads:
     def conversation(self, name: ConversationName) -> ConversationRecord | None:
         return self._other(None, "conversation", *name)
 
+    def rule(self, rule: str) -> RuleRecord | None:
+        return self._other(None, "rule", rule)
+
     def post(self, session: str, key: str) -> PostRecord | None:
         return self._other(None, "post", session, key)
 
@@ -534,6 +541,11 @@ async def _read_post(connection: Connection, session: str, key: str) -> PostReco
     return PostRecord(session, key, rows[0][0], rows[0][1]) if rows else None
 
 
+async def _read_rule(connection: Connection, rule: str) -> RuleRecord | None:
+    rows = await connection.fetch(SQL["rule"], rule)
+    return rule_row(rows[0]) if rows else None
+
+
 _READERS: dict[str, Any] = {
     "owned_calls": _read_owned_calls,
     "owned_turns": _read_owned_turns,
@@ -541,5 +553,6 @@ _READERS: dict[str, Any] = {
     "user_messages": _read_user_messages,
     "conversation": _read_conversation,
     "post": _read_post,
+    "rule": _read_rule,
 }
 _BATCH_READERS: dict[str, Any] = {"sealed": _read_sealed, "blob": _read_blobs}

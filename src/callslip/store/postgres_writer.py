@@ -82,6 +82,7 @@ RESOLVE_LANE = """
 UPDATE lanes SET last = CASE WHEN last < $2 THEN $2 + 1 ELSE last END, used_at = callslip_clock()
 WHERE id = $1 RETURNING last
 """
+USE_RULES = "SELECT callslip_use_rules($1, $2, $3)"
 SESSION_IDS = "SELECT nextval('session_ids') FROM generate_series(1, $1)"
 
 
@@ -154,7 +155,7 @@ class _Refused(Exception):
 
 
 class _MustLock(Exception):
-    """A group that locks its sessions first has used more of them."""
+    """A group must lock these sessions first: it has used more than it locked, or it uses rules."""
 
     def __init__(self, sessions: set[str]) -> None:
         super().__init__()
@@ -669,6 +670,8 @@ class PostgresWriter:
         await self._reserve_session_ids(connection, len(tasks))
         missing = self._expected(tasks)
         unit, outcomes = await self._decide(connection, tasks, reads, missing)
+        if locked is None and unit.rule_uses:
+            raise _MustLock(reads.used | {name for task in tasks for name in task.sessions})
         if locked is not None and not reads.used <= locked:
             raise _MustLock(locked | reads.used)
         if len(tasks) > 1 and sum(len(stored.body) for stored in unit.events) > MAX_GROUP_BYTES:
@@ -828,6 +831,8 @@ class PostgresWriter:
         sent_at = time.monotonic()
         number = lane.next_number()
         try:
+            if unit.rule_uses:  # In the same transaction: a group that uses rules locks its sessions first.
+                await connection.execute(USE_RULES, list(unit.rule_uses), list(unit.rule_uses.values()), unit.now)
             statement, values = self._write_statement(lane, number, unit, reads, written, created)
             rows = await connection.fetch(statement, *values)
             reason, clock, stale = rows[0]

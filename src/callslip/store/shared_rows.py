@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from callslip.model.records import ConversationRecord, TokenRecord
+from callslip.model import codec
+from callslip.model.records import ConversationRecord, RuleRecord, TokenRecord
 
 T = TypeVar("T")
 CHUNK_BYTES = 2**20
@@ -50,6 +51,22 @@ def token_row(row: Sequence[Any]) -> TokenRecord:
 def token_values(row: TokenRecord) -> tuple[Any, ...]:
     """Convert a token to a row."""
     return (row.id, row.hash, row.label, row.session, ",".join(row.verbs), row.created_at, row.expires_at)
+
+
+_decode_filters: Callable[[bytes], dict[str, Any]] = codec.stored_decoder(dict[str, Any], "the filters of a rule")
+
+
+def rule_row(row: Sequence[Any]) -> RuleRecord:
+    """Convert a row to a saved rule."""
+    return RuleRecord(row[0], row[1], _decode_filters(row[2]), *row[3:])
+
+
+def rule_values(row: RuleRecord) -> tuple[Any, ...]:
+    """Convert a saved rule to a row."""
+    return (
+        *(row.id, row.action, codec.encode(row.filters), row.reason, row.scope, row.scope_value, row.expires_at),
+        *(row.uses_left, row.created_at, row.created_by, row.used_at, row.uses),
+    )
 
 
 def letter_forms(letter: str) -> list[str]:

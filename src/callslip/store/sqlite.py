@@ -29,6 +29,7 @@ from callslip.model.records import (
     OwnerRecord,
     Page,
     PostRecord,
+    RuleRecord,
     SessionRecord,
     TokenRecord,
 )
@@ -63,6 +64,8 @@ from callslip.store.shared_rows import (
     first,
     first_value,
     replace_meta_statement,
+    rule_row,
+    rule_values,
     token_row,
     token_values,
 )
@@ -479,6 +482,30 @@ class SqliteStore:
 
     async def drop_token(self, identity: str) -> bool:
         return bool(await self._alone(lambda c: c.execute(SQL["drop_token"], (identity,)).fetchall()))
+
+    # Rules
+
+    async def rule(self, identity: str) -> RuleRecord | None:
+        return first(self._all("rule", identity), rule_row)
+
+    async def rules(self) -> list[RuleRecord]:
+        return [rule_row(row) for row in self._all("rules")]
+
+    async def rules_for(self, session: str, project: str, now: int) -> list[RuleRecord]:
+        return [rule_row(row) for row in self._all("rules_for", session, project, now)]
+
+    async def put_rule(self, row: RuleRecord) -> None:
+        def put(connection: Connection) -> None:
+            connection.execute(SQL["drop_ended_rules"], (row.created_at - MONTH_MS,)).fetchall()
+            connection.execute(SQL["put_rule"], rule_values(row)).fetchall()
+
+        await self._alone(put)
+
+    async def drop_rule(self, identity: str) -> bool:
+        return bool(await self._alone(lambda c: c.execute(SQL["drop_rule"], (identity,)).fetchall()))
+
+    async def drop_ended_rules(self, before: int) -> None:
+        await self._alone(lambda c: c.execute(SQL["drop_ended_rules"], (before,)).fetchall())
 
     # Checkpoints
 

@@ -431,6 +431,37 @@ DELETE FROM tokens WHERE id = ? RETURNING id;
 -- name: drop_tokens_of
 DELETE FROM tokens WHERE session = ?;
 
+-- name: rule
+SELECT id, action, filters, reason, scope, scope_value, expires_at, uses_left, created_at, created_by, used_at, uses
+FROM rules WHERE id = ?;
+
+-- name: rules
+SELECT id, action, filters, reason, scope, scope_value, expires_at, uses_left, created_at, created_by, used_at, uses
+FROM rules ORDER BY created_at, id;
+
+-- name: rules_for
+SELECT id, action, filters, reason, scope, scope_value, expires_at, uses_left, created_at, created_by, used_at, uses
+FROM rules WHERE (scope = 'everywhere' OR (scope = 'session' AND scope_value = ?1)
+  OR (scope = 'project' AND scope_value = ?2 AND ?2 <> '')) AND uses_left <> 0 AND (expires_at = 0 OR expires_at > ?3)
+ORDER BY created_at, id;
+
+-- name: put_rule
+-- A repeat changes nothing: its caller may not know that the first one was stored.
+INSERT INTO rules (id, action, filters, reason, scope, scope_value, expires_at, uses_left, created_at, created_by, used_at,
+  uses)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12 WHERE NOT EXISTS (SELECT 1 FROM rules WHERE id = ?1)
+  AND (?5 <> 'session' OR EXISTS (SELECT 1 FROM sessions WHERE name = ?6));
+
+-- name: use_rule
+UPDATE rules SET uses = uses + ?2, used_at = max(used_at, ?3),
+  uses_left = CASE WHEN uses_left < 0 THEN uses_left ELSE max(uses_left - ?2, 0) END WHERE id = ?1;
+
+-- name: drop_rule
+DELETE FROM rules WHERE id = ? RETURNING id;
+
+-- name: drop_ended_rules
+DELETE FROM rules WHERE (expires_at > 0 AND expires_at < ?1) OR (uses_left = 0 AND used_at < ?1);
+
 -- part: session_to_copy
 SELECT name, id, head, low, turn, turns, title, calls, message, carry, created_at, updated_at, owned_by, labels, turn_owner
 FROM sessions

@@ -168,6 +168,11 @@ _MIGRATED_VIEWS: dict[int, str] = {
     8: """
     CREATE TEMP VIEW search_places AS SELECT 0 AS session, 0 AS seq, 0 AS version, 0 AS fold, x'' AS body WHERE 0;
     """,
+    9: """
+    CREATE TEMP VIEW rules AS SELECT '' AS id, '' AS action, x'' AS filters, '' AS reason, '' AS scope,
+      '' AS scope_value, 0 AS expires_at, 0 AS uses_left, 0 AS created_at, '' AS created_by, 0 AS used_at,
+      0 AS uses WHERE 0;
+    """,
 }
 
 

@@ -22,11 +22,12 @@ from callslip.model.records import (
     HeldText,
     KeyRecord,
     PostRecord,
+    RuleRecord,
     SessionRecord,
     record_text,
 )
 from callslip.rules.lifecycle import TERMINAL_STATES
-from callslip.store.shared_rows import conversation_row, first, first_value, letter_forms
+from callslip.store.shared_rows import conversation_row, first, first_value, letter_forms, rule_row
 from callslip.store.sql import Connection, statements
 from callslip.store.unit_of_work import UnitOfWork
 
@@ -185,6 +186,9 @@ class Rows:
     def sealed(self, call: str) -> bytes | None:
         return first_value(self._all("sealed", call))
 
+    def rule(self, rule: str) -> RuleRecord | None:
+        return first(self._all("rule", rule), rule_row)
+
     def owned_turns(self, owner: str) -> list[SessionRecord]:
         return [session_row(row) for row in self._all("turns_of_owners", codec.encode([owner]).decode())]
 
@@ -242,6 +246,8 @@ def flush(connection: Connection, unit: UnitOfWork) -> bool:
             _change_conversation(connection, name, version, change, unit.now)
     for row in unit.posts.values():
         connection.execute(SQL["put_post"], (*astuple(row), unit.now)).fetchall()
+    for rule, uses in unit.rule_uses.items():
+        connection.execute(SQL["use_rule"], (rule, uses, unit.now)).fetchall()
     if unit.owners:
         put_many(connection, "put_owner", [(row.id, row.until) for row in unit.owners.values()])
     return bool(unsealed)

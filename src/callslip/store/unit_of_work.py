@@ -22,6 +22,7 @@ from callslip.model.records import (
     KeyRecord,
     OwnerRecord,
     PostRecord,
+    RuleRecord,
     SessionRecord,
 )
 from callslip.rules.lifecycle import OPEN_STATES, PENDING_STATES
@@ -66,7 +67,7 @@ class UnitOfWork:
     __slots__ = (
         *("_stored", "change_count", "generated", "now"),
         *("aliases", "approvals", "calls", "conversations", "events", "keys", "owners", "pending_changes", "posts"),
-        *("seals", "sessions"),
+        *("rule_uses", "seals", "sessions"),
     )
 
     def __init__(self, stored: Reads) -> None:
@@ -84,6 +85,7 @@ class UnitOfWork:
         ] = {}
         self.posts: dict[tuple[str, str], PostRecord] = {}
         self.owners: dict[str, OwnerRecord] = {}
+        self.rule_uses: dict[str, int] = {}
         self.seals: dict[str, tuple[str, bytes]] = {}
         self.pending_changes: dict[str, int] = {}
         self.events: list[StoredEvent] = []
@@ -212,6 +214,18 @@ class UnitOfWork:
         self.owners[row.id] = row
         self.change_count += 1
 
+    def rule(self, rule: str) -> RuleRecord | None:
+        """Return a saved rule, with the uses that this unit adds; None if it was revoked."""
+        row, uses = self._stored.rule(rule), self.rule_uses.get(rule, 0)
+        if row is None or not uses:
+            return row
+        return replace(row, uses=row.uses + uses, uses_left=max(row.uses_left - uses, 0 if row.uses_left >= 0 else -1))
+
+    def use_rule(self, rule: str) -> None:
+        """Count a use of a saved rule."""
+        self.rule_uses[rule] = self.rule_uses.get(rule, 0) + 1
+        self.change_count += 1
+
     def event(self, session: str, seq: int) -> Event | None:
         """Return an event."""
         for stored in self.events:
@@ -277,6 +291,8 @@ class UnitOfWork:
         for name, (record, changes) in nested.conversations.items():
             earlier = self.conversations[name][1] if name in self.conversations else []
             self.conversations[name] = (record, [*earlier, *changes])
+        for rule, uses in nested.rule_uses.items():
+            self.rule_uses[rule] = self.rule_uses.get(rule, 0) + uses
         for client, change in nested.pending_changes.items():
             self.pending_changes[client] = self.pending_changes.get(client, 0) + change
         self.change_count += nested.change_count

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from callslip.api.rules import answer_by_rules
 from callslip.errors import SlowReaderError, StoreError
 from callslip.formats.acp.wire import AGENT, CLIENT, Message
 from callslip.formats.json_fields import as_dict
@@ -36,7 +37,7 @@ REQUEST_WITHDRAWN = "the agent withdrew its request"
 class Request(msgspec.Struct):
     """A held request. `is_watched` once it is recorded, `is_settled` once the front is to answer or release it.
 
-    `client` is where it must be answered once it is released.
+    `client` is where it must be answered once it is released. Saved rules answer it unless it `needs_person`.
     """
 
     request_id: bytes
@@ -46,6 +47,7 @@ class Request(msgspec.Struct):
     is_watched: bool = False
     is_settled: bool = False
     watch: asyncio.Task[None] | None = None
+    needs_person: bool = False
 
 
 class ApprovalWatcher:
@@ -62,10 +64,12 @@ class ApprovalWatcher:
         with contextlib.suppress(StoreError):
             self._clock_difference_ms = await self._log.store.clock() - int(time.time() * 1000)
 
-    def add(self, conversation: Conversation, message: Any, drafts: list[Draft], at: float) -> list[Draft]:
+    def add(
+        self, conversation: Conversation, message: Any, drafts: list[Draft], at: float, *, needs_person: bool = False
+    ) -> list[Draft]:
         """Add a held request. Return its drafts with an approval id and the time when it expires."""
         request_id = _request_id(message)
-        request = self._requests[request_id] = Request(request_id, conversation)
+        request = self._requests[request_id] = Request(request_id, conversation, needs_person=needs_person)
         drafts = [self._identify(request, draft, at) for draft in drafts]
         if request.event is not None and id(conversation) in self._cancelled:
             drafts.append(_withdrawal(request.event, "client", TURN_CANCELLED))
@@ -99,6 +103,9 @@ class ApprovalWatcher:
         self._reply(Kind.RELEASE, request.request_id)
 
     async def _watch(self, request: Request, session: str, recorded: ev.ApprovalRequested) -> None:
+        if not request.needs_person:
+            with contextlib.suppress(Exception):  # An error must not block the agent: a person answers.
+                await answer_by_rules(self._log, recorded.approval)
         after = recorded.seq
         while not request.is_settled:
             try:

@@ -25,6 +25,8 @@ class Kind(bytes, Enum):
     """Front: an answer that the policy gave to the agent, with its reason; see `encode_policy_answer`."""
     REQUEST_HELD = b"h"
     """Front: a permission request, a complete line, that is held until it is answered in the ledger."""
+    PERSON_REQUEST_HELD = b"H"
+    """Front: the same for a request that only a person may answer, because the policy is about it."""
     ANSWER_SENT = b"r"
     """Front: the answer to a held request, a complete line, that the ledger has and the agent receives."""
     REQUEST_RELEASED = b"l"

@@ -22,9 +22,13 @@ RECORD_TIMEOUT_S = 10.0
 
 
 class HeldRequest(NamedTuple):
-    """A request to be answered in the ledger, by the JSON of its JSON-RPC id."""
+    """A request to be answered in the ledger, by the JSON of its JSON-RPC id.
+
+    If it `needs_person`, the policy is about it, so that no saved rule answers it.
+    """
 
     request_id: bytes
+    needs_person: bool = False
 
 
 class Deadline(NamedTuple):
@@ -59,12 +63,13 @@ class HeldRequests:
         self._recording_fails = self._client_closed = False
         pipe.on_request_frame = lambda frame: run_later(partial(self._handle, frame))
 
-    def hold(self, request_id: bytes, line: bytes) -> bool:
+    def hold(self, request: HeldRequest, line: bytes) -> bool:
         """Hold a request and return True, or return False if it cannot be answered in the ledger."""
+        request_id = request.request_id
         with self._lock:
             if self._recording_fails or self._client_closed or request_id in self._lines:
                 return False
-            lines = self._pipe.try_send(Kind.REQUEST_HELD, line)
+            lines = self._pipe.try_send(Kind.PERSON_REQUEST_HELD if request.needs_person else Kind.REQUEST_HELD, line)
             if not lines:
                 return False
             self._lines[request_id] = line

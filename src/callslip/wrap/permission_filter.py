@@ -15,8 +15,9 @@ from callslip.formats.acp.wire import Message
 from callslip.formats.json_fields import as_dict, identifier
 from callslip.model import codec
 from callslip.rules.approval_options import choose_option, option_ids
+from callslip.rules.policy import Policy, permission_query
+from callslip.rules.protected_calls import ProtectedPlaces, find_protected
 from callslip.wrap.held_requests import HeldRequest
-from callslip.wrap.policy import Policy, permission_query
 
 MAX_LINE_BYTES = 16 * 2**20
 MAX_TRACKED_CALLS = 256
@@ -35,9 +36,10 @@ class PolicyAnswer(NamedTuple):
 class PermissionFilter:
     """Splits the output of one agent by a policy. With `holds`, requests that no rule decides are held."""
 
-    def __init__(self, policy: Policy, *, holds: bool = False) -> None:
+    def __init__(self, policy: Policy, *, holds: bool = False, places: ProtectedPlaces | None = None) -> None:
         self.holds = holds
         self._policy = policy
+        self._places = places or ProtectedPlaces()
         self._partial: list[bytes] = []
         self._partial_bytes = 0
         self._is_too_long = False
@@ -115,13 +117,16 @@ class PermissionFilter:
             return None
         call = (identifier(params.get("sessionId")), identifier(request.update.get("toolCallId")))
         fields = {**declared_fields(request.new_call), **self._calls.get(call, {}), **declared_fields(request.update)}
-        rule = self._policy.decide(permission_query(fields))
+        query = permission_query(fields)
+        rule, is_decided = self._policy.find_rule(query)
+        if rule is not None and rule.action == "allow" and find_protected(fields, query, self._places):
+            rule = None  # Such a call always needs a person.
         option = ""
         if rule is not None and rule.action != "ask":
             durations = ("always", "once") if rule.always else ("once",)
             option = choose_option(request.options, rule.action == "allow", durations)
         if rule is None or not option:
             can_be_answered = self.holds and option_ids(request.options)
-            return HeldRequest(codec.encode(request_id)) if can_be_answered else None
+            return HeldRequest(codec.encode(request_id), is_decided) if can_be_answered else None
         result = {"outcome": {"outcome": "selected", "optionId": option}}
         return PolicyAnswer(codec.encode({"jsonrpc": "2.0", "id": request_id, "result": result}) + b"\n", rule.reason)

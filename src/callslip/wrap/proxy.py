@@ -135,7 +135,7 @@ class Proxy:
             return
         for chunk in chunks:
             for data, action in self._filter.split(chunk):
-                if action is None or (isinstance(action, HeldRequest) and not self._held.hold(action.request_id, data)):
+                if action is None or (isinstance(action, HeldRequest) and not self._held.hold(action, data)):
                     yield data
                 elif not isinstance(action, HeldRequest):
                     self._record(Kind.AGENT_BYTES, data)

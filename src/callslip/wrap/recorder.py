@@ -44,6 +44,7 @@ DIRECTIONS = {
         Kind.AGENT_BYTES: "a2c",
         Kind.POLICY_ANSWER: "c2a",
         Kind.REQUEST_HELD: "a2c",
+        Kind.PERSON_REQUEST_HELD: "a2c",
         Kind.ANSWER_SENT: "c2a",
     },
     MCP: {Kind.CLIENT_BYTES: "c2s", Kind.AGENT_BYTES: "s2c"},
@@ -187,8 +188,9 @@ class RecorderProcess:
         row = {"t": at, "dir": self._directions[kind], "msg": message}
         for conversation, part, drafts in self._decode(row):
             self._note_session(conversation, part)
-            if kind is Kind.REQUEST_HELD:
-                drafts = self._requests.add(conversation, message, drafts, at)
+            if kind in (Kind.REQUEST_HELD, Kind.PERSON_REQUEST_HELD):
+                needs_person = kind is Kind.PERSON_REQUEST_HELD
+                drafts = self._requests.add(conversation, message, drafts, at, needs_person=needs_person)
             elif kind is Kind.ANSWER_SENT:
                 drafts = self._requests.on_answer_sent(message, drafts)
             elif reason:

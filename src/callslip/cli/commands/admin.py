@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from callslip.cli import exit_status
-from callslip.cli.options import ID, db_option, json_option, selected_location, wants_json, with_ledger
+from callslip.cli.options import ID, db_option, json_option, refuse_agent, selected_location, wants_json, with_ledger
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
 from callslip.cli.terminal.formatting import format_age, parse_duration
@@ -228,6 +228,8 @@ def create(session: str | None, verbs: tuple[Verb, ...], label: str, expires: st
 
     It is shown only once: the ledger stores a hash of it.
     """
+    if "approve" in verbs:
+        refuse_agent("create tokens that may approve")
     lifetime_s = parse_duration(expires, "--expires") if expires is not None else 0.0
     if expires is not None and not 0 < lifetime_s < MAX_LIFETIME_S:
         raise InvalidInputError("--expires", "must be more than 0 and less than 68 years")

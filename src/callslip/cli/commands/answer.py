@@ -8,7 +8,16 @@ from typing import Any
 import click
 
 from callslip.cli import exit_status
-from callslip.cli.options import ID, SelectedLedger, db_option, json_option, open_selected, server_options, wants_json
+from callslip.cli.options import (
+    ID,
+    SelectedLedger,
+    db_option,
+    json_option,
+    open_selected,
+    refuse_agent,
+    server_options,
+    wants_json,
+)
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.formatting import Seconds
 from callslip.errors import ConflictError
@@ -75,6 +84,7 @@ def deny(id: str, reason: str, option: str, by: str | None) -> None:
 def _answer(id: str, by: str | None, *, approves: bool, **fields: Any) -> None:
     from callslip.model.views import approval_view
 
+    refuse_agent("answer requests")
     with open_selected(for_answer=True) as selected:
         if by and selected.is_remote:
             raise click.UsageError("--by is for a file; a server uses the label of your token")

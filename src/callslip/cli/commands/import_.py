@@ -15,7 +15,7 @@ import msgspec
 
 from callslip.cli import exit_status
 from callslip.cli.commands.transcripts import import_transcripts
-from callslip.cli.options import ID, db_option, json_option, wants_json, with_ledger
+from callslip.cli.options import ID, db_option, json_option, refuse_agent, wants_json, with_ledger
 from callslip.cli.terminal import tables
 from callslip.errors import InvalidInputError
 from callslip.formats import registry
@@ -76,6 +76,7 @@ def import_(
     it is the agent's own folder. Each session gets the name of its agent and the agent's own id. What cannot be read
     is skipped and reported, and the exit status is 1.
     """
+    refuse_agent("import messages, because they may contain answers")
     if format_ in SOURCES and not session and "-" not in paths:
         if chunks or tools:
             raise click.UsageError(f"--chunks and --requires-validation have no effect on the history of {format_}")

@@ -21,7 +21,7 @@ from callslip.api.commands import MAX_COMMAND_TIMEOUT_S
 from callslip.cli import exit_status
 from callslip.cli.commands.phone import PhoneSignIn
 from callslip.cli.commands.reach import LOOPBACK, Reach, reach_options
-from callslip.cli.options import db_option, json_option, selected_location, wants_json
+from callslip.cli.options import db_option, json_option, refuse_agent, selected_location, wants_json
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.formatting import Seconds
 from callslip.client.location import LedgerLocation, data_folder
@@ -176,6 +176,7 @@ def serve(
     The options for commands apply to commands that are submitted and listed through this server: over HTTP, MCP and
     `callslip --server`.
     """
+    refuse_agent("serve a ledger, because the token of the server may answer requests")
     return run_server(
         reach,
         port,

@@ -16,7 +16,7 @@ from callslip.cli.options import ID, SelectedLedger, db_option, json_option, ope
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.formatting import Seconds, format_age
 from callslip.commands import Command
-from callslip.errors import WaitTimeoutError
+from callslip.errors import CallslipError, WaitTimeoutError
 
 DEFAULT_SESSION = "commands"
 DEFAULT_QUEUE = "default"
@@ -96,6 +96,7 @@ def submit(
             approval=ask,
             correlation_id=correlation_id or "",
         )
+        state = _find_state(selected, command.correlation_id, session) if ask else "queued"
         if wait is not None:
             tables.print_status(f"submitted as {command.correlation_id}")
             return _wait(selected, command.correlation_id, session, wait)
@@ -104,7 +105,8 @@ def submit(
     else:
         tables.write_text(command.correlation_id)
     approval = f"waiting for approval: callslip approve {command.correlation_id}"
-    tables.print_status(approval if ask else f"added to queue {queue}")
+    states = {"awaiting_approval": approval, "denied": "denied by a rule"}
+    tables.print_status(states.get(state, f"added to queue {queue}"))
     return exit_status.OK
 
 
@@ -161,3 +163,11 @@ def _print_table(commands: list[Command]) -> None:
             [command.correlation_id, command.status, format_age(created_ms), command.client, command.action, detail]
         )
     tables.print_table(["COMMAND", "STATUS", "WHEN", "QUEUE", "ACTION", "OUTCOME"], cells)
+
+
+def _find_state(selected: SelectedLedger, correlation_id: str, session: str) -> str:
+    """Return the state of a command that asks; a rule may have answered. A caller that may not read sees none."""
+    try:
+        return selected.ledger.find_call(correlation_id, session).state
+    except CallslipError:
+        return "awaiting_approval"

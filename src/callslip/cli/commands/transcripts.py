@@ -16,7 +16,7 @@ import click
 from callslip.cli import exit_status
 from callslip.cli.commands import serve as serving
 from callslip.cli.commands.reach import Reach, reach_options
-from callslip.cli.options import db_option, json_option, selected_location, wants_json, with_ledger
+from callslip.cli.options import db_option, json_option, refuse_agent, selected_location, wants_json, with_ledger
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
 from callslip.model.display import pluralize
@@ -216,6 +216,7 @@ def up(
     This is `callslip watch` and `callslip serve` in one process. The options are those of `callslip serve`, which has
     more of them.
     """
+    refuse_agent("serve a ledger, because the token of the server may answer requests")
     targets = find_targets(agents)
     _print_targets(targets)
 

@@ -188,7 +188,10 @@ def _print_message(text: str) -> None:
 def _create_filter(policy: str | None, holds: bool) -> PermissionFilter | None:
     if policy is None and not holds:
         return None
+    from callslip.api.policy_file import read_policy
+    from callslip.api.protected_places import protected_places
+    from callslip.rules.policy import Policy
     from callslip.wrap.permission_filter import PermissionFilter
-    from callslip.wrap.policy import Policy, load
 
-    return PermissionFilter(load(policy) if policy is not None else Policy(()), holds=holds)
+    rules = read_policy(policy) if policy is not None else Policy(())
+    return PermissionFilter(rules, holds=holds, places=protected_places(selected_location().url, rules.path))

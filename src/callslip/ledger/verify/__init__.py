@@ -22,6 +22,7 @@ from callslip.ledger.queries import all_sessions
 from callslip.ledger.verify.blobs import find_blob_fault
 from callslip.ledger.verify.entries import EntryCheck
 from callslip.ledger.verify.problems import Problem, Report, differences
+from callslip.ledger.verify.rules import check_rules
 from callslip.ledger.verify.search import check_index
 from callslip.ledger.verify.summaries import SummaryCheck
 from callslip.ledger.verify.tables import RecordCheck
@@ -48,6 +49,7 @@ async def verify(log: EventLog, session: str | None = None) -> list[Problem]:
     problems: list[Problem] = []
     if session is None:
         problems += [Problem("", "file", line) for line in await log.store.check()]
+        problems += await check_rules(log.store)
     check = _LogCheck(log)
     try:
         async for name in _session_names(log.store, session):

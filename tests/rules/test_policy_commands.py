@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from callslip.wrap.policy import Policy, load, permission_query
+from callslip.api.policy_file import read_policy
+from callslip.rules.policy import Policy, permission_query
 from tests.support.command_corpus import COMMAND_RULES, ORDINARY, WAYS_AROUND
 from tests.support.doc_examples import find_blocks
 from tests.support.paths import ROOT
@@ -30,7 +31,7 @@ def decide(tmp_path: Path) -> Any:
     def decide_call(text: str, **call: Any) -> str:
         if text not in policies:
             (tmp_path / "policy.toml").write_text(text)
-            policies[text] = load(tmp_path / "policy.toml")
+            policies[text] = read_policy(tmp_path / "policy.toml")
         decision = policies[text].decide(permission_query(call))
         return "" if decision is None else decision.action
 

@@ -1,4 +1,6 @@
-"""A policy: rules in a TOML file. The first rule that matches a permission request decides it.
+"""A policy: rules that answer permission requests. The first rule that matches a request decides it.
+
+A policy file has them as TOML (`callslip.api.policy_file`):
 
     [[rule]]
     action = "allow"                            # allow, deny, or ask: the client decides
@@ -26,7 +28,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeAlias, cast
@@ -34,7 +35,6 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 
 from callslip.errors import InvalidInputError
-from callslip.formats.json_fields import as_list, as_str
 from callslip.model import codec
 from callslip.rules.call_commands import PLACE_NAMES, find_commands, plain_name, runs_commands
 from callslip.rules.command_pattern import CommandPattern, any_matches, find_obstacle
@@ -101,24 +101,29 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """The rules of a file, in order."""
+    """The rules of a file, in order, and its path."""
 
     rules: tuple[Rule, ...]
+    path: str = ""
 
     def decide(self, query: PermissionQuery) -> Rule | None:
         """Return the first rule that matches; None if an earlier rule may deny what it allows, or asks a person."""
+        return self.find_rule(query)[0]
+
+    def find_rule(self, query: PermissionQuery) -> tuple[Rule | None, bool]:
+        """Return what `decide` does, and whether the policy is about the call: else other rules may decide it."""
         might_deny = needs_person = False
         with_full_name = msgspec.structs.replace(query, tools=query.tools[:1])
         for rule in self.rules:
             is_match = rule.match(with_full_name if rule.action == "allow" else query)
             if is_match:
                 is_blocked = might_deny or (needs_person and not rule.names_commands(query))
-                return None if is_blocked and rule.action == "allow" else rule
+                return (None if is_blocked and rule.action == "allow" else rule), True
             if is_match is None and rule.action == "allow":
                 needs_person = True
             elif is_match is None:
                 might_deny = True
-        return None
+        return None, might_deny or needs_person
 
 
 def _all_match(matches: Iterable[bool | None]) -> bool | None:
@@ -130,11 +135,11 @@ def _all_match(matches: Iterable[bool | None]) -> bool | None:
 def permission_query(call: dict[str, Any]) -> PermissionQuery:
     """Return what rules can match, from the fields of a call."""
     tool, input = call.get("tool_name"), call.get("input")
-    kind, title = as_str(call.get("kind")), as_str(call.get("title"))
+    kind, title = _text(call.get("kind")), _text(call.get("title"))
     names = dict.fromkeys((tool, strip_mcp_prefix(tool))) if isinstance(tool, str) else ()
-    items = _objects([*as_list(call.get("locations")), *as_list(call.get("content"))])
-    paths = [as_str(item["path"]) for item in items if "path" in item]  # "" for one that is not a string.
-    is_execute = runs_commands(kind, as_str(tool)) or (kind in ("", "other") and isinstance(input, str | None))
+    items = _objects([*_list(call.get("locations")), *_list(call.get("content"))])
+    paths = [_text(item["path"]) for item in items if "path" in item]  # "" for one that is not a string.
+    is_execute = runs_commands(kind, _text(tool)) or (kind in ("", "other") and isinstance(input, str | None))
     commands = find_commands(input, is_execute=is_execute)
     return PermissionQuery(
         tools=tuple(names),
@@ -154,6 +159,14 @@ def _path_forms(path: str) -> set[str]:
     written = "/" + os.path.normpath(path).lstrip("/")  # `normpath` keeps two slashes at the beginning.
     forms = (written, os.path.realpath(path)) if os.path.isabs(path) else ()
     return {unicodedata.normalize("NFC", form) for form in forms}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _list(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _objects(items: Iterable[Any]) -> list[dict[str, Any]]:
@@ -288,7 +301,7 @@ def _as_text(value: Any) -> str:
     """Return a string unchanged, a list of strings joined with spaces, and anything else as JSON."""
     if isinstance(value, str):
         return value
-    words = [word for word in as_list(value) if isinstance(word, str)]
+    words = [word for word in _list(value) if isinstance(word, str)]
     return " ".join(words) if words and words == value else codec.encode(value).decode()
 
 
@@ -302,33 +315,11 @@ FILTERS: dict[str, Callable[[Any, str], FilterTest]] = {
 RULE_FIELDS = ("action", "reason", "always", *FILTERS)
 
 
-# Read the file
+# Check and compile rules
 
 
-def load(path: str | os.PathLike[str]) -> Policy:
-    """Return the policy in a file, or raise InvalidInputError with the place of the error."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        document = tomllib.loads(text)
-    except OSError as error:
-        raise InvalidInputError(str(path), f"cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInputError(str(path), f"is not TOML: {error}") from error
-    unknown = sorted(set(document) - {"rule"})
-    if unknown:
-        raise InvalidInputError(str(path), f"unknown key {unknown[0]!r}; write each rule under [[rule]]")
-    value: Any = document.get("rule", [])
-    rules = _objects(as_list(value))
-    if rules != value:
-        raise InvalidInputError(str(path), "write each rule under [[rule]], with two brackets")
-    heads = [text.count("\n", 0, match.end()) + 1 for match in re.finditer(r"^[ \t]*\[\[", text, re.MULTILINE)]
-    lines = [f", line {head}" for head in heads] if len(heads) == len(rules) else [""] * len(rules)
-    numbered = enumerate(zip(rules, lines, strict=True), 1)
-    return Policy(tuple(_parse_rule(number, rule, f"{path}{line}, rule {number}") for number, (rule, line) in numbered))
-
-
-def _parse_rule(number: int, fields: dict[str, Any], location: str) -> Rule:
+def parse_rule(number: int, fields: dict[str, Any], location: str) -> Rule:
+    """Return the rule with these fields, as in the file, or raise InvalidInputError, which names the location."""
     unknown = sorted(set(fields) - set(RULE_FIELDS))
     if unknown:
         raise InvalidInputError(location, f"unknown key {unknown[0]!r}; the keys are {', '.join(RULE_FIELDS)}")
