@@ -22,6 +22,7 @@ MARK = "-- next --"
 
 # Text that differs between runs, and its replacement in the printed and the expected output.
 RUN_DEPENDENT = (
+    (re.compile(r'"inputHash":"[0-9a-f]{32}"'), '"inputHash":"..."'),
     (re.compile(r"exec_[0-9a-f]{12}"), "exec_ID"),
     (re.compile(r"\b1[0-9]{12}\b"), "TIME"),
     (re.compile(r"20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z"), "MOMENT"),

@@ -286,7 +286,7 @@ def _run_in_shell(lines: list[str], folder: Path, variables: dict[str, str], pro
             os.killpg(shell.pid, signal.SIGTERM)  # Servers that are still running.
 
 
-ID = re.compile(r"\b(exec|appr|tok)_[0-9a-f]{12}")
+ID = re.compile(r"\b(exec|appr|tok|rule)_[0-9a-f]{12}")
 
 # Text that differs between runs, and its replacement in the printed and the expected output.
 RUN_DEPENDENT = (

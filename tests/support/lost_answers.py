@@ -40,7 +40,7 @@ SELECT r.id FROM (
   SELECT 2, a.id, a.session, a.entry FROM approvals a) r
 JOIN sessions s ON s.id = r.session ORDER BY r.kind, s.name, r.entry
 """
-_IDENTITY = re.compile(r"(exec|appr|tok)_[0-9a-f]{12}")
+_IDENTITY = re.compile(r"(exec|appr|tok|rule)_[0-9a-f]{12}")
 
 
 class LostAnswer:
