@@ -3345,6 +3345,7 @@ HOOKS = (
         (
             "tests/hooks/test_receiver.py::test_each_thing_is_recorded_once",
             "tests/hooks/test_receiver.py::test_a_call_is_recorded_from_the_hook_if_the_file_never_tells_it",
+            "tests/hooks/test_receiver.py::test_a_late_start_changes_nothing_that_the_file_told",
             "tests/hooks/test_receiver.py::test_a_session_without_a_file_has_the_texts_of_the_hook",
             "tests/hooks/test_receiver.py::test_messages_of_a_deleted_session_are_left_out",
             "tests/agents/test_hooked_agents.py::test_a_run_with_the_hook_is_recorded_once",

@@ -158,6 +158,14 @@ def answering(db: str, verb: str) -> Generator[list[ApprovalRecord]]:
         thread.join()
 
 
+def close(process: subprocess.Popen[str]) -> None:
+    """End a process by closing its pipes."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+    process.wait(60)
+
+
 def ask_claude(agent: RealAgent) -> str:
     """Run it without a rule that allows the call, as a user who is asked."""
     agent.arguments = lambda prompt, resume, fork: ["-p", prompt, "--output-format", "json"]
@@ -213,8 +221,7 @@ def ask_codex(agent: RealAgent) -> str:
     thread = call(4, "thread/start", **options)["thread"]["id"]
     send(id=5, method="turn/start", params={"threadId": thread, "input": [{"type": "text", "text": PROMPT}]})
     read_until(lambda message: message.get("method") == "turn/completed")
-    process.stdin.close()
-    process.wait(60)
+    close(process)
     return "rejected by user"
 
 
@@ -243,7 +250,7 @@ def ask_opencode(agent: RealAgent) -> str:
     session = post("/session", {})["id"]
     post(f"/session/{session}/message", {"parts": [{"type": "text", "text": PROMPT}]})
     process.terminate()
-    process.wait(60)
+    close(process)
     return ""
 
 
@@ -296,7 +303,8 @@ def test_without_an_answer_the_agent_decides(agent: RealAgent, db: str) -> None:
     assert (agent.project / "made").exists() is (agent.name == "gemini")
     assert refusal in agent.models.truth("main").results[call.id]
     (recorded,) = read_work(db).calls
-    assert recorded.status == ("completed" if agent.name == "gemini" else "failed"), recorded
+    expected = {"gemini": "completed", "codex": "denied", "claude-code": "failed"}
+    assert recorded.status == expected[agent.name]
 
     async def read(ledger: LocalLedger) -> Any:
         (session,) = (await ledger.sessions()).items
@@ -341,8 +349,7 @@ class Host:
                 self.send(type="control_response", response=result)
             if message["type"] == "result":
                 break
-        self.process.stdin.close()
-        self.process.wait(60)
+        close(self.process)
 
 
 @pytest.mark.agents

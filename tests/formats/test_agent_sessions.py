@@ -262,6 +262,14 @@ def test_opencode_states_its_costs() -> None:
         ({"content": "closed", "success": False}, ev.CallFailed, UNSET, UNSET),
         ("unsupported call: x", ev.CallFailed, UNSET, UNSET),
         ("exec command rejected by user", ev.CallDenied, UNSET, UNSET),
+        (
+            'exec_command failed: CreateProcess { message: "Rejected(\\"Not now.\\")" }',
+            ev.CallDenied,
+            UNSET,
+            UNSET,
+        ),
+        ('exec_command failed: CreateProcess { message: "no such file" }', ev.CallFailed, UNSET, UNSET),
+        ("approval policy is Never; reject command — you cannot ask", ev.CallDenied, UNSET, UNSET),
         ("Wall time: 0.1 seconds\naborted by user", ev.CallCancelled, UNSET, UNSET),
         (
             [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "u"}],

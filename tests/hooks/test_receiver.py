@@ -157,6 +157,17 @@ async def test_a_call_is_recorded_from_the_hook_if_the_file_never_tells_it(spool
     assert await spool.calls(history.name) == [("toolu_1", "completed")]
 
 
+async def test_a_late_start_changes_nothing_that_the_file_told(spool: Spool) -> None:
+    """HK5: Codex names its tools differently in both; a call that the file has keeps its name and arguments."""
+    history = History(spool.home)
+    history.write(ended=False)
+    renamed = {"tool_name": "exec", "tool_input": {"cmd": "ls"}, "tool_use_id": "toolu_1"}
+    spool.put(history.message("PreToolUse", **renamed))
+    await spool.receiver().import_spooled()
+    (call,) = [entry for entry in await spool.entries(history.name) if isinstance(entry, ToolCall)]
+    assert (call.tool_name, call.raw_input, call.status) == ("Bash", {"command": "ls"}, "running")
+
+
 async def test_a_file_that_was_not_deleted_adds_nothing(spool: Spool) -> None:
     """HK1: a process was killed between the commit and the deletion of the file."""
     messages = [claude("PreToolUse", **bash("c1")), claude("UserPromptSubmit", prompt="Hello")]

@@ -141,7 +141,7 @@ def test_the_terminal_may_answer_first(hooks: Hooks, served: subprocess.Popen[st
     process.communicate()
     wait_until(lambda: not pending(hooks), "the release")
     (request,) = entries(hooks, PermissionRequest)
-    assert request.state == "released" and "terminal" in request.reason
+    assert request.state == "released" and request.reason.startswith("answered in the terminal")
     shown = subprocess.run(callslip_command("show", "claude-s1", "--db", hooks.db), env=hooks.env, capture_output=True)
     assert "answered in terminal" in shown.stdout.decode()
     record(hooks, claude("PostToolUse", **BASH, tool_use_id="c1", tool_response="a"))

@@ -354,6 +354,10 @@ async def add_rows(ledger: LocalLedger, session: str, text: str) -> None:
 FORMATS = [name for name in registry.readable() if name != "events"]
 SESSION_TYPES = "session.capabilities session.commands session.mode"
 APPROVAL_TYPES = "approval.granted approval.refused approval.requested approval.withdrawn"
+HOOK_TYPES = (
+    f"approval.granted approval.refused approval.withdrawn {SESSION_TYPES} call.expired call.input call.inputDelta "
+    "call.lost call.progress call.proposed call.requeued message.ended plan.updated thought.delta usage.reported"
+)
 MISSING_TYPES = {
     "acp": "call.denied call.expired call.input call.inputDelta call.lost call.requeued",
     "act-observe": f"{APPROVAL_TYPES} {SESSION_TYPES} call.input call.inputDelta call.lost call.requeued plan.updated "
@@ -379,9 +383,15 @@ MISSING_TYPES = {
     "call.lost call.progress call.requeued call.started plan.updated session.info usage.reported",
     "shell": f"{APPROVAL_TYPES} {SESSION_TYPES} call.cancelled call.denied call.expired call.input call.inputDelta "
     "call.lost call.requeued plan.updated",
+    "claude-code-hook": HOOK_TYPES,
+    "codex-hook": f"{HOOK_TYPES} call.cancelled call.denied call.failed",
+    "gemini-hook": f"{HOOK_TYPES} call.cancelled call.completed call.denied call.failed call.started",
+    "opencode-hook": f"{HOOK_TYPES} call.cancelled call.denied message.delta message.user turn.ended turn.started",
     **dict.fromkeys(("ui-v5", "ui-v6", "ui-v7"), "call.requeued session.capabilities session.commands session.info"),
 }
-"""Event types that a format cannot express, besides `call.reported`, which only Codex can. Inputs have all others."""
+"""Event types that a format cannot express, besides the rare ones. Inputs have all others."""
+RARE_TYPES = {"call.reported", "approval.released"}
+"""Only Codex has reports, and only Callslip itself releases requests."""
 
 
 def _ui_end(state: str) -> list[Any]:
@@ -465,10 +475,10 @@ def _read_input(format: str, messages: list[Any]) -> Input:
 def test_every_format_posts_every_event_type_that_it_has() -> None:
     """A new event type or format must be in the inputs, or in the table of types that it cannot express."""
     found = {format: frozenset[str]().union(*(item.types for item in list_inputs(format))) for format in FORMATS}
-    missing = {format: set(EVENT_TYPES) - types - {"call.reported"} for format, types in found.items()}
+    missing = {format: set(EVENT_TYPES) - types - RARE_TYPES for format, types in found.items()}
     assert missing == {format: set(types.split()) for format, types in MISSING_TYPES.items()}
     missing = {format: set(EVENT_TYPES) - types for format, types in found.items()}
-    tables = {name: {*types.split()} | {"call.reported"} for name, types in MISSING_TYPES.items()}
+    tables = {name: {*types.split()} | RARE_TYPES for name, types in MISSING_TYPES.items()}
     tables["codex"].remove("call.reported")
     assert missing == tables
 
@@ -486,7 +496,9 @@ def list_posts(credential: Credential, own: Secrets, other: Secrets) -> Iterator
     for kind, cls in EVENT_TYPES.items():
         is_answer = issubclass(cls, ev.ApprovalAnswer)
         may_post = not is_answer or credential.may(own.session, "approve")
-        yield Post("events", [make_event(kind, own)], (200, 201, 409) if may_post else (403,))
+        yield Post(
+            "events", [make_event(kind, own)], (200, 201, 409) if may_post and kind != "approval.released" else (403,)
+        )
         yield Post("events", [make_event(kind, other)])
         fields = {field.encode_name for field in list_fields(cls)}
         forged = {"seq": 1, "key": "k", "verdict": "witness", "source": "acp", "by": "boss", "requestedBy": "boss"}

@@ -186,8 +186,6 @@ async def check_posted_answers(session: str, source: str, caller: str, by: str, 
 
     def check(posted: PostedAnswer) -> ev.ApprovalAnswer:
         answer, approval, request, call = posted
-        if isinstance(answer, ev.ApprovalReleased):
-            raise PermissionDeniedError("only the program that waits for an answer can leave it to the agent")
         is_foreign = source in _EXTERNAL_SOURCES and call.source == source and not call.owner and not call.client
         is_own = request is not None and (request.source, request.requested_by) == (source, caller)
         if is_foreign and is_own and caller:

@@ -760,6 +760,8 @@ class WriteOperation:
 
     def _write_answer(self, event: ev.ApprovalAnswer) -> Event:
         """Write an answer to a request. The first one counts; a later one raises ConflictError if strict."""
+        if isinstance(event, ev.ApprovalReleased) and self.context.caller is not None:
+            raise PermissionDeniedError("approval.released: only the program that waits for an answer can release it")
         approval = self.unit.approval(event.approval)
         if approval is not None and approval.session != self.session.name and event.aliases:
             approval = self.unit.approval(self._copied_approval_id(event.approval))

@@ -24,9 +24,13 @@ _SHELL_HEADER = re.compile(
     r"Exit code: (?P<code>-?[0-9]+)\nWall time: (?P<seconds>[0-9.]+) seconds\n"
     r"(?:Total output lines: [0-9]+\n)?Output:\n?"
 )
-_REFUSAL = re.compile(r"(?:exec command |patch )?rejected by user\b")
+_REFUSAL = re.compile(
+    r"(?:exec command |patch )?rejected by user\b"
+    r'|exec_command failed: CreateProcess \{ message: "Rejected\('
+    r"|approval policy is Never; reject command\b"
+)
 _ABORTED = re.compile(r"(?:Wall time: [0-9.]+ seconds\n)?(?:command )?aborted by user\b")
-_FAILURE = re.compile(r"unsupported call: |failed to parse function arguments: |Script failed\n")
+_FAILURE = re.compile(r"unsupported call: |exec_command failed: |failed to parse function arguments: |Script failed\n")
 _MAX_TEXT_OF_JSON = 2**20
 
 
