@@ -77,10 +77,12 @@ class WebhookReceiver:
 
 
 @contextlib.asynccontextmanager
-async def receiving(tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> AsyncGenerator[WebhookReceiver]:
-    """Run a receiver on a free port."""
+async def receiving(
+    tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", port: int = 0
+) -> AsyncGenerator[WebhookReceiver]:
+    """Run a receiver, by default on a free port."""
     receiver = WebhookReceiver()
-    server = await asyncio.start_server(receiver.serve, host, 0, ssl=tls)
+    server = await asyncio.start_server(receiver.serve, host, port, ssl=tls)
     receiver.port = server.sockets[0].getsockname()[1]
     try:
         yield receiver
