@@ -124,7 +124,7 @@ async def import_hook_messages(ledger: LocalLedger, location: LedgerLocation) ->
     """Import what hooks of agents have stored while no server ran. Without that, this only looks into a folder."""
     from callslip.hooks.folder import has_spooled, hook_folder
 
-    if location.is_in_memory or not has_spooled(folder := hook_folder(location)) or ledger.log.store.read_only:
+    if location.is_in_memory or not has_spooled(folder := hook_folder(location)):
         return
     from callslip.hooks.server import import_once
 

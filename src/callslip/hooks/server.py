@@ -63,6 +63,8 @@ async def serving_hooks(ledger: LocalLedger, location: LedgerLocation, report: R
 
 async def import_once(log: EventLog, folder: Path, report: Report = lambda problem: None) -> None:
     """Import what waits in a folder, unless a server does."""
+    if log.store.read_only:
+        return
     with contextlib.suppress(CallslipError, OSError):
         prepare_folder(folder)
         with try_lock(folder) as is_locked:
