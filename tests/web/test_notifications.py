@@ -170,7 +170,7 @@ WATCH = """async () => {
 
 @in_browser
 def test_the_browser_notifies_of_what_is_new_and_lasts(site: Server) -> None:
-    """NTF12: not of what was there before, was answered at once, or goes on; agents that have finished are named."""
+    """NTF12: new requests that stay pending, and agents that have finished and do not continue."""
     result = site.window().tab("/commands").page.evaluate(WATCH)
     assert result["before"] == 0 and sorted(result["delays"]) == [2_000, 10_000]
     assert result["shown"] == [
