@@ -11,7 +11,9 @@ import pytest
 import callslip
 from callslip import http
 from callslip.api.ledger import LocalLedger
-from callslip.http.access import AllowAll
+from callslip.api.tokens import create_code
+from callslip.client.token_file import hash_token, mint_code
+from callslip.http.access import AllowAll, TokenAuthorizer
 from callslip.http.openapi import document
 from callslip.model import events as ev
 from callslip.settings import Limits
@@ -37,6 +39,7 @@ BODIES: dict[str, Any] = {
     "/v1/calls/{call}/cancel": {},
     "/v1/approvals/{approval}": {"decision": "approve"},
     "/v1/sessions/{session}/approvals/{approval}": {"decision": "approve"},
+    "/v1/sign-in": {},
 }
 WRONG = [
     "text/plain",
@@ -69,7 +72,9 @@ class Request:
     """A request that a route accepts, with records of its own to act on."""
 
     def __init__(self, ledger: LocalLedger, method: str, path: str, body: dict[str, Any], call: str) -> None:
-        self._app = http.app(http.Server(ledger, AllowAll(), answers=answer))
+        has_codes = path == "/v1/sign-in"  # Only a server with tokens has them.
+        gate = TokenAuthorizer(ledger.log, "a-token-of-this-test") if has_codes else AllowAll()
+        self._app = http.app(http.Server(ledger, gate, answers=answer))
         self._method = method
         self._path = path.format(session="s", call=call, approval="appr_00000000000a")
         self._body = json.dumps(body).encode()
@@ -82,6 +87,9 @@ class Request:
             claim = await ledger.commands.claim()
             assert claim is not None
             body["fence"] = claim.fence
+        if path == "/v1/sign-in":
+            body["code"] = mint_code()
+            await create_code(ledger.log, hash_token(body["code"]), verbs=("read",))
         return cls(ledger, method, path, body, command.correlation_id)
 
     async def send(self, media_type: str) -> asgi_client.AsgiResponse:
