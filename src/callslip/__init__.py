@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from callslip.api.commands import Commands
     from callslip.api.follow import Frame
     from callslip.api.ledger import Ledger, LocalLedger, OpenLedger
+    from callslip.api.rule_book import RuleBook, RulePreview, RuleTest
+    from callslip.api.rules import DecisionView, NewRule, RuleView
     from callslip.api.session import Session
     from callslip.api.tools import tool
     from callslip.api.turn import Turn
@@ -82,6 +84,7 @@ __all__ = [
     "CorruptDataError",
     "CursorExpiredError",
     "DatabaseUnavailableError",
+    "DecisionView",
     "DiskFullError",
     "Event",
     "ExtractedCommand",
@@ -95,6 +98,7 @@ __all__ = [
     "ListedSession",
     "LocalLedger",
     "LostFileError",
+    "NewRule",
     "NoSessionError",
     "NotFoundError",
     "OpenLedger",
@@ -103,6 +107,10 @@ __all__ = [
     "QueueFullError",
     "ReadOnlyStoreError",
     "RemoteLedger",
+    "RuleBook",
+    "RulePreview",
+    "RuleTest",
+    "RuleView",
     "SearchResult",
     "SearchResults",
     "ServerUnavailableError",
@@ -151,6 +159,7 @@ _MODULES = {
     "CursorExpiredError": "callslip.errors",
     "DatabaseUnavailableError": "callslip.errors",
     "DiskFullError": "callslip.errors",
+    "DecisionView": "callslip.api.rules",
     "Event": "callslip.model.events",
     "ExtractedCommand": "callslip.formats.shell",
     "Frame": "callslip.api.follow",
@@ -163,6 +172,7 @@ _MODULES = {
     "LocalLedger": "callslip.api.ledger",
     "IncompleteCopyError": "callslip.errors",
     "LostFileError": "callslip.errors",
+    "NewRule": "callslip.api.rules",
     "NoSessionError": "callslip.errors",
     "NotFoundError": "callslip.errors",
     "OpenLedger": "callslip.api.ledger",
@@ -171,6 +181,10 @@ _MODULES = {
     "QueueFullError": "callslip.errors",
     "ReadOnlyStoreError": "callslip.errors",
     "RemoteLedger": "callslip.client.remote_ledger",
+    "RuleBook": "callslip.api.rule_book",
+    "RulePreview": "callslip.api.rule_book",
+    "RuleTest": "callslip.api.rule_book",
+    "RuleView": "callslip.api.rules",
     "SearchResult": "callslip.model.search",
     "SearchResults": "callslip.model.search",
     "ServerUnavailableError": "callslip.errors",

@@ -104,7 +104,7 @@ async def test_a_rule_answers_own_calls_commands_and_posted_requests(ledger: Loc
     await ledger.commands.submit("go", {}, approval=True, session="commands")
     assert [call.state for call in (await ledger.calls(session="commands")).items] == ["queued"]
     messages = [
-        {"type": "call.proposed", "call": "new:1", "tool_name": "posted", "input": {"x": 1}},
+        {"type": "call.proposed", "call": "new:1", "toolName": "posted", "input": {"x": 1}},
         {"type": "approval.requested", "call": "new:1", "options": APPROVAL_OPTIONS},
     ]
     raw = json.dumps(messages).encode()

@@ -198,7 +198,7 @@ class LocalLedger(Ledger):
         return self._commands
 
     @property
-    def rules(self) -> LocalRuleBook:
+    def rules(self) -> RuleBook:
         return LocalRuleBook(self.log)
 
     # Finding

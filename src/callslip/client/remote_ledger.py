@@ -16,6 +16,7 @@ from callslip.api.find import CALL_STATES, check_states
 from callslip.api.follow import Frame
 from callslip.api.keywords import check_keywords
 from callslip.api.ledger import Ledger
+from callslip.api.rule_book import RuleBook
 from callslip.api.search import STATES as SEARCHED_STATES
 from callslip.api.search import SearchFilters
 from callslip.api.session import Session
@@ -119,7 +120,7 @@ class RemoteLedger(Ledger):
         return self._commands
 
     @property
-    def rules(self) -> RemoteRuleBook:
+    def rules(self) -> RuleBook:
         return RemoteRuleBook(self._pool)
 
     async def close(self) -> None:
