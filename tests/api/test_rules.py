@@ -19,7 +19,14 @@ from callslip.api.approvals import BulkAnswer, answer_several
 from callslip.api.ledger import LocalLedger
 from callslip.api.posts import Body, Posts
 from callslip.api.rules import Lifetime, NewRule, Scope
-from callslip.errors import AmbiguousIdError, CallDeniedError, ConflictError, InvalidInputError, NotFoundError
+from callslip.errors import (
+    AmbiguousIdError,
+    CallDeniedError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDeniedError,
+)
 from callslip.ledger.verify import verify
 from callslip.model import codec
 from callslip.model import events as ev
@@ -114,6 +121,31 @@ async def test_a_rule_answers_own_calls_commands_and_posted_requests(ledger: Loc
     assert [(row.session, row.by) for row in answers if row.state == "granted"] == [
         (session, f"rule {rule.id}") for session in ("own", "commands", "posts")
     ]
+
+
+async def test_a_posted_request_does_not_start_the_call_of_another_program(ledger: LocalLedger) -> None:
+    """RUL6: it could describe the call in words that a rule allows, so it does not replace the request of the call."""
+    await add_rule(ledger, filters={"tool": "ls"})
+
+    async def run_call() -> None:
+        async with ledger.session("own").call("deploy", {"n": 1}, approval=True, alias=("openai", "c1")):
+            pass
+
+    running = asyncio.ensure_future(run_call())
+    async with asyncio.timeout(20):
+        while not (waiting := await ledger.approvals()):
+            await asyncio.sleep(0.005)
+    posted = [
+        {"type": "approval.requested", "aliases": [["openai", "c1"]], "toolName": "ls", "options": APPROVAL_OPTIONS}
+    ]
+    raw = json.dumps(posted).encode()
+    body = Body(messages=posted, size=len(raw), digest=codec.digest(raw))
+    with pytest.raises(PermissionDeniedError):
+        await Posts(ledger.log).append(ConversationName("own", "events", "bot"), body, FULL_ACCESS)
+    assert [row.id for row in await ledger.approvals()] == [waiting[0].id]
+    await ledger.deny(waiting[0].id)
+    with pytest.raises(CallDeniedError):
+        await running
 
 
 async def test_a_request_that_is_answered_elsewhere_is_left_alone(ledger: LocalLedger) -> None:
@@ -427,6 +459,8 @@ async def test_a_test_of_rules_runs_nothing(ledger: LocalLedger) -> None:
     denied = await rules.test_rules(ledger.log, {"tool_name": "x"})
     assert [step.rule for step in denied.steps] == [denying.id] and denied.action == "deny"
     assert (await rules.find_rule(ledger.log, allowing.id)).uses == 0
+    with pytest.raises(InvalidInputError, match="is that of the session"):
+        await rules.test_rules(ledger.log, call, session="s", project="/p")
 
 
 # Answers to several requests
