@@ -3709,6 +3709,7 @@ RULES = (
             "tests/api/test_rules.py::test_a_rule_answers_a_request_and_is_named",
             "tests/api/test_rules.py::test_a_rule_answers_own_calls_commands_and_posted_requests",
             "tests/api/test_rules.py::test_a_request_that_is_answered_elsewhere_is_left_alone",
+            "tests/api/test_rules.py::test_a_posted_request_does_not_start_the_call_of_another_program",
             "tests/api/test_rules.py::test_only_the_option_for_this_call_is_chosen",
             "tests/api/test_rules.py::test_the_first_answer_wins",
             "tests/wrap/test_approvals.py::test_saved_rules_answer_held_requests",

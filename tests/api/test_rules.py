@@ -19,7 +19,14 @@ from callslip.api.approvals import BulkAnswer, answer_several
 from callslip.api.ledger import LocalLedger
 from callslip.api.posts import Body, Posts
 from callslip.api.rules import Lifetime, NewRule, Scope
-from callslip.errors import AmbiguousIdError, CallDeniedError, ConflictError, InvalidInputError, NotFoundError
+from callslip.errors import (
+    AmbiguousIdError,
+    CallDeniedError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDeniedError,
+)
 from callslip.ledger.verify import verify
 from callslip.model import codec
 from callslip.model import events as ev
@@ -114,6 +121,31 @@ async def test_a_rule_answers_own_calls_commands_and_posted_requests(ledger: Loc
     assert [(row.session, row.by) for row in answers if row.state == "granted"] == [
         (session, f"rule {rule.id}") for session in ("own", "commands", "posts")
     ]
+
+
+async def test_a_posted_request_does_not_start_the_call_of_another_program(ledger: LocalLedger) -> None:
+    """RUL6: it could describe the call in words that a rule allows, so it does not replace the request of the call."""
+    await add_rule(ledger, filters={"tool": "ls"})
+
+    async def run_call() -> None:
+        async with ledger.session("own").call("deploy", {"n": 1}, approval=True, alias=("openai", "c1")):
+            pass
+
+    running = asyncio.ensure_future(run_call())
+    async with asyncio.timeout(20):
+        while not (waiting := await ledger.approvals()):
+            await asyncio.sleep(0.005)
+    posted = [
+        {"type": "approval.requested", "aliases": [["openai", "c1"]], "toolName": "ls", "options": APPROVAL_OPTIONS}
+    ]
+    raw = json.dumps(posted).encode()
+    body = Body(messages=posted, size=len(raw), digest=codec.digest(raw))
+    with pytest.raises(PermissionDeniedError):
+        await Posts(ledger.log).append(ConversationName("own", "events", "bot"), body, FULL_ACCESS)
+    assert [row.id for row in await ledger.approvals()] == [waiting[0].id]
+    await ledger.deny(waiting[0].id)
+    with pytest.raises(CallDeniedError):
+        await running
 
 
 async def test_a_request_that_is_answered_elsewhere_is_left_alone(ledger: LocalLedger) -> None:
@@ -402,15 +434,17 @@ async def test_a_proposal_for_a_protected_call_says_so(ledger: LocalLedger) -> N
 
 async def test_a_preview_is_bounded_and_newest_first(ledger: LocalLedger) -> None:
     """RUL8: it says how many calls it looked at, and saves nothing."""
+    matching: set[str] = set()
     for number in range(6):
-        await request(ledger, f"git log -{number}", f"s{number % 2}")
+        matching.add((await request(ledger, f"git log -{number}", f"s{number % 2}")).call)
         await request(ledger, "make")
     await set_project(ledger, "s1", "/p")
     rule = NewRule(action="allow", filters=GIT, scope="everywhere")
     with mock.patch.multiple(rules, PREVIEW_CALLS=9, PREVIEW_MATCHES=2):
         preview = await rules.preview_rule(ledger.log, rule)
-        assert (preview.matched, preview.looked_at, len(preview.calls)) == (4, 9, 2)
-        assert preview.calls[0].created_at >= preview.calls[1].created_at
+        newest = [call.id for call in (await ledger.calls(limit=9)).items if call.id in matching]
+        assert (preview.matched, preview.looked_at) == (len(newest), 9) and len(newest) < len(matching)
+        assert [call.id for call in preview.calls] == newest[:2]
     for scope, value, matched in (("session", "s0", 3), ("project", "/p", 3), ("project", "/q", 0)):
         rule = NewRule(action="allow", filters=GIT, scope=scope, scope_value=value)  # type: ignore[arg-type]
         assert (await rules.preview_rule(ledger.log, rule)).matched == matched
@@ -427,6 +461,8 @@ async def test_a_test_of_rules_runs_nothing(ledger: LocalLedger) -> None:
     denied = await rules.test_rules(ledger.log, {"tool_name": "x"})
     assert [step.rule for step in denied.steps] == [denying.id] and denied.action == "deny"
     assert (await rules.find_rule(ledger.log, allowing.id)).uses == 0
+    with pytest.raises(InvalidInputError, match="is that of the session"):
+        await rules.test_rules(ledger.log, call, session="s", project="/p")
 
 
 # Answers to several requests

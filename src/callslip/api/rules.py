@@ -371,7 +371,9 @@ async def test_rules(
 ) -> Decision:
     """Return what saved rules decide about the fields of a call, with the rules that were looked at. Nothing is run."""
     await _require_scope(access, "session" if session else "everywhere", session)
-    if session and not project:
+    if session and project:
+        raise InvalidInputError("project", "is that of the session; pass one of them")
+    if session:
         project = await session_project(log, session)
     return await decide_request(log, call, session=session, project=project)
 
