@@ -16,7 +16,7 @@ from callslip.model import events as ev
 from callslip.rules.redaction import DEFAULT, Redactor
 from tests.support import format_cases
 
-RECORDED_CLASSES = {2: "4695c813a7aa61c9"}
+RECORDED_CLASSES = {3: "d407ce84d8cd10b0"}
 SECRET = "sk-ant-" + "Qx7" * 12
 REDACTOR = Redactor(DEFAULT)
 

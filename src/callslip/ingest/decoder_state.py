@@ -24,7 +24,7 @@ from msgspec import UNSET, Struct, structs
 from callslip.formats.sent_text import SentText
 from callslip.formats.text_digest import TextDigest
 
-VERSION = 2
+VERSION = 3
 """Increase it if an attribute of a decoder is added, removed or gets another meaning."""
 
 REFERENCE, LIST, TUPLE, DICT, SET, DEQUE, OBJECT, CLASS, UNSET_VALUE, TIME, DIGEST, INTEGER = range(12)
