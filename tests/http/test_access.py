@@ -16,13 +16,14 @@ from starlette.routing import Mount
 
 import callslip
 from callslip import http
+from callslip.api import rules
 from callslip.api.access import VERBS
 from callslip.api.ledger import LocalLedger
 from callslip.client.token_file import hash_token
 from callslip.formats import registry
 from callslip.http.lists import TOPICS
 from callslip.model import events as ev
-from callslip.model.records import SessionRecord, TokenRecord
+from callslip.model.records import RuleRecord, SessionRecord, TokenRecord
 from tests.support.live_server import HttpResponse, fetch, requesting, running
 
 pytestmark = pytest.mark.anyio
@@ -54,18 +55,24 @@ LIST_ROUTES = {
 """Routes that every reader may use, but that leave out the sessions of others."""
 GLOBAL_PATHS = {"/metrics"}
 """Paths whose response is about all sessions."""
+RULE = {"action": "deny", "filters": {"tool": "rm"}, "scope": "session", "scopeValue": "{session}"}
 BODIES: dict[str, Any] = {
     "POST /v1/sessions/{session}/events": [{"type": "message.delta", "text": "more", "chunks": "delta"}],
-    "POST /v1/calls": {"action": "look"},
-    "POST /v1/calls/claim": {},
+    "POST /v1/calls": {"action": "look", "session": "{session}"},
+    "POST /v1/calls/claim": {"session": "{session}"},
     "POST /v1/calls/{call}/cancel": {},
     "POST /v1/calls/{call}/result": {"result": "seen", "fence": 1},
     "POST /v1/calls/{call}/heartbeat": {"fence": 1},
     "POST /v1/calls/{call}/release": {"fence": 1},
     "POST /v1/approvals/{approval}": {"decision": "approve"},
     "POST /v1/sessions/{session}/approvals/{approval}": {"decision": "approve"},
+    "POST /v1/approvals/answers": [{"id": "{approval}", "inputHash": "{input_hash}", "action": "approve"}],
+    "POST /v1/rules": RULE,
+    "POST /v1/rules/preview": RULE,
+    "POST /v1/rules/test": {"command": "git log", "session": "{session}"},
     "POST /v1/sessions/{session}/prompt": {"text": "hello"},
 }
+"""The bodies of requests, with the names of `SessionIds` in braces."""
 PROMPT = "POST /v1/sessions/{session}/prompt"
 """The route that is refused while a turn is in progress."""
 CLAIMED_ROUTES = {"POST /v1/calls/{call}/result", "POST /v1/calls/{call}/heartbeat", "POST /v1/calls/{call}/release"}
@@ -73,7 +80,7 @@ CLAIMED_ROUTES = {"POST /v1/calls/{call}/result", "POST /v1/calls/{call}/heartbe
 DELETE = "DELETE /v1/sessions/{session}"
 """The route that no verb of a token is enough for; it is tested in test_session_lists.py."""
 SESSION_IN_BODY = {"POST /v1/calls", "POST /v1/calls/claim"}
-"""Routes whose request body has the name of the session."""
+"""Routes for commands whose request body has the name of the session."""
 PROTECTED_ROUTES = [route for route in http.ROUTES if route.verb]
 SECRET = "5ecret"
 
@@ -82,9 +89,12 @@ def label(route: http.Route) -> str:
     return f"{route.method} {route.path}"
 
 
-def make_body(route: http.Route, session: str) -> Any:
-    body = BODIES.get(label(route))
-    return {**body, "session": session} if label(route) in SESSION_IN_BODY else body
+def make_body(route: http.Route, ids: SessionIds) -> Any:
+    """Return the body of a request of a route for the contents of a session."""
+    text = json.dumps(BODIES.get(label(route)))
+    for name, value in msgspec.structs.asdict(ids).items():
+        text = text.replace(f"{{{name}}}", value)
+    return json.loads(text)
 
 
 @pytest.fixture
@@ -102,10 +112,13 @@ class SessionIds(msgspec.Struct):
     hash: str
     alias: str = ""
     command: str = ""
+    rule: str = ""
+    input_hash: str = ""
+    """The hash of the arguments that the approval is about."""
 
 
 async def fill_session(ledger: LocalLedger, session: str, *, alias: str, large: str) -> SessionIds:
-    """Add a turn, a large output, a running call, a request and two commands. Their texts contain the secret."""
+    """Add a turn, a large output, a running call, a request, two commands and a rule. Their texts have the secret."""
     started = await ledger.log.append(
         session,
         [
@@ -138,7 +151,23 @@ async def fill_session(ledger: LocalLedger, session: str, *, alias: str, large: 
     entries = (await ledger.snapshot(session)).entries
     blob = next(entry.blob.hash for entry in entries if getattr(entry, "blob", None))  # type: ignore[union-attr]
     ids = started[2].call, requests[-1].approval, blob, alias, commands[-1].call  # type: ignore[attr-defined]
-    return SessionIds(session, *ids)
+    rule = await save_rule(ledger, "session", session, {"tool": f"{SECRET}-{session}"}, f"{SECRET} of {session}")
+    input_hash = (await ledger.find_approval(ids[1])).input_hash
+    assert input_hash
+    return SessionIds(session, *ids, rule.id, input_hash)
+
+
+async def save_rule(
+    ledger: LocalLedger, scope: rules.Scope, value: str, filters: dict[str, Any], reason: str
+) -> RuleRecord:
+    """Save a rule that denies."""
+    rule = rules.NewRule(action="deny", filters=filters, scope=scope, scope_value=value, reason=reason)
+    return await rules.save_rule(ledger.log, rule)
+
+
+async def read_state(ledger: LocalLedger, session: str) -> tuple[SessionRecord | None, list[RuleRecord]]:
+    """Return what a request changes: a session, whose record has its last event, and its rules."""
+    return await ledger.log.store.session(session), await rules.list_rules(ledger.log, session=session)
 
 
 async def ignore_prompt(ledger: LocalLedger, session: str, text: str) -> None:
@@ -204,14 +233,15 @@ def make_path(route: http.Route, ids: SessionIds) -> str:
     """Return the path and query of a route for the contents of a session."""
     by_session = f"?session={ids.session}"
     query = {
-        "/v1/stream": by_session,
-        "/v1/sessions/{session}/stream": "?follow=false",
-        "/pending-queries": by_session,
-        "/v1/find": f"?id={ids.call}",
+        "GET /v1/stream": by_session,
+        "GET /v1/sessions/{session}/stream": "?follow=false",
+        "GET /pending-queries": by_session,
+        "GET /v1/find": f"?id={ids.call}",
+        "GET /v1/rules": by_session,
     }
     if label(route) in CLAIMED_ROUTES:
         ids = _replace_ids(ids, call=ids.command)
-    return route.path.format(**msgspec.structs.asdict(ids)) + query.get(route.path, "")
+    return route.path.format(**msgspec.structs.asdict(ids)) + query.get(label(route), "")
 
 
 def test_only_listed_routes_need_no_token() -> None:
@@ -226,7 +256,7 @@ async def test_a_token_without_the_required_scope_is_refused(ledger: LocalLedger
     """A missing, invalid or insufficient token never gets 2xx, reads no secret and changes nothing."""
     ids = await fill_session(ledger, "mine", alias="call_1", large=make_large("mine"))
     await ledger.log.append("other", [ev.MessageUser(text="hello")])
-    before, body = await ledger.log.store.session("mine"), make_body(route, "mine")
+    before, body = await read_state(ledger, "mine"), make_body(route, ids)
     refused_headers = [
         {"authorization": f"Bearer {await create_token(ledger, session, verbs)}"}
         for session, verbs in scopes()
@@ -241,7 +271,7 @@ async def test_a_token_without_the_required_scope_is_refused(ledger: LocalLedger
             response = await send_request(url + make_path(route, ids), route.method, headers, body)
             assert response.status in (403, 404), (headers, response.text)
             assert response.headers["content-type"] == "application/problem+json" and SECRET not in response.text
-    assert refused_headers and await ledger.log.store.session("mine") == before
+    assert refused_headers and await read_state(ledger, "mine") == before
 
 
 @pytest.mark.parametrize("route", [route for route in PROTECTED_ROUTES if label(route) != DELETE], ids=label)
@@ -255,10 +285,51 @@ async def test_a_token_with_the_required_scope_is_accepted(ledger: LocalLedger, 
             if label(route) == PROMPT:
                 await ledger.end_turn("mine")
             headers = {"authorization": f"Bearer {await create_token(ledger, session, verbs)}"}
-            response = await send_request(url + make_path(route, ids), route.method, headers, make_body(route, "mine"))
+            response = await send_request(url + make_path(route, ids), route.method, headers, make_body(route, ids))
             assert response.status in (200, 201, 202, 204), (session, verbs, response.text)
             assert session != "other" or (SECRET not in response.text and "mine" not in response.text)
     assert allowed_scopes
+
+
+SHARED_RULES: list[tuple[str, str, Any]] = [
+    ("GET", "/v1/rules", None),
+    *(
+        ("POST", path, {**RULE, "reason": SECRET, **scope})
+        for path in ("/v1/rules", "/v1/rules/preview")
+        for scope in ({"scope": "everywhere", "scopeValue": ""}, {"scope": "project", "scopeValue": "/p"})
+    ),
+    ("POST", "/v1/rules/test", {"command": "git log", "project": "/p"}),
+    ("POST", "/v1/rules/test", {"command": "git log"}),
+    ("DELETE", "/v1/rules/{everywhere}", None),
+    ("DELETE", "/v1/rules/{project}", None),
+]
+"""Requests about rules for more than one session."""
+
+
+@pytest.mark.parametrize(("method", "path", "body"), SHARED_RULES)
+async def test_only_a_token_for_all_sessions_uses_rules_for_more_than_one(
+    ledger: LocalLedger, method: str, path: str, body: Any
+) -> None:
+    """A token for one session can neither see, write nor revoke them; one for all sessions can if it may approve."""
+    await fill_session(ledger, "mine", alias="call_1", large=make_large("mine"))
+    await ledger.log.append("other", [ev.MessageUser(text="hello")])
+    async with running(http.standalone(ledger, MAIN)) as url:
+        for session, verbs in scopes():
+            saved = {
+                "everywhere": (await save_rule(ledger, "everywhere", "", {"tool": "x"}, SECRET)).id,
+                "project": (await save_rule(ledger, "project", "/p", {"tool": "x"}, SECRET)).id,
+            }
+            before = await rules.list_rules(ledger.log)
+            headers = {"authorization": f"Bearer {await create_token(ledger, session, verbs)}"}
+            response = await send_request(url + path.format(**saved), method, headers, body)
+            if not session and "approve" in verbs:
+                assert response.status in (200, 201), (verbs, response.text)
+                assert method != "GET" or all(rule in response.text for rule in saved.values())
+                changes = 1 if method == "POST" and path == "/v1/rules" else -1 if method == "DELETE" else 0
+                assert len(await rules.list_rules(ledger.log)) == len(before) + changes
+                continue
+            assert response.status in (403, 404), (session, verbs, response.text)
+            assert SECRET not in response.text and await rules.list_rules(ledger.log) == before
 
 
 # Two users of a host
@@ -295,7 +366,7 @@ class TwoUsers(msgspec.Struct):
     def hidden_texts(self) -> list[str]:
         """Return what no response to Bob may contain unless he sent it. All texts of Ann contain `alma`."""
         ann = self.ann
-        return ["alma", ann.call, ann.approval, ann.hash, ann.command]
+        return ["alma", ann.call, ann.approval, ann.hash, ann.command, ann.rule, ann.input_hash]
 
 
 @pytest.fixture
@@ -315,7 +386,8 @@ async def users(ledger: LocalLedger, host: str) -> TwoUsers:
     shared_hash = next(name for name in await _list_blobs(ledger, "bob-s") if name != bob.hash)
     assert shared_hash in await _list_blobs(ledger, "alma-s") and ann.hash not in await _list_blobs(ledger, "bob-s")
     ids = _unused_id(ann.call), _unused_id(ann.approval), "0" * 64, "call_nil", _unused_id(ann.command)
-    return TwoUsers(ann, bob, SessionIds("nil-s", *ids), shared_hash)
+    missing = SessionIds("nil-s", *ids, _unused_id(ann.rule), ann.input_hash[::-1])
+    return TwoUsers(ann, bob, missing, shared_hash)
 
 
 def _make_events(user: str) -> list[Any]:
@@ -369,6 +441,12 @@ QUERIES: dict[str, list[str]] = {
     "/pending-queries": ["?session={session}", "?session={session}&client=x"],
     "/v1/approvals": ["?session={session}", "?session={session}&state=", "?session={session}&limit=1"],
     "/v1/approvals/{approval}": [""],
+    "/v1/approvals/{approval}/rule": ["", "?nonsense=1"],
+    "/v1/approvals/answers": ["", "?nonsense=1"],
+    "/v1/rules": ["", "?session={session}", "?session={session}&nonsense=1"],
+    "/v1/rules/{rule}": ["", "?session={session}"],
+    "/v1/rules/preview": ["", "?session={session}"],
+    "/v1/rules/test": ["", "?session={session}"],
     "/v1/blobs/{hash}": ["", "?nonsense=1"],
     "/v1/usage": ["?session={session}", "?session={session}&by=turn", "?session={session}&by=session"],
     "/v1/find": ["?id={session}", "?id={call}", "?id={approval}", "?id={alias}", "?id={call}&session={session}"],
@@ -390,16 +468,24 @@ HEADERS: list[dict[str, str]] = [
 ]
 
 
-PathAndIds = tuple[str, SessionIds]
+class Target(msgspec.Struct):
+    """The path and the body of a request, and the ids that they may contain."""
+
+    path: str
+    body: Any
+    ids: SessionIds
 
 
-def list_path_pairs(route: http.Route, users: TwoUsers) -> Iterator[tuple[PathAndIds, PathAndIds]]:
-    """Yield paths with ids of Ann, each together with the same path with missing ids."""
+def list_target_pairs(route: http.Route, users: TwoUsers) -> Iterator[tuple[Target, Target]]:
+    """Yield requests with ids of Ann, each together with the same request with missing ids."""
     all_ids = [_list_id_sets(ids, users.bob) for ids in (users.ann, users.missing)]
     for (ann, missing), query in itertools.product(zip(*all_ids, strict=True), QUERIES[route.path]):
-        ann_path, missing_path = ((route.path + query).format(**msgspec.structs.asdict(ids)) for ids in (ann, missing))
-        if ann_path != missing_path:
-            yield (ann_path, ann), (missing_path, missing)
+        of_ann, of_nobody = (
+            Target((route.path + query).format(**msgspec.structs.asdict(ids)), make_body(route, ids), ids)
+            for ids in (ann, missing)
+        )
+        if (of_ann.path, of_ann.body) != (of_nobody.path, of_nobody.body):
+            yield of_ann, of_nobody
 
 
 def _list_id_sets(ids: SessionIds, bob: SessionIds) -> list[SessionIds]:
@@ -410,8 +496,9 @@ def _list_id_sets(ids: SessionIds, bob: SessionIds) -> list[SessionIds]:
         _replace_ids(ids, call=ids.call[:-3]),
         _replace_ids(ids, call=ids.command),
         _replace_ids(ids, approval=ids.approval[:-4]),
+        _replace_ids(ids, rule=ids.rule[:-4]),
         _replace_ids(ids, session="bob-s"),
-        _replace_ids(ids, approval=bob.approval),
+        _replace_ids(ids, approval=bob.approval, input_hash=bob.input_hash),
     ]
 
 
@@ -440,17 +527,20 @@ async def test_data_of_another_user_looks_like_missing_data(
     ledger: LocalLedger, host: str, users: TwoUsers, route: http.Route
 ) -> None:
     """For every id, parameter, format and cursor the response is that for a missing record."""
-    before = await ledger.log.store.session("alma-s")
-    body = BODIES.get(label(route))
-    for (ann_path, ann), (missing_path, missing) in list_path_pairs(route, users):
+    before = await read_state(ledger, "alma-s")
+    pairs = list(list_target_pairs(route, users))
+    assert pairs
+    for pair in pairs:
         for headers in HEADERS:
-            response = normalize(await send_request(host + ann_path, route.method, BOB | headers, body), ann)
-            expected = normalize(await send_request(host + missing_path, route.method, BOB | headers, body), missing)
-            assert response == expected, (ann_path, headers)
-            status, context = response[0], (ann_path, headers, response)
+            response, expected = [
+                normalize(await send_request(host + target.path, route.method, BOB | headers, target.body), target.ids)
+                for target in pair
+            ]
+            assert response == expected, (pair, headers)
+            status, context = response[0], (pair[0], headers, response)
             assert status in (400, 404) or (label(route) in LIST_ROUTES and status == 200), context
             assert not [text for text in users.hidden_texts() if text in str(response)], context
-    assert await ledger.log.store.session("alma-s") == before
+    assert await read_state(ledger, "alma-s") == before
 
 
 @pytest.mark.parametrize("route", USER_ROUTES, ids=label)
@@ -461,9 +551,10 @@ async def test_a_user_can_access_their_own_data(
     url = host + make_path(route, users.bob)
     if label(route) == PROMPT:
         await ledger.end_turn("bob-s")
-    assert (await send_request(url, route.method, {}, make_body(route, "bob-s"))).status == 401
-    response = await send_request(url, route.method, BOB, make_body(route, "bob-s"))
-    assert response.status in (200, 202, 204), response.text
+    body = make_body(route, users.bob)
+    assert (await send_request(url, route.method, {}, body)).status == 401
+    response = await send_request(url, route.method, BOB, body)
+    assert response.status in (200, 201, 202, 204), response.text
     assert not [text for text in users.hidden_texts() if text in response.text]
 
 
@@ -548,6 +639,53 @@ async def test_an_approval_decision_records_the_authenticated_user(host: str, us
     assert (await fetch(url, "POST", value={"decision": "deny", "by": "alma"}, headers=BOB)).status == 400
     response = await fetch(url, "POST", value={"decision": "deny"}, headers=BOB)
     assert (response.status, response.json()["by"]) == (200, "bob")
+
+
+async def test_several_answers_count_only_for_the_callers_own_requests(
+    ledger: LocalLedger, host: str, users: TwoUsers
+) -> None:
+    """A request of another user gets the result of a missing one beside Bob's own, which is answered."""
+    before = await read_state(ledger, "alma-s")
+    body = [
+        {"id": ids.approval, "inputHash": ids.input_hash, "action": "approve"}
+        for ids in (users.ann, users.missing, users.bob)
+    ]
+    response = await fetch(f"{host}/v1/approvals/answers", "POST", value=body, headers=BOB)
+    of_ann, of_nobody, of_bob = response.json()["results"]
+    assert response.status == 200 and of_bob["result"] == "answered" and of_nobody["result"] == "not-found"
+    expected = json.dumps(of_nobody).replace(users.missing.approval, users.ann.approval)
+    assert of_ann == json.loads(expected) and await read_state(ledger, "alma-s") == before
+    record = await ledger.find_approval(users.bob.approval)
+    assert (record.state, record.by) == ("granted", "bob")
+
+
+async def test_a_user_sees_and_revokes_only_rules_of_their_own_sessions(
+    ledger: LocalLedger, host: str, users: TwoUsers
+) -> None:
+    """Rules of other users and those for more than one session are missing, also for a prefix."""
+    shared = [
+        await save_rule(ledger, "everywhere", "", {"tool": "x"}, "alma"),
+        await save_rule(ledger, "project", "/p", {"tool": "x"}, "alma"),
+    ]
+    response = await fetch(f"{host}/v1/rules", headers=BOB)
+    assert [row["rule"] for row in response.json()["rules"]] == [users.bob.rule]
+    saved = await fetch(f"{host}/v1/rules", "POST", value={"action": "ask", "scopeValue": "bob-s"}, headers=BOB)
+    assert (saved.status, saved.json()["createdBy"]) == (201, "bob")
+    response = await fetch(f"{host}/v1/rules/rule_", "DELETE", headers=BOB)
+    assert response.status == 409 and not [text for text in users.hidden_texts() if text in response.text]
+    assert not [rule for rule in shared if rule.id in response.text]
+    for rule in (*shared, await rules.find_rule(ledger.log, users.ann.rule)):
+        assert (await fetch(f"{host}/v1/rules/{rule.id}", "DELETE", headers=BOB)).status == 404
+        fields = {"action": "deny", "scope": rule.scope, "scopeValue": rule.scope_value}
+        for path in ("/v1/rules", "/v1/rules/preview"):
+            response = await fetch(host + path, "POST", value=fields, headers=BOB)
+            assert response.status == (404 if rule.scope == "session" else 403), response.text
+    response = await fetch(f"{host}/v1/rules/test", "POST", value={"toolName": "x", "project": "/p"}, headers=BOB)
+    assert response.status == 403
+    response = await fetch(f"{host}/v1/rules/rule_", "DELETE", headers=ANN)
+    assert (response.status, response.json()["rule"]) == (200, users.ann.rule)
+    left = {row.id for row in await rules.list_rules(ledger.log)}
+    assert left == {*(rule.id for rule in shared), users.bob.rule, saved.json()["rule"]}
 
 
 # Lists

@@ -14,6 +14,7 @@ from starlette.requests import HTTPConnection
 
 import callslip
 from callslip import http
+from callslip.api import rules
 from callslip.api.find import APPROVAL_STATES
 from callslip.api.ledger import LocalLedger
 from callslip.client.token_file import hash_token
@@ -877,7 +878,8 @@ async def test_requests_without_a_token_get_the_same_401_for_any_record(ledger: 
         await request_approval(ledger),
         await store_large_output(ledger, "other"),
     )
-    existing = {"session": "s", "call": row.id, "approval": approval, "hash": blob}
+    rule = await rules.save_rule(ledger.log, rules.NewRule(action="deny", scope_value="s"))
+    existing = {"session": "s", "call": row.id, "approval": approval, "hash": blob, "rule": rule.id}
     unknown = dict.fromkeys(existing, "nothing")
     async with serving_ledger(ledger, gate=TokenAuthorizer(ledger.log, TOKEN)) as url:
         responses = [
@@ -890,6 +892,19 @@ async def test_requests_without_a_token_get_the_same_401_for_any_record(ledger: 
         for response in responses
     )
     assert len({response.body for response in responses[::3]}) == 1
+
+
+RULE_ROUTES = [route for route in PROTECTED_ROUTES if "/rule" in route.path or route.path == "/v1/approvals/answers"]
+
+
+@pytest.mark.parametrize("route", RULE_ROUTES, ids=lambda route: f"{route.method} {route.path}")
+async def test_the_token_is_checked_before_the_query_and_the_body(ledger: LocalLedger, route: http.Route) -> None:
+    """An unknown caller learns nothing about what a route for rules or for several answers takes."""
+    path = route.path.format(rule="nothing", approval="nothing")
+    async with serving_ledger(ledger, gate=TokenAuthorizer(ledger.log, TOKEN)) as url:
+        for query in ("?nonsense=1", "?session=s&session=s"):
+            check_problem(await fetch(url + path + query, route.method), 401)
+            check_problem(await fetch(url + path + query, route.method, value={"nonsense": 1}), 401)
 
 
 async def test_a_token_for_a_session_and_verb_grants_nothing_else(ledger: LocalLedger) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
+from copy import deepcopy
 from typing import Any
 
 import pytest
 
 import callslip
 from callslip import http
+from callslip.api import rules
 from callslip.api.ledger import LocalLedger
 from callslip.api.tokens import create_code
 from callslip.client.token_file import hash_token, mint_code
@@ -27,6 +29,8 @@ OPERATIONS = [
     for method, operation in operations.items()
     if "415" in operation["responses"]
 ]
+APPROVAL = "appr_00000000000a"
+RULE = {"action": "deny", "filters": {"tool": "rm"}, "scope": "session", "scopeValue": "s"}
 # A body that each route accepts.
 BODIES: dict[str, Any] = {
     "/v1/sessions/{session}/prompt": {"text": "hi"},
@@ -39,6 +43,10 @@ BODIES: dict[str, Any] = {
     "/v1/calls/{call}/cancel": {},
     "/v1/approvals/{approval}": {"decision": "approve"},
     "/v1/sessions/{session}/approvals/{approval}": {"decision": "approve"},
+    "/v1/approvals/answers": [{"id": APPROVAL, "action": "approve"}],
+    "/v1/rules": RULE,
+    "/v1/rules/preview": RULE,
+    "/v1/rules/test": {"command": "git log", "session": "s"},
     "/v1/sign-in": {},
 }
 WRONG = [
@@ -59,7 +67,7 @@ RIGHT = ["", "application/json", "APPLICATION/JSON", "application/json; charset=
 @pytest.fixture
 async def ledger() -> AsyncGenerator[LocalLedger]:
     async with await callslip.open("sqlite:///:memory:") as ledger:
-        approval = ev.ApprovalRequested(call="new:1", approval="appr_00000000000a")
+        approval = ev.ApprovalRequested(call="new:1", approval=APPROVAL)
         await ledger.log.append("s", [ev.CallProposed(call="new:1", tool_name="rm", input={}), approval])
         yield ledger
 
@@ -71,22 +79,24 @@ async def answer(ledger: LocalLedger, session: str, text: str) -> None:
 class Request:
     """A request that a route accepts, with records of its own to act on."""
 
-    def __init__(self, ledger: LocalLedger, method: str, path: str, body: dict[str, Any], call: str) -> None:
+    def __init__(self, ledger: LocalLedger, method: str, path: str, body: Any, call: str) -> None:
         has_codes = path == "/v1/sign-in"  # Only a server with tokens has them.
         gate = TokenAuthorizer(ledger.log, "a-token-of-this-test") if has_codes else AllowAll()
         self._app = http.app(http.Server(ledger, gate, answers=answer))
         self._method = method
-        self._path = path.format(session="s", call=call, approval="appr_00000000000a")
+        self._path = path.format(session="s", call=call, approval=APPROVAL)
         self._body = json.dumps(body).encode()
 
     @classmethod
     async def make(cls, ledger: LocalLedger, method: str, path: str) -> Request:
-        body = dict(BODIES[path])
+        body = deepcopy(BODIES[path])
         command = await ledger.commands.submit("x", session="s")
         if path.endswith(("/result", "/heartbeat", "/release")):
             claim = await ledger.commands.claim()
             assert claim is not None
             body["fence"] = claim.fence
+        if path == "/v1/approvals/answers":
+            body[0]["inputHash"] = (await ledger.find_approval(APPROVAL)).input_hash
         if path == "/v1/sign-in":
             body["code"] = mint_code()
             await create_code(ledger.log, hash_token(body["code"]), verbs=("read",))
@@ -100,7 +110,8 @@ class Request:
 
 async def read_all(ledger: LocalLedger) -> list[Any]:
     sessions = (await ledger.sessions()).items
-    return [(record.name, [event async for event in ledger.events(record.name)]) for record in sessions]
+    events = [(record.name, [event async for event in ledger.events(record.name)]) for record in sessions]
+    return [*events, await rules.list_rules(ledger.log)]
 
 
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)

@@ -16,7 +16,7 @@ from callslip.model import events as ev
 from callslip.rules.redaction import DEFAULT, Redactor
 from tests.support import format_cases
 
-RECORDED_CLASSES = {3: "7c70657ca5dbf8b6"}
+RECORDED_CLASSES = {3: "94f493acebcf9b12"}
 SECRET = "sk-ant-" + "Qx7" * 12
 REDACTOR = Redactor(DEFAULT)
 

@@ -73,7 +73,7 @@ READS = {
     *("failed_commands", "commands_changed", "change_cursor", "sealed", "executors", "executor_seen", "heads"),
     *("conversation", "inputs", "post", "token", "tokens", "checkpoint", "base", "entries", "entries_from"),
     *("entry_ids", "pieces", "blob", "blob_size", "sessions_with_blob", "read_snapshot", "row_counts", "keys"),
-    *("aliases", "blob_piece", "used_blob", "check", "find_copy_faults", "clock", "meta"),
+    *("aliases", "blob_piece", "used_blob", "check", "find_copy_faults", "clock", "meta", "list_meta"),
     *("summary", "stale_sessions", "open_call_states", "list_sessions", "add_up_usage", "usage_by_ids"),
     *("usage_of_session", "deleted_sessions", "transcripts", "sessions_with_alias", "search", "search_place"),
     *(
@@ -289,6 +289,7 @@ METHODS: dict[str, list[Operation]] = {
     ],
     "forget_deletion": [Operation(lambda store, _: store.forget_deletion("f"), delete_agent_session)],
     "put_meta": [Operation(lambda store, _: store.put_meta("name", "value"))],
+    "replace_meta": [Operation(lambda store, _: store.replace_meta("name", "", "value"))],
     "add_summaries": [Operation(lambda store, _: store.add_summaries(0), add_events)],
     "save_summaries": [Operation(lambda store, progress: store.save_summaries([progress]), add_usage)],
     "save_search": [Operation(lambda store, progress: store.save_search(progress), add_words)],

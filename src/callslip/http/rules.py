@@ -26,6 +26,7 @@ async def list_rules(context: RequestContext) -> Response:
 
     A caller with rights in some sessions only sees their rules; a token for one session must name it.
     """
+    await context.require_authenticated()
     query = context.query(RulesQuery)
     if not query.session:
         await context.admit()

@@ -61,10 +61,7 @@ SESSION_NAMESPACE = "session"
 def apply_event(tables: Tables, session: SessionRecord, event: Event) -> None:
     """Update the records for an event that is about to be appended."""
     session.last_seq = event.seq
-    if event.verdict == "witness" and isinstance(event, ev.CallEvent):
-        if any(alias.ns == UNNAMED_NAMESPACE for alias in event.aliases):  # Its session file tells the id of a call.
-            _put_aliases(tables, session, event)
-    elif event.verdict == "applied":
+    if event.verdict == "applied":
         if isinstance(event, TEXT_EVENTS):
             _apply_text(tables, session, event)
         elif isinstance(event, ev.CallEvent):
@@ -86,6 +83,8 @@ def apply_event(tables: Tables, session: SessionRecord, event: Event) -> None:
             tables.put_alias(session.name, TRANSCRIPT_NAMESPACE, event.id, "")
     elif isinstance(event, ev.CallEvent):
         _name_sub_agent(tables, session, event)
+        if event.verdict == "witness" and any(alias.ns == UNNAMED_NAMESPACE for alias in event.aliases):
+            _put_aliases(tables, session, event)  # The session file tells the id of a call.
     elif isinstance(event, ev.MessageUser) and not event.message_id and event.source not in TRANSCRIPT_SOURCES:
         tables.put_alias(session.name, LIVE_NAMESPACE, LIVE_PROMPT, "")
 

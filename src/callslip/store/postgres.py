@@ -554,7 +554,8 @@ class PostgresStore:
 
     async def replace_meta(self, name: str, before: str, after: str) -> bool:
         statement, values = replace_meta_statement(name, before, after)
-        return bool(await self._run(statement, *values, durable=False))
+        is_replaced = bool(await self._run(statement, *values, durable=False))
+        return is_replaced or await self.meta(name) == after
 
     async def add_summaries(self, since: int) -> None:
         await self._run("add_summaries", since, durable=False)

@@ -300,7 +300,10 @@ class Store(Protocol):
         ...
 
     async def replace_meta(self, name: str, before: str, after: str) -> bool:
-        """Replace a value if it is still as before. Return whether it was; "" is a value that is not stored."""
+        """Replace a value if it is still as before; "" is a value that is not stored. Return whether it is `after` now.
+
+        So a call that is repeated, because it is not known whether it was done, returns the same.
+        """
         ...
 
     async def add_summaries(self, since: int) -> None:

@@ -556,7 +556,8 @@ class SqliteStore:
 
     async def replace_meta(self, name: str, before: str, after: str) -> bool:
         statement, values = replace_meta_statement(name, before, after)
-        return bool(await self._alone(lambda c: c.execute(SQL[statement], values).fetchall(), durable=False))
+        is_replaced = bool(await self._alone(lambda c: c.execute(SQL[statement], values).fetchall(), durable=False))
+        return is_replaced or await self.meta(name) == after
 
     async def add_summaries(self, since: int) -> None:
         await self._alone(lambda c: c.execute(SQL["add_summaries"], (since,)).fetchall(), durable=False)
