@@ -345,7 +345,8 @@ async def test_an_invalid_rule_is_refused(ledger: LocalLedger, fields: dict[str,
 async def test_rules_are_found_by_prefix_and_revoked(ledger: LocalLedger) -> None:
     """RUL7: a prefix of several is ambiguous, and one of none is not found."""
     first, second = await add_rule(ledger), await add_rule(ledger, "deny", {"tool": "x"}, lifetime="hour")
-    assert [row.id for row in await rules.list_rules(ledger.log)] == [first.id, second.id]
+    listed = await rules.list_rules(ledger.log)
+    assert listed == sorted((first, second), key=lambda rule: (rule.created_at, rule.id))
     assert (first.created_by, rules.lifetime_of(first), rules.lifetime_of(second)) == ("ann", "until-revoked", "hour")
     with pytest.raises(AmbiguousIdError):
         await rules.revoke_rule(ledger.log, "rule_")
