@@ -37,7 +37,9 @@ async def test_one_of_many_claims_a_notice(db: str, monkeypatch: pytest.MonkeyPa
         assert await owner.claim("b", 60) == 0
         await owner.release("b")
         assert await loser.claim("b", 0) == 0
-        assert await owner.claim("b", 60) == 0, "the claim of the other one has ended"
+        async with asyncio.timeout(60):
+            while await owner.claim("b", 60) != 0:  # Its clock may be a little behind that of the other one.
+                await asyncio.sleep(0.001)
         await loser.finish("b", is_sent=True)
 
         names = [name for name, _ in await one.log.store.list_meta(KEY_PREFIX)]
