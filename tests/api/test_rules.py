@@ -208,13 +208,17 @@ async def test_the_policy_beats_saved_rules(ledger: LocalLedger) -> None:
 
 async def test_a_rule_is_valid_in_its_scope(ledger: LocalLedger) -> None:
     """RUL4: in its session, in the sessions of its project folder, or everywhere."""
-    for session, project in (("a", "/work/p"), ("b", "/work/p/"), ("c", "/work/other"), ("d", "")):
+    for session, project in (("a", "/home/dev/p"), ("b", "/home/dev/p/"), ("c", "/home/dev/other"), ("d", "")):
         await set_project(ledger, session, project)
     by_scope = [
         await add_rule(ledger, filters={"input": {"command": text}}, scope=scope, scope_value=value)
-        for text, scope, value in (("s", "session", "a"), ("p", "project", "/work/x/../p/"), ("e", "everywhere", ""))
+        for text, scope, value in (
+            ("s", "session", "a"),
+            ("p", "project", "/home/dev/x/../p/"),
+            ("e", "everywhere", ""),
+        )
     ]
-    assert by_scope[1].scope_value == "/work/p"
+    assert by_scope[1].scope_value == "/home/dev/p"
     states = {
         session: [(await answer(ledger, text, session)).state == "granted" for text in "spe"] for session in "abcd"
     }
@@ -289,11 +293,11 @@ async def test_the_corpora_are_decided_alike_in_every_scope_and_lifetime(
     ledger: LocalLedger, scope: Any, lifetime: Any
 ) -> None:
     """RUL2: no way around is allowed, and each ordinary command is, by the rules as they are read for a request."""
-    await set_project(ledger, "s", "/work/p")
-    value = {"session": "s", "project": "/work/p", "everywhere": ""}[scope]
+    await set_project(ledger, "s", "/home/dev/p")
+    value = {"session": "s", "project": "/home/dev/p", "everywhere": ""}[scope]
     filters = {"input": {"command": COMMAND_RULES}}
     rule = await add_rule(ledger, filters=filters, scope=scope, scope_value=value, lifetime=lifetime)
-    rows = await ledger.log.store.rules_for("s", "/work/p", await ledger.log.store.clock())
+    rows = await ledger.log.store.rules_for("s", "/home/dev/p", await ledger.log.store.clock())
     places = ProtectedPlaces()
     for command in WAYS_AROUND:
         call = {"kind": "execute", "input": {"command": command}}
@@ -412,14 +416,14 @@ async def test_a_proposal_is_narrow_and_matches(ledger: LocalLedger, call: dict[
 
 async def test_a_proposal_for_files_names_the_project(ledger: LocalLedger) -> None:
     """RUL8: a tool with files in the project folder is proposed for that folder, another one for its files."""
-    await set_project(ledger, "s", "/work/p")
-    for path, pattern in (("/work/p/src/a.py", "/work/p/**"), ("/etc/hosts", ["/etc/hosts"])):
+    await set_project(ledger, "s", "/home/dev/p")
+    for path, pattern in (("/home/dev/p/src/a.py", "/home/dev/p/**"), ("/etc/hosts", ["/etc/hosts"])):
         proposed = ev.CallProposed(call="new:1", tool_name="edit", kind="edit", locations=[{"path": path}], input={})
         requested = ev.ApprovalRequested(call="new:1", options=APPROVAL_OPTIONS)
         event = (await ledger.log.append("s", [proposed, requested], source="acp"))[1]
         assert isinstance(event, ev.ApprovalRequested)
         proposal = await rules.propose_rule(ledger.log, event.approval)
-        assert (proposal.rule.filters, proposal.project) == ({"tool": "edit", "path": pattern}, "/work/p")
+        assert (proposal.rule.filters, proposal.project) == ({"tool": "edit", "path": pattern}, "/home/dev/p")
 
 
 async def test_a_proposal_for_a_protected_call_says_so(ledger: LocalLedger) -> None:

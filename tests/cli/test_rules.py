@@ -49,7 +49,7 @@ async def ask(ledger: LocalLedger) -> None:
         call="new:1", tool_name="Bash", kind="execute", title="git status", input={"command": "git status"}
     )
     requested = ev.ApprovalRequested(call="new:1", options=APPROVAL_OPTIONS)
-    await ledger.log.append("s", [ev.SessionInfo(project="/work/p"), proposed, requested], source="acp")
+    await ledger.log.append("s", [ev.SessionInfo(project="/home/dev/p"), proposed, requested], source="acp")
 
 
 def pending(path: str) -> list[ApprovalRecord]:

@@ -210,9 +210,9 @@ def test_messages_under_kills_are_recorded_once(hooks: Hooks, scale: int) -> Non
                 {"agent": "claude-code", "message": claude("PreToolUse", **BASH, tool_use_id=f"c{number}")}
             ).encode()
         )
-    while hooks.spooled():
+    while limit := len(hooks.spooled()):
+        limit = limit if kills else 1
         with hooks.served() as process:
-            limit = len(hooks.spooled()) if kills else 1
             wait_until(lambda limit=limit: len(hooks.spooled()) < limit, "an import")
             if kills:
                 process.kill()

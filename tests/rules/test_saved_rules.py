@@ -14,7 +14,9 @@ from callslip.rules.saved_rules import Decision, decide_call
 from callslip.rules.shell_command import split_chain
 from tests.support.command_corpus import COMMAND_RULES, ORDINARY, WAYS_AROUND
 
-PLACES = ProtectedPlaces(("/home/me/.local/share/callslip",), ("/work/p/agent.db", "/work/p/policy.toml"), "/home/me")
+PLACES = ProtectedPlaces(
+    ("/home/me/.local/share/callslip",), ("/home/dev/p/agent.db", "/home/dev/p/policy.toml"), "/home/me"
+)
 CORPUS_RULES = [
     ("allow", {"input": {"command": COMMAND_RULES}}),
     ("allow", {"title": COMMAND_RULES}),
@@ -160,10 +162,10 @@ PROTECTED = [
         "cp -r $HOME/.local/share/callslip /tmp",
         "ls /home/me/.local/share/callslip",
     ),
-    *("sqlite3 agent.db", "cat /work/p/agent.db-wal", "rm ../p/agent.db", "cp policy.toml x", "tar cf x /home/me"),
+    *("sqlite3 agent.db", "cat /home/dev/p/agent.db-wal", "rm ../p/agent.db", "cp policy.toml x", "tar cf x /home/me"),
     *("rm -rf ~", "cat callslip/token", "cat .claude/settings.json", "rm ~/.claude.json", "cat ~/.codex/config.toml"),
     *("vim .mcp.json", "ls .gemini", "cat opencode.json", "ls ~/.config/opencode", "cat .cla*/settings.json"),
-    *("cat ~/.local/share/call*/token", "cat --file=/work/p/agent.db", "sed -i s/a/b/ 'po'licy.toml"),
+    *("cat ~/.local/share/call*/token", "cat --file=/home/dev/p/agent.db", "sed -i s/a/b/ 'po'licy.toml"),
 ]
 
 
@@ -176,7 +178,7 @@ def test_a_command_about_files_of_callslip_always_needs_a_person(text: str) -> N
             ("allow", {"kind": "*"}),
             ("allow", {"title": "*"}),
         ]
-        assert decide(rules, call, project="/work/p").action == "ask", call
+        assert decide(rules, call, project="/home/dev/p").action == "ask", call
     assert decide([("deny", {"kind": "execute"})], command(text)).action == "deny"
 
 
@@ -184,8 +186,8 @@ def test_a_command_about_files_of_callslip_always_needs_a_person(text: str) -> N
     "call",
     [
         {"tool_name": "Read", "input": {"file_path": "/home/me/.local/share/callslip/token"}},
-        {"tool_name": "Write", "input": {"file_path": "/work/p/.claude/settings.json", "content": "{}"}},
-        {"tool_name": "edit", "locations": [{"path": "/work/p/agent.db"}], "input": {}},
+        {"tool_name": "Write", "input": {"file_path": "/home/dev/p/.claude/settings.json", "content": "{}"}},
+        {"tool_name": "edit", "locations": [{"path": "/home/dev/p/agent.db"}], "input": {}},
         {"tool_name": "edit", "locations": [{"path": ".mcp.json"}], "input": {}},
         {"tool_name": "edit", "content": [{"type": "diff", "path": "/home/me/.codex/config.toml"}], "input": {}},
         {"tool_name": "Read", "input": {"path": "agent.db"}},
@@ -196,19 +198,19 @@ def test_a_command_about_files_of_callslip_always_needs_a_person(text: str) -> N
 )
 def test_a_tool_call_about_files_of_callslip_always_needs_a_person(call: dict[str, Any]) -> None:
     """RUL5: by its locations, its path members and its patch."""
-    assert decide([("allow", {"tool": "*"})], call, project="/work/p").action == "ask"
+    assert decide([("allow", {"tool": "*"})], call, project="/home/dev/p").action == "ask"
 
 
 def test_other_calls_are_not_protected() -> None:
     """RUL5: ordinary commands, files of the project, and texts that only mention a name."""
     others = [
         *map(command, ORDINARY),
-        {"tool_name": "Write", "input": {"file_path": "/work/p/doc.md", "content": "See .claude/settings.json"}},
-        {"tool_name": "Read", "input": {"file_path": "/work/callslip/src/a.py"}},
+        {"tool_name": "Write", "input": {"file_path": "/home/dev/p/doc.md", "content": "See .claude/settings.json"}},
+        {"tool_name": "Read", "input": {"file_path": "/home/dev/callslip/src/a.py"}},
         {"tool_name": "WebFetch", "input": {"url": "https://docs.claude.example/callslip"}},
-        command("cd /work/callslip/src"),
-        command("ls /work/p"),
+        command("cd /home/dev/callslip/src"),
+        command("ls /home/dev/p"),
         command("cat claude.md CLAUDE.md my.claude"),
     ]
     for call in others:
-        assert find_protected(call, permission_query(call), PLACES, "/work/p") == "", call
+        assert find_protected(call, permission_query(call), PLACES, "/home/dev/p") == "", call

@@ -36,7 +36,9 @@ SECRET_ARGUMENT = "sk-ant-" + "Abc123" * 6
 RULES = (
     RuleRecord("rule_00000000000a", "deny", {"input": {"command": "rm \U0001f600*"}}, "no", created_at=4102444800000),
     RuleRecord("rule_00000000000b", "allow", {"tool": ["a", "b"]}, scope="session", scope_value="texts", uses_left=1),
-    RuleRecord("rule_00000000000c", "ask", {}, "", "project", "/work/\u00e9", 4102444800000, -1, 5, "ann", 6, 2**40),
+    RuleRecord(
+        "rule_00000000000c", "ask", {}, "", "project", "/home/dev/\u00e9", 4102444800000, -1, 5, "ann", 6, 2**40
+    ),
 )
 DERIVED_TABLES = ("meta", "lanes", "queues", "sqlite_sequence")
 """The tables that are not copied."""
