@@ -96,6 +96,7 @@ def test_tabs_show_the_same(site: Server) -> None:
         seq = site.append("step", *events)
     for tab in tabs:
         tab.wait_for_seq(seq)
+        tab.open_turns()
     states = [[(row.id, row.state) for row in tab.rows()] for tab in tabs]
     assert states[0] == states[1] == states[2] and len(states[0]) > 8
     for tab in tabs:

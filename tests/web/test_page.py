@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator
 
-from tests.support.browser import LOOKS, Server, Tab, in_browser, serving
+from tests.support.browser import LOOKS, Server, Tab, in_browser, serving, show_facets, show_filter
 from tests.support.sample_sessions import (
     HOSTILE,
     STATES,
@@ -94,7 +94,7 @@ def show_timeline_start(tab: Tab) -> None:
     """Scroll to the start: the timeline opens at its end."""
     tab.until(lambda: "git push" in tab.text(), "the end")
     tab.scroll_to("0")
-    tab.page.get_by_role("button", name="Jump to latest").wait_for()
+    tab.until(lambda: tab.scroll()[0] == 0, "the start")
 
 
 def show_waterfall(tab: Tab, shown: str = "git push") -> None:
@@ -109,12 +109,14 @@ def open_request(tab: Tab) -> None:
 
 
 def choose_failed_facet(tab: Tab) -> None:
-    tab.page.get_by_role("button", name="Facets").click()
+    show_filter(tab)
+    show_facets(tab)
     tab.page.get_by_label("Filter", exact=True).fill("status:failed")
     tab.until(lambda: len(tab.rows()) == 2, "the failed calls")
 
 
 def show_past(tab: Tab) -> None:
+    tab.page.get_by_role("button", name="History").click()
     tab.page.get_by_role("slider", name="Event", exact=True).fill("12")
     tab.page.get_by_text("Viewing event 12 of").wait_for()
 

@@ -75,6 +75,7 @@ function Pane({ entry }) {
 }
 
 export default function Detail() {
+  void entryIds.value; // The entry may be loaded later.
   const entry = readEntry(pickedId.value);
   if (entry?.type !== "tool_call") {
     return html`<p class="none">Choose a call to see its output, its input and its events.</p>`;

@@ -114,7 +114,7 @@ function ChoiceButton({ field, choice, onToggle }) {
     aria-label=${`${name}, ${count.toLocaleString("en")} ${count === 1 ? "call" : "calls"}`} onClick=${() => onToggle(field, value)}>
     ${state && html`<span class="sign" aria-hidden="true">${state.icon === "ring"
       ? html`<span class="ring"></span>` : html`<i class=${`i i-${state.icon}`}></i>`}</span>`}
-    <span class=${classes("cut untrusted", !state && "mono")} dir="auto">${name}</span>
+    <span class=${classes("cut untrusted", !state && "mono")} dir="auto">${name}</span>${" "}
     <span class="num">${count.toLocaleString("en")}</span></button>`;
 }
 

@@ -13,7 +13,7 @@ import { contentText, displayKinds, firstLines, lastLines, outputParts } from ".
 import { classes, html, useEffect } from "./ui.js";
 import { IconButton } from "./frame.js";
 import Log, { drawRun, findLines, LogTools, useLines } from "./log.js";
-import { mainPart } from "./preview.js";
+import { mainPart, summaryLine } from "./preview.js";
 import { rowState } from "./row_state.js";
 import { Copy } from "./copy.js";
 import { fetchOrExplain, hasServer, pageUrl, readError } from "./state.js";
@@ -83,7 +83,7 @@ function PartView({ part, entry, index, loaded }) {
   const hole = isEnd && html`<span>${formatBytes(Math.max(0, part.blob.size - countBytes(part.text)))} hidden</span>`;
   return html`<div class=${classes("part", `part-${kind}`, isLog && !folded && "part-log")} role="group" aria-label=${part.label}>
     <div class="bar2"><span class="cut"><b>${part.label}</b>${part.path && html` <code dir="auto">${inert(part.path)}</code>`}${" "}
-      ${isLog && !folded ? describeSize(part, lines.length) : ""}</span><span class="gap"></span>
+      ${folded ? summaryLine(part, kind) : isLog ? describeSize(part, lines.length) : ""}</span><span class="gap"></span>
       ${part.folded && fold}
       ${!folded && kinds.length > 1 && html`<${Select} label=${`${part.label} format`} choice=${kindState} value=${kind}
         among=${kinds.map((name) => [name, KIND_LABELS[name]])} />`}
@@ -312,17 +312,18 @@ export function Output({ entry }) {
  */
 export function OutputInPlace({ entry, onMore }) {
   const parts = outputParts(entry, useLoadedOutput(entry)).filter((part) => !part.folded);
-  const more = (/** @type {string} */ text) => html`<p class="note">${text}${text && ". "}
+  const more = (/** @type {string} */ text) => html`<p class="note">${text}${" "}
     <button type="button" class="link" onClick=${onMore}>Open in panel</button></p>`;
   return parts.map((part) => {
     const kind = displayKinds(part, entry)[0];
     if (!WITH_LINES.has(kind) && kind !== "markdown") return html`<${PartBody} part=${part} kind=${kind} most=${60} />`;
     if (part.extent === "beginning") {
-      return html`<${Terminal} text=${firstLines(part.text, IN_PLACE_LINES)} />${more(`The beginning of ${formatSize(part)}`)}`;
+      return html`<${Terminal} text=${firstLines(part.text, IN_PLACE_LINES)} />${more(`The beginning of ${formatSize(part)}.${
+        hasServer.value ? "" : " This file does not contain the rest."}`)}`;
     }
     const { text, before } = lastLines(part.text, IN_PLACE_LINES);
-    const hidden = part.extent === "end" ? `The end of ${formatSize(part)}`
-      : before > 0 ? `${before.toLocaleString("en")} earlier line${before === 1 ? "" : "s"} hidden` : "";
+    const hidden = part.extent === "end" ? `The end of ${formatSize(part)}.`
+      : before > 0 ? `${before.toLocaleString("en")} earlier line${before === 1 ? "" : "s"} hidden.` : "";
     return html`${hidden && more(hidden)}<${Terminal} text=${text} />`;
   });
 }

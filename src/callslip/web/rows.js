@@ -15,6 +15,7 @@ import { previewOf } from "./preview.js";
  * @property {number} [ms] How long a group took.
  * @property {string} [parent] The call whose sub-agent wrote it, if that call is not above it.
  * @property {boolean} [hasChildren]
+ * @property {boolean} [hasGap] Whether there is space above a heading.
  */
 /** @typedef {{turn: string, number: number, id: number, at: number, prompt: string, calls: number, begin: number,
  *   end: number, isOpen: boolean, isFolded: boolean, isPart: boolean}} Turn */
@@ -42,7 +43,11 @@ export function arrange(entries, options) {
   for (let at = 0; at < entries.length; at++) {
     const entry = entries[at];
     const turn = turns.get(entry.turn);
-    if (turn && turn.turn !== shown) items.push({ key: `turn ${turn.turn}`, kind: "turn", id: entry.id, depth: 0, turn });
+    if (turn && turn.turn !== shown) {
+      const before = items.at(-1);
+      const hasGap = !!before && !before.turn?.isFolded;
+      items.push({ key: `turn ${turn.turn}`, kind: "turn", id: entry.id, depth: 0, turn, hasGap });
+    }
     if (entry.turn) shown = entry.turn;
     if ((turn?.isFolded && !options.isFlat) || (entry.parent && children.has(entry.parent))) continue;
     const group = options.isFlat ? 1 : countParallel(entries, at, children);
@@ -170,10 +175,10 @@ export const rowPx = () => (isTall.matches ? 40 : 32);
 
 /**
  * Return the height of a row. Only that of messages and open rows is a guess.
- * @param {Item} item @param {AnyEntry} entry @param {boolean} isFirst
+ * @param {Item} item @param {AnyEntry} entry
  */
-export function heightOf(item, entry, isFirst) {
-  if (item.kind === "turn") return TURN_PX + (item.turn?.isFolded || isFirst ? 0 : SPACE_PX);
+export function heightOf(item, entry) {
+  if (item.kind === "turn") return TURN_PX + (item.hasGap ? SPACE_PX : 0);
   if (item.kind !== "entry") return rowPx();
   const type = entry?.type;
   if (type === "tool_call") {

@@ -26,7 +26,7 @@ export class ScrollAnchor {
     this.byKey = new Map();
     this.heights = new Heights((key) => {
       const item = /** @type {Item} */ (this.byKey.get(key));
-      return heightOf(item, peekEntry(item.id), item === this.items[0]);
+      return heightOf(item, peekEntry(item.id));
     });
     this.isFollowing = !past.peek();
     /** @type {{key: string, top: number} | null} The row that must not move, and its position in the viewport. */

@@ -158,7 +158,7 @@ const SessionHeader = ({ view, onView }) => html`
   <div class="facts only-wide"><${CallCounts} /><${Totals} /></div>
   <span class="gap"></span>
   <${Views} view=${view} onView=${onView} />
-  ${isWide.value ? html`<${Filter} />` : html`<${IconButton} icon="filter" label="Filter" aria-pressed=${String(isFilterShown.value)}
+  ${isWide.value ? html`<${Filter} />` : html`<${IconButton} icon="filter" label="Show filter" aria-pressed=${String(isFilterShown.value)}
     onClick=${() => (isFilterShown.value = !isFilterShown.value)} />`}
   ${hasServer.value && html`<span data-needs-server><${IconButton} icon="past" label="History" aria-pressed=${String(isHistoryShown.value)}
     onClick=${() => (isHistoryShown.value = !isHistoryShown.value)} /></span>`}
@@ -170,9 +170,7 @@ const SessionHeader = ({ view, onView }) => html`
 function Above() {
   const Scrubber = componentOf(scrubber(), "Scrubber");
   const MatchCount = filters()?.MatchCount;
-  const FaultLab = info.value.options?.breakIt && componentOf(faultLab(), "FaultLab");
   return html`${isMissing.value && html`<${Deleted} />`}
-    ${FaultLab && html`<${FaultLab} />`}
     <${Notice} />
     ${!isWide.value && (isFilterShown.value || filterText.value) && html`<${Filter} />`}
     ${MatchCount && html`<${MatchCount} value=${filterText.value} />`}
@@ -253,10 +251,12 @@ export default function SessionView() {
   useMemo(() => (filterText.value = filterInAddress()), []);
   useEffect(() => saveInAddress({ q: filterText.value, view: view === "timeline" ? "" : view }),
     [filterText.value, view]);
+  const FaultLab = info.value.options?.breakIt && componentOf(faultLab(), "FaultLab");
   return html`<${Frame} head=${html`<${SessionHeader} view=${view} onView=${setView} />`}
     side=${html`<${Side} />`} sideLabel="Plan and facets" detail=${html`<${Detail} />`} detailLabel="Details of the call"
     above=${html`<${Above} />`} below=${html`<${PromptArea} session=${session} />`}>
     <div class="session-view">
+      ${FaultLab && html`<${FaultLab} />`}
       ${view === "waterfall" ? html`<${WaterfallView} onPick=${() => setView("timeline")} />` : html`<${Timeline} />`}
     </div>
   <//>`;

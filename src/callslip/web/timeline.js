@@ -10,7 +10,7 @@ import { authorOf, firstLine, Message, Meta, Mode, Notice, Plan, Thought, Unknow
 import { arrange } from "./rows.js";
 import { ScrollAnchor } from "./scroll_anchor.js";
 import {
-  entryIds, loadOlder, olderStatus, peekEntry, promptsSent, readCall, readEntry, rowState, sampledEntries,
+  entryIds, loadOlder, olderStatus, peekEntry, pickCall, promptsSent, readCall, readEntry, rowState, sampledEntries,
 } from "./row_state.js";
 import {
   hasOlder, hasServer, info, link, loaded, past, pendingHere, selectedId, sessionName, sessions,
@@ -67,7 +67,7 @@ function Row({ item, at, size }) {
   const entry = readEntry(id);
   if (!entry) return null;
   const Component = COMPONENTS[entry.type] ?? Unknown;
-  return html`<div class=${classes(`row row-${entry.type}`, (parent || depth) && "of-sub-agent", depth && "in", item.isLast && "last")}
+  return html`<div class=${classes(`row row-${entry.type}`, entry.parent && "of-sub-agent", depth > 0 && "in", item.isLast && "last")}
     style=${{ "--d": depth }} id=${`entry-${id}`} data-id=${id} data-key=${item.key} role="article" tabindex="-1"
     aria-label=${rowLabel(entry)} aria-posinset=${at} aria-setsize=${size}>
     ${parent && html`<${ParentCall} call=${parent} />`}
@@ -88,7 +88,7 @@ const More = ({ item, onOpen }) => html`<div class="row group-row in last" style
 /** @param {{item: Item, at: number, size: number, onOpen: (key: string) => void}} props */
 function AnyRow({ item, at, size, onOpen }) {
   if (item.kind === "turn" && item.turn) {
-    return html`<div class="row turn-row" data-key=${item.key}><${TurnHeading} turn=${item.turn} /></div>`;
+    return html`<div class=${classes("row turn-row", item.hasGap && "spaced")} data-key=${item.key}><${TurnHeading} turn=${item.turn} /></div>`;
   }
   if (item.kind === "parallel") return html`<${Parallel} item=${item} />`;
   if (item.kind === "more") return html`<${More} item=${item} onOpen=${() => onOpen(item.key)} />`;
@@ -193,6 +193,7 @@ function useSelectedEntry(anchor, ids, items, isFiltered) {
   useEffect(() => {
     pendingId.current = id;
     if (id) rowState(id, "open").value = true;
+    if (id) pickCall(id);
   }, [id]);
   useEffect(() => {
     if (!pendingId.current || !loaded.value || !ids.length) return;
