@@ -19,6 +19,7 @@ const VIEWS = {
   call: lazy(() => import("./call.js")),
   inbox: lazy(() => import("./inbox.js")),
   commands: lazy(() => import("./board.js")),
+  rules: lazy(() => import("./rules.js")),
   search: lazy(() => import("./search.js")),
   notFound: NotFound,
 };
@@ -33,6 +34,7 @@ const TITLES = {
   call: () => "Call",
   inbox: () => "Inbox",
   commands: () => "Commands",
+  rules: () => "Rules",
   search: () => "Search",
   notFound: () => "Page not found",
 };

@@ -12,6 +12,7 @@ const NAV_LINKS = [
   { path: "/", label: "Sessions", views: ["sessions", "session", "call"] },
   { path: "/inbox", label: "Inbox", views: ["inbox"] },
   { path: "/commands", label: "Commands", views: ["commands"] },
+  { path: "/rules", label: "Rules", views: ["rules"] },
 ];
 
 function Nav() {
