@@ -175,7 +175,7 @@ class Offer(CamelStruct):
     """What a request asks, and which answers its agent can honour.
 
     `canAllow` is false if an agent decides by itself what is not denied, and for a question. Then no rule allows it.
-    `canEdit`: it can be approved with other arguments.
+    `canEdit`: it is a call that can be approved with other arguments.
     """
 
     kind: Literal["call", "question", "plan"]
@@ -194,7 +194,7 @@ async def read_offer(log: EventLog, id_or_prefix: str, *, access: Access = FULL_
     return Offer(
         kind=kind or "call",
         can_allow=is_here and kind != "question" and (not record.options or bool(choose_option(allowing, allow=True))),
-        can_edit=is_here and request is not None and request.source not in _EXTERNAL_SOURCES,
+        can_edit=is_here and not kind and request is not None and request.source not in _EXTERNAL_SOURCES,
     )
 
 

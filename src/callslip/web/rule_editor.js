@@ -156,7 +156,10 @@ export default function RuleEditor({ id, start, places, label, canChangeAction =
   const fixed = /** @type {any} */ (places)[rule.scope];
   const complete = { ...wanted, scopeValue: rule.scope === "everywhere" ? "" : (fixed ?? rule.scopeValue) };
   const isReady = shown === JSON.stringify(complete) && !isBusy;
-  useEffect(() => form.current?.querySelector("textarea")?.focus(), []);
+  useEffect(() => {
+    const at = Math.max(0, fields.findIndex(({ name }) => name !== "Tool" && name !== "Kind"));
+    form.current?.querySelectorAll("textarea")[at]?.focus();
+  }, []);
   const change = (/** @type {Partial<Rule>} */ fields) => setRule((before) => ({ ...before, ...fields }));
 
   async function save(/** @type {Event} */ event) {
