@@ -3493,6 +3493,7 @@ NOTIFICATIONS = (
         (
             "tests/notify/test_notify.py::test_a_request_is_sent_once_without_its_command",
             "tests/api/test_notices.py::test_requests_that_are_known_are_not_read_again",
+            "tests/notify/test_notify.py::test_the_id_of_a_request_may_have_any_characters",
             "tests/notify/test_notify.py::test_the_guide_has_valid_settings_and_a_check_of_signatures",
         ),
     ),
@@ -3510,6 +3511,7 @@ NOTIFICATIONS = (
         (
             "tests/notify/test_notify.py::test_questions_and_the_ends_of_turns_are_sent",
             "tests/notify/test_notify.py::test_an_old_history_and_answered_requests_are_not_sent",
+            "tests/api/test_notices.py::test_a_label_of_an_old_session_is_no_news",
         ),
     ),
     R(
@@ -3520,6 +3522,8 @@ NOTIFICATIONS = (
             "tests/api/test_notices.py::test_one_of_many_claims_a_notice",
             "tests/api/test_notices.py::test_a_value_is_replaced_only_as_it_was_read",
             "tests/notify/test_notify.py::test_another_server_continues_for_one_that_died",
+            "tests/notify/test_notify.py::test_what_was_sent_is_not_sent_again_if_the_ledger_fails",
+            "tests/notify/test_notify.py::test_a_request_that_waits_for_weeks_is_sent_once",
         ),
     ),
     R(
@@ -3536,6 +3540,8 @@ NOTIFICATIONS = (
         (
             "tests/notify/test_notify.py::test_a_slow_receiver_delays_no_write_and_no_other_receiver",
             "tests/notify/test_notify.py::test_an_answer_has_a_limit_in_time_and_size",
+            "tests/notify/test_notify.py::test_a_name_server_that_does_not_answer_holds_up_no_other_receiver",
+            "tests/notify/test_notify.py::test_of_several_addresses_one_that_does_not_answer_is_left_out",
         ),
     ),
     R(
@@ -3577,10 +3583,12 @@ NOTIFICATIONS = (
     ),
     R(
         "NTF12",
-        "One of several tabs shows a notification of the browser for a new request, until it is answered.",
+        "One of several tabs shows a notification of the browser for a new request, a finished or an idle agent, "
+        "until it is answered or works again.",
         (
             "tests/web/test_notifications.py::test_one_of_several_tabs_notifies_the_user",
             "tests/web/test_notifications.py::test_the_browser_notifies_of_what_is_new_and_lasts",
+            "tests/web/test_notifications.py::test_a_notification_of_an_agent_ends_when_it_works_again",
         ),
     ),
 )
