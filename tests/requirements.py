@@ -3660,7 +3660,7 @@ RULES = (
         "Among saved rules deny beats ask beats allow, whatever their order, and a policy file beats them.",
         (
             "tests/rules/test_saved_rules.py::test_deny_beats_ask_beats_allow_in_any_order",
-            "tests/api/test_rules.py::test_the_policy_beats_saved_rules",
+            "tests/api/test_rules.py::test_the_policy_file_beats_saved_rules",
             "tests/wrap/test_approvals.py::test_saved_rules_answer_held_requests",
         ),
     ),
@@ -3755,6 +3755,7 @@ RULES = (
         (
             "tests/http/test_access_matrix.py::test_every_route_with_every_credential",
             "tests/http/test_access_matrix.py::test_only_a_caller_with_all_sessions_writes_rules_for_more_than_one",
+            "tests/http/test_http.py::test_an_unknown_caller_learns_nothing_about_what_a_route_takes",
         ),
     ),
     R(
@@ -3779,6 +3780,19 @@ RULES = (
         "RUL13",
         "Several answers count each only for a request that is pending and as it was shown.",
         ("tests/api/test_rules.py::test_several_answers_apply_to_what_was_shown",),
+    ),
+    R(
+        "RUL14",
+        "A page can list the policy file with its lines beside the saved rules, and ask what its user may do.",
+        (
+            "tests/http/test_access.py::test_the_policy_file_is_listed_for_those_who_may_approve_everywhere",
+            "tests/http/test_access.py::test_a_page_asks_what_its_user_may_do",
+        ),
+    ),
+    R(
+        "RUL15",
+        "A server has a policy file and the setting for chains; its rules are listed and tested through it.",
+        ("tests/cli/test_rules.py::test_a_server_has_a_policy_file",),
     ),
 )
 
