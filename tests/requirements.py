@@ -1289,11 +1289,11 @@ BODIES = (
     ),
     R(
         "BODY2",
-        "While a large body is processed, other requests are answered within 250 ms.",
+        "While a large body is processed, other requests are answered; they do not wait for its end.",
         (
             "tests/http/test_large_bodies.py::test_a_large_body_is_processed_beside_the_event_loop",
             "tests/http/test_large_bodies.py::test_small_bodies_need_no_thread",
-            "tests/http/test_large_bodies.py::test_another_request_is_answered_within_250_ms",
+            "tests/http/test_large_bodies.py::test_other_requests_are_answered_during_a_large_one",
         ),
     ),
     R(
@@ -1301,7 +1301,7 @@ BODIES = (
         "While a session of 20,000 calls is exported, other requests are answered within 250 ms.",
         (
             "tests/http/test_large_bodies.py::test_a_large_session_is_exported_beside_the_event_loop",
-            "tests/http/test_large_bodies.py::test_another_request_is_answered_within_250_ms",
+            "tests/http/test_large_bodies.py::test_other_requests_are_answered_during_a_large_one",
         ),
     ),
 )
@@ -3493,6 +3493,7 @@ NOTIFICATIONS = (
         (
             "tests/notify/test_notify.py::test_a_request_is_sent_once_without_its_command",
             "tests/api/test_notices.py::test_requests_that_are_known_are_not_read_again",
+            "tests/notify/test_notify.py::test_the_id_of_a_request_may_have_any_characters",
             "tests/notify/test_notify.py::test_the_guide_has_valid_settings_and_a_check_of_signatures",
         ),
     ),
@@ -3510,6 +3511,7 @@ NOTIFICATIONS = (
         (
             "tests/notify/test_notify.py::test_questions_and_the_ends_of_turns_are_sent",
             "tests/notify/test_notify.py::test_an_old_history_and_answered_requests_are_not_sent",
+            "tests/api/test_notices.py::test_a_label_of_an_old_session_is_no_news",
         ),
     ),
     R(
@@ -3520,6 +3522,8 @@ NOTIFICATIONS = (
             "tests/api/test_notices.py::test_one_of_many_claims_a_notice",
             "tests/api/test_notices.py::test_a_value_is_replaced_only_as_it_was_read",
             "tests/notify/test_notify.py::test_another_server_continues_for_one_that_died",
+            "tests/notify/test_notify.py::test_what_was_sent_is_not_sent_again_if_the_ledger_fails",
+            "tests/notify/test_notify.py::test_a_request_that_waits_for_weeks_is_sent_once",
         ),
     ),
     R(
@@ -3536,6 +3540,8 @@ NOTIFICATIONS = (
         (
             "tests/notify/test_notify.py::test_a_slow_receiver_delays_no_write_and_no_other_receiver",
             "tests/notify/test_notify.py::test_an_answer_has_a_limit_in_time_and_size",
+            "tests/notify/test_notify.py::test_a_name_server_that_does_not_answer_holds_up_no_other_receiver",
+            "tests/notify/test_notify.py::test_of_several_addresses_one_that_does_not_answer_is_left_out",
         ),
     ),
     R(
@@ -3577,10 +3583,12 @@ NOTIFICATIONS = (
     ),
     R(
         "NTF12",
-        "One of several tabs shows a notification of the browser for a new request, until it is answered.",
+        "One of several tabs shows a notification of the browser for a new request, a finished or an idle agent, "
+        "until it is answered or works again.",
         (
             "tests/web/test_notifications.py::test_one_of_several_tabs_notifies_the_user",
             "tests/web/test_notifications.py::test_the_browser_notifies_of_what_is_new_and_lasts",
+            "tests/web/test_notifications.py::test_a_notification_of_an_agent_ends_when_it_works_again",
         ),
     ),
 )
@@ -3652,7 +3660,7 @@ RULES = (
         "Among saved rules deny beats ask beats allow, whatever their order, and a policy file beats them.",
         (
             "tests/rules/test_saved_rules.py::test_deny_beats_ask_beats_allow_in_any_order",
-            "tests/api/test_rules.py::test_the_policy_beats_saved_rules",
+            "tests/api/test_rules.py::test_the_policy_file_beats_saved_rules",
             "tests/wrap/test_approvals.py::test_saved_rules_answer_held_requests",
         ),
     ),
@@ -3747,6 +3755,7 @@ RULES = (
         (
             "tests/http/test_access_matrix.py::test_every_route_with_every_credential",
             "tests/http/test_access_matrix.py::test_only_a_caller_with_all_sessions_writes_rules_for_more_than_one",
+            "tests/http/test_http.py::test_an_unknown_caller_learns_nothing_about_what_a_route_takes",
         ),
     ),
     R(
@@ -3771,6 +3780,19 @@ RULES = (
         "RUL13",
         "Several answers count each only for a request that is pending and as it was shown.",
         ("tests/api/test_rules.py::test_several_answers_apply_to_what_was_shown",),
+    ),
+    R(
+        "RUL14",
+        "A page can list the policy file with its lines beside the saved rules, and ask what its user may do.",
+        (
+            "tests/http/test_access.py::test_the_policy_file_is_listed_for_those_who_may_approve_everywhere",
+            "tests/http/test_access.py::test_a_page_asks_what_its_user_may_do",
+        ),
+    ),
+    R(
+        "RUL15",
+        "A server has a policy file and the setting for chains; its rules are listed and tested through it.",
+        ("tests/cli/test_rules.py::test_a_server_has_a_policy_file",),
     ),
 )
 

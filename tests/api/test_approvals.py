@@ -291,10 +291,10 @@ async def test_an_offer_says_which_answers_the_agent_can_honour(
     await ledger.log.append("a", [request], source=source)
     (pending,) = await ledger.approvals()
     found = await approvals.read_offer(ledger.log, pending.id)
-    assert (found.kind, found.can_allow, found.can_edit) == offer
+    assert (found.kind, found.can_allow, found.can_edit) == offer and found.can_answer
     await ledger.deny(pending.id)
     found = await approvals.read_offer(ledger.log, pending.id)
-    assert (found.can_allow, found.can_edit) == (False, False)
+    assert (found.can_answer, found.can_allow, found.can_edit) == (False, False, False)
 
 
 async def test_answered_requests_are_listed_with_the_newest_first(ledger: LocalLedger) -> None:

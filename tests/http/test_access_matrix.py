@@ -105,6 +105,7 @@ CASES: dict[str, Case] = {
     "GET /v1/approvals": Case("read", ("", "?state="), is_list=True),
     "GET /v1/search": Case("read", ("?q=5ecret", "?q=5ecret&session={session}"), is_list=True),
     "GET /v1/usage": Case("read", ("", "?by=session", "?by=turn&session={session}"), is_list=True),
+    "GET /v1/rights": Case("read", ("", "?session={session}"), is_list=True),
     "GET /v1/commands": Case("read", ("", "?client=default"), is_list=True),
     "GET /v1/sessions/{session}": Case(
         "read", (*(f"?format={name}" for name in registry.exportable()), "?at=1", "?limit=1", "?wait=0.01")

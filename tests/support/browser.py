@@ -20,7 +20,17 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Request, Route, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ElementHandle,
+    Page,
+    Playwright,
+    Request,
+    Route,
+    expect,
+    sync_playwright,
+)
 
 from tests.chromium.install import ADVICE, environment, find
 from tests.conftest import LONG
@@ -296,6 +306,31 @@ class Tab:
         while self.page.evaluate(_OPEN_ALL):
             self.page.wait_for_timeout(50)
 
+    def scroll_to(self, top: str) -> None:
+        """Scroll the content of the view to a position: a JavaScript expression, in which `view` is its element."""
+        self.page.evaluate(f"(view) => view.scrollTo(0, {top})", self._scroller())
+
+    def scroll(self) -> tuple[float, float, float]:
+        """Return the scroll position of the view, its largest position, and the height of its content."""
+        top, height, visible = self.page.evaluate(
+            "(view) => [view.scrollTop, view.scrollHeight, view.clientHeight]", self._scroller()
+        )
+        return top, height - visible, height
+
+    def is_at_end(self) -> bool:
+        top, last, _ = self.scroll()
+        return top >= last - 1
+
+    def wheel(self, by: float) -> None:
+        """Turn the mouse wheel over the content of the view."""
+        box = self._scroller().bounding_box()
+        assert box
+        self.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        self.page.mouse.wheel(0, by)
+
+    def _scroller(self) -> ElementHandle:
+        return self.page.wait_for_selector("[data-scroller]")
+
     def text(self) -> str:
         return self.page.inner_text("body")
 
@@ -325,14 +360,15 @@ class Tab:
         return list(found)
 
     def find_overflow(self) -> list[str]:
-        """Return the elements that make the page wider than its window."""
+        """Return the elements that make the page wider than its window, or a part of it wider than its column."""
         return list(
             self.page.evaluate("""() => {
-              const wide = document.documentElement.clientWidth;
-              if (document.documentElement.scrollWidth <= wide) return [];
-              return [...document.body.querySelectorAll("*")]
-                .filter((one) => one.getBoundingClientRect().right > wide + 1)
-                .map((one) => one.tagName + "." + one.className).slice(0, 10);
+              const parts = [document.documentElement, ...document.querySelectorAll("[data-scroller], .top, .head")];
+              return parts.filter((part) => part.scrollWidth > part.clientWidth).flatMap((part) => {
+                const edge = part.getBoundingClientRect().left + part.clientWidth + 1;
+                return [...part.querySelectorAll("*")].filter((one) => one.getBoundingClientRect().right > edge)
+                  .map((one) => one.tagName + "." + one.className).slice(0, 10);
+              });
             }""")
         )
 

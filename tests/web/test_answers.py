@@ -110,7 +110,7 @@ def test_a_request_shows_why_and_what_came_before(server: Server) -> None:
     tab = window.tab("/inbox")
     opener = tab.page.locator(f"[data-approval={approval['approval']}] .opener")
     opener.wait_for()
-    expect(tab.page.locator(".request.detail")).to_have_count(0)
+    expect(tab.page.locator(".request.whole")).to_have_count(0)
     detail = open_request(tab, approval["approval"])
     expect(opener).to_be_hidden()
     expect(detail.get_by_label("Command")).to_have_text(LONG_COMMAND)
@@ -199,7 +199,7 @@ def test_inbox_keyboard_shortcuts(server: Server) -> None:
     tab.page.get_by_role("status").filter(has_text="3 pending").wait_for()
     press = tab.page.keyboard.press
     focused = tab.page.locator("[data-approval]:has(:focus)")
-    detail = tab.page.locator(".request.detail")
+    detail = tab.page.locator(".request.whole")
 
     def read_states() -> list[str]:
         return [get_approval(server, approval)["state"] for approval in ids]

@@ -167,7 +167,7 @@ def test_sending_a_prompt_scrolls_to_the_answer(tmp_path: Path) -> None:
             send_prompt(tab, f"/time {city}")
             expect(find_card(tab, f"In {city} it is")).to_be_in_viewport()
             tab.until(lambda: not tab.state("info").get("turn"), "the end of the answer")
-            tab.page.mouse.wheel(0, -600)
+            tab.wheel(-600)
         tab.assert_no_problems()
 
 

@@ -45,17 +45,17 @@ def check_scroll_position_is_kept(tab: Tab) -> None:
     held: list[Route] = []
     older = re.compile(r"format=entries&limit=\d+&cursor=")
     tab.page.route(older, lambda route: held.append(route))
-    tab.page.evaluate("scrollTo(0, 700)")
+    tab.scroll_to("700")
     tab.until(lambda: held, "the request for older entries")
-    before = tab.page.evaluate("scrollY")
-    tab.page.mouse.wheel(0, 120)
-    tab.until(lambda: tab.page.evaluate("scrollY") > before + 100, "that it scrolled")
+    before, _, _ = tab.scroll()
+    tab.wheel(120)
+    tab.until(lambda: tab.scroll()[0] > before + 100, "that it scrolled")
     entry, top = tab.page.evaluate(VISIBLE_ROW)
     held[0].continue_()
     tab.page.unroute(older)
     tab.until(lambda: tab.state("order")[0] < oldest, "older entries")
     tab.until(lambda: abs(tab.page.evaluate(ROW_TOP, entry) - top) < 2, "the same row at the same position")
-    assert tab.page.evaluate("scrollY") > 5_000
+    assert tab.scroll()[0] > 5_000
 
 
 @in_browser
@@ -113,10 +113,9 @@ def test_ten_thousand_rows_open_quickly_and_scroll(site: Server) -> None:
     tab.until(lambda: "The end." in tab.text(), "the newest")
     assert tab.page.locator(".row").count() < 100
     check_scroll_position_is_kept(tab)
-    tab.until(lambda: tab.page.evaluate("scrollTo(0, 0)") or "Message 0\n" in tab.text(), "the oldest")
+    tab.until(lambda: tab.scroll_to("0") or "Message 0\n" in tab.text(), "the oldest")
     assert tab.page.locator(".row").count() < 100
-    middle = "scrollTo(0, document.documentElement.scrollHeight / 2)"
-    tab.until(lambda: tab.page.evaluate(middle) or "Message 5" in tab.text(), "the middle")
+    tab.until(lambda: tab.scroll_to("view.scrollHeight / 2") or "Message 5" in tab.text(), "the middle")
     tab.page.get_by_role("button", name="Jump to latest").click()
     tab.until(lambda: "The end." in tab.text(), "the newest again")
     tab.assert_no_problems()

@@ -20,7 +20,8 @@ READ_FRAMES = """async () => {
     const got = [];
     for (let frame = 0; frame < 8; frame++) {
         await new Promise(requestAnimationFrame);
-        got.push([scrollY, document.documentElement.scrollHeight, document.querySelectorAll(".row").length].join());
+        const view = document.querySelector("[data-scroller]");
+        got.push([view.scrollTop, view.scrollHeight, document.querySelectorAll(".row").length].join());
     }
     return got;
 }"""

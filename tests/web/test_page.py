@@ -99,7 +99,7 @@ def test_every_state_has_a_label_and_passes_axe(gallery: Server, theme: str, wid
 def show_timeline_start(tab: Tab) -> None:
     """Scroll to the start: the timeline opens at its end."""
     tab.until(lambda: "git push" in tab.text(), "the end")
-    tab.page.evaluate("scrollTo(0, 0)")
+    tab.scroll_to("0")
     tab.page.get_by_role("button", name="Jump to latest").wait_for()
 
 
@@ -180,15 +180,12 @@ def test_long_texts_do_not_overflow(site: Server) -> None:
         for choice in row.get_by_label(re.compile(r"\w+ length$")).all():
             choice.select_option("full")
         assert tab.find_overflow() == [], entry["type"]
-    high, elements = tab.page.evaluate(
-        "[document.documentElement.scrollHeight, document.querySelectorAll('main *').length]"
-    )
-    assert high < 25_000 and elements < 20_000
+    assert tab.scroll()[2] < 25_000 and tab.page.locator("main *").count() < 20_000
     more = open_entry(entries[0]).get_by_role("button", name="more characters")
     more.evaluate("(button) => button.scrollIntoView({ block: 'center' })")
     more.click()
     tab.page.locator(".full-text").wait_for()
-    assert tab.page.evaluate("document.documentElement.scrollHeight") < 25_000
+    assert tab.scroll()[2] < 25_000
     assert tab.find_overflow() == []
     tab.assert_no_problems()
 

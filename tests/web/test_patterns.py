@@ -67,7 +67,7 @@ def test_a_long_fence_does_not_freeze_the_page(site: Server) -> None:
     """The page shows the full texts of long messages on request, and still reacts."""
     count = 15
     site.append("fences", *[event("message.user", text=f"{number}\n{'~' * MANY}`") for number in range(count)])
-    tab = site.window().tab("/s/fences")
+    tab = site.window(height=2000).tab("/s/fences")
     buttons = tab.page.get_by_role("button", name="more characters")
     expect(buttons).to_have_count(count)
     buttons.evaluate_all("buttons => buttons.forEach((button) => button.click())")

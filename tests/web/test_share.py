@@ -107,9 +107,9 @@ def open_all(tab: Tab) -> None:
         wait_for_redraw(tab)
 
 
-STYLES = """() => [".session-head", ".plan-panel", ".row"]
+STYLES = """() => [".head", ".plan-panel", ".row"]
     .flatMap((part) => [...document.querySelectorAll(`${part}, ${part} *`)])
-    .filter((one) => one.checkVisibility() && !one.closest(".session-tools"))
+    .filter((one) => one.checkVisibility() && !one.closest("[data-needs-server]"))
     .map((one) => {
         const { color, backgroundColor, borderColor, borderWidth, fontFamily, fontSize, fontWeight, fontStyle,
                 padding, margin, display, whiteSpace } = getComputedStyle(one);
@@ -276,8 +276,8 @@ def test_long_session_opens_at_its_start_and_draws_visible_rows(site: Server, tm
     last = Message(id=10_000, at=NOW_MS, role="assistant", content="The end.")
     path.write_bytes(document(Snapshot("long", 10_000, Info(), [*entries, last])))
     file = wait_for_rows(open_file(site, path))
-    assert file.rows()[0].id == 1 and len(file.rows()) < 100 and file.page.evaluate("scrollY") == 0
-    file.page.mouse.wheel(0, 500)
+    assert file.rows()[0].id == 1 and len(file.rows()) < 100 and file.scroll()[0] == 0
+    file.wheel(500)
     file.page.get_by_role("button", name="Jump to latest").click()
     file.until(lambda: file.rows()[-1].text.endswith("The end."), "the last row")
     file.assert_no_problems()

@@ -31,7 +31,7 @@ def test_filter_and_counts_cover_calls_that_are_not_loaded(site: Server) -> None
     tab = site.window().tab("/s/not-loaded")
     tab.wait_for_seq(seq)
     page = tab.page
-    expect(page.locator(".session-facts")).to_contain_text("1,300 calls")
+    expect(page.locator(".head")).to_contain_text("1,300 calls")
     page.get_by_role("textbox", name="Filter").fill("tool:grep")
     expect(page.locator(".filter-left")).to_have_text("3 of 1,300 entries")
     expect(page.locator(".row .call-title")).to_have_text(["step 3", "step 503", "step 1003"])
@@ -102,7 +102,7 @@ def test_page_without_its_server_claims_nothing(tmp_path: Path) -> None:
         server.append("asks", event("call.proposed", "asks", title="Asks"), request)
         server.append("idle", event("message.user", text="hello"))
         asking, idle = window.tab("/s/asks"), window.tab("/s/idle")
-        expect(asking.page.locator(".session-facts")).to_contain_text("Waiting for approval")
+        expect(asking.page.locator(".head")).to_contain_text("Waiting for approval")
         expect(asking.page.locator(".prompt-hint")).to_contain_text("The agent is waiting for an approval.")
         idle.page.get_by_label("Message the agent").fill("hello")
         duration = asking.page.locator(".duration").first

@@ -25,9 +25,8 @@ def test_end_is_followed_until_the_user_scrolls_up(site: Server) -> None:
     tab.wait_for_seq(seq)
     tab.wait_for_seq(site.append("follow", event("message.user", text="Message 40")))
     tab.page.get_by_text("Message 40").wait_for()
-    at_end = "innerHeight + scrollY >= document.documentElement.scrollHeight - 1"
-    tab.until(lambda: tab.page.evaluate(at_end), "the end")
-    tab.page.mouse.wheel(0, -700)
+    tab.until(tab.is_at_end, "the end")
+    tab.wheel(-700)
     tab.page.get_by_role("button", name="Jump to latest").wait_for()
     message = tab.page.get_by_text("Message 30", exact=True)
     position = message.bounding_box()
@@ -35,7 +34,7 @@ def test_end_is_followed_until_the_user_scrolls_up(site: Server) -> None:
     tab.page.get_by_role("button", name="Jump to latest (2 new)").wait_for()
     assert message.bounding_box() == position
     tab.page.get_by_role("button", name="Jump to latest (2 new)").click()
-    tab.until(lambda: tab.page.evaluate(at_end), "the end again")
+    tab.until(tab.is_at_end, "the end again")
     expect(tab.page.get_by_role("button", name="Jump to latest")).to_have_count(0)
     tab.assert_no_problems()
 
@@ -91,7 +90,7 @@ def test_filter_selects_entries_and_is_saved_in_the_address(site: Server) -> Non
     tab.page.get_by_label("Filter", exact=True).fill("ruff")
     tab.until(lambda: len(tab.rows()) == 1, "the failed call of ruff")
     assert "ruff: command not found" in tab.text() and "1 of " in tab.text()
-    tab.page.evaluate("scrollTo(0, 300)")
+    tab.scroll_to("300")
     tab.page.get_by_role("button", name="Jump to latest").wait_for(state="detached")
     assert "q=status%3Afailed" in tab.page.url
     tab.reload()

@@ -174,11 +174,13 @@ async def _answer_shown(log: EventLog, shown: BulkAnswer, by: str, access: Acces
 class Offer(CamelStruct):
     """What a request asks, and which answers its agent can honour.
 
-    `canAllow` is false if an agent decides by itself what is not denied, and for a question. Then no rule allows it.
+    `canAnswer` is false if it was answered, must be answered elsewhere, or the caller may not answer it. `canAllow` is
+    also false if an agent decides by itself what is not denied, and for a question: then no rule allows it.
     `canEdit`: it is a call that can be approved with other arguments.
     """
 
     kind: Literal["call", "question", "plan"]
+    can_answer: bool
     can_allow: bool
     can_edit: bool
 
@@ -190,9 +192,11 @@ async def read_offer(log: EventLog, id_or_prefix: str, *, access: Access = FULL_
     request = await load_request(log, record)
     allowing = [option for option in record.options if option != LEAVE]
     kind = question_kind(call.tool if call is not None else "")
-    is_here = record.state == "pending" and not record.answer_at
+    may_answer = await access.may(record.session, "approve")
+    is_here = may_answer and record.state == "pending" and not record.answer_at
     return Offer(
         kind=kind or "call",
+        can_answer=is_here,
         can_allow=is_here and kind != "question" and (not record.options or bool(choose_option(allowing, allow=True))),
         can_edit=is_here and not kind and request is not None and request.source not in _EXTERNAL_SOURCES,
     )

@@ -8,7 +8,7 @@ import { AccessDenied, OfflineBanner } from "./connection.js";
 import { titleWithCount } from "./notifications.js";
 import { signInByAddress } from "./sign_in.js";
 import {
-  followSession, info, isMissing, link, loaded, loadedTopics, route, selectedId, sessionName, sessionTitle, status,
+  followSession, isMissing, link, loaded, loadedTopics, route, selectedId, sessionName, sessionTitle, status,
 } from "./state.js";
 import { stopClock } from "./time.js";
 
@@ -24,8 +24,8 @@ const VIEWS = {
   notFound: NotFound,
 };
 
-/** Only shown in the demo's session. */
-const FaultLab = lazy(() => import("./fault_lab.js"));
+/** Views that arrange their own columns (frame.js). The others are in one that scrolls. */
+const WITH_COLUMNS = new Set(["session", "inbox", "rules"]);
 
 /** @type {Record<import("./route.js").View, () => string>} */
 const TITLES = {
@@ -53,24 +53,25 @@ function NotFound() {
 
 function MissingSession() {
   return html`<section class="notice" role="status">
-    <h1>Session "<span class="untrusted" dir="auto">${inert(sessionName.value)}</span>"${" "}
-      ${loaded.value ? "was deleted" : "not found"}</h1>
-    <p>${loaded.value
-        ? "The entries that were already loaded are shown below."
-        : "It does not exist, or you do not have access to it. If it is created, it appears here."}</p>
+    <h1>Session "<span class="untrusted" dir="auto">${inert(sessionName.value)}</span>" not found</h1>
+    <p>It does not exist, or you do not have access to it. If it is created, it appears here.</p>
     <p><a class="button" ...${link("/")}>All sessions</a></p>
   </section>`;
 }
 
+/** @param {{key?: string, children?: any}} props */
+const Page = ({ children }) => html`<div class="page" data-scroller tabindex="0">${children}</div>`;
+
 function Main() {
   const { view, session = "", call = "" } = route.value;
   const View = VIEWS[view];
-  const notFound = view === "session" && isMissing.value;
-  if (status.value === "refused" && !loadedTopics.value.size && !loaded.value) return html`<${AccessDenied} />`;
-  return html`
-    ${notFound && html`<${MissingSession} />`}
-    ${view === "session" && info.value.options?.breakIt && html`<div class="column"><${FaultLab} /></div>`}
-    ${(!notFound || loaded.value) && html`<${View} key=${`${view} ${session} ${call}`} />`}`;
+  if (status.value === "refused" && !loadedTopics.value.size && !loaded.value) {
+    return html`<${Page}><${AccessDenied} /><//>`;
+  }
+  if (view === "session" && isMissing.value && !loaded.value) return html`<${Page}><${MissingSession} /><//>`;
+  const key = `${view} ${session} ${call}`;
+  if (WITH_COLUMNS.has(view)) return html`<${View} key=${key} />`;
+  return html`<${Page} key=${key}><${View} /><//>`;
 }
 
 /** Move the focus to the content of a new view, also for screen readers, unless the user types in the search field. */

@@ -5,13 +5,13 @@ import { connectionError, errorStatus, loaded, loadedTopics, reconnect, status }
 import { signInProblem } from "./sign_in.js";
 import { formatTime, stoppedAt } from "./time.js";
 
-const RECONNECTING = { label: "Reconnecting", tone: "soon", glyph: "◌" };
-const OFFLINE = { label: "Offline", tone: "off", glyph: "✗" };
+const RECONNECTING = { label: "Reconnecting", tone: "soon" };
+const OFFLINE = { label: "Offline", tone: "off" };
 
 /** How each status is displayed; as offline if it is not listed. @type {Record<string, typeof OFFLINE>} */
 const STATUSES = {
-  connecting: { label: "Connecting", tone: "soon", glyph: "◌" },
-  live: { label: "Live", tone: "live", glyph: "●" },
+  connecting: { label: "Connecting", tone: "soon" },
+  live: { label: "Live", tone: "on" },
   resuming: RECONNECTING,
   waiting: RECONNECTING,
 };
@@ -31,9 +31,9 @@ function useSettledStatus() {
 }
 
 export default function ConnectionStatus() {
-  const { label, tone, glyph } = STATUSES[useSettledStatus()] ?? OFFLINE;
-  return html`<p class=${classes("pill", tone)} role="status">
-    <span class="glyph" aria-hidden="true">${glyph}</span><span class="visually-hidden">Connection: </span>${label}
+  const { label, tone } = STATUSES[useSettledStatus()] ?? OFFLINE;
+  return html`<p class=${`live ${tone}`} role="status">
+    <span class="dot" aria-hidden="true"></span><span class="visually-hidden">Connection: </span><span>${label}</span>
   </p>`;
 }
 

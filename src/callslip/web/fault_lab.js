@@ -4,6 +4,7 @@
 import { Callslip } from "./callslip.js";
 import { FAULTS, reloadMessage } from "./faults.js";
 import { NaiveClient } from "./naive.js";
+import { scroller } from "./frame.js";
 import { classes, html, signal, useEffect } from "./ui.js";
 import { cancel, get, info, loaded, pageUrl, post, root } from "./state.js";
 import { describeState } from "./states.js";
@@ -306,7 +307,7 @@ function setPanelOpen(open) {
 /** @param {{first: string}} props */
 function FaultPanel({ first }) {
   useEffect(() => {
-    if (isAfterReload && loaded.value) setTimeout(() => scrollTo(0, 0), SETTLE_MS);
+    if (isAfterReload && loaded.value) setTimeout(() => scroller()?.scrollTo(0, 0), SETTLE_MS);
   }, [loaded.value]);
   return html`
     <details class="fault-lab" open=${isPanelOpen.value}

@@ -28,7 +28,7 @@ function describeTerm(term) {
 function Chips({ terms, onRemove }) {
   if (!terms.length) return null;
   return html`<ul class="chips" aria-label="Active filters">
-    ${terms.map((term) => html`<li key=${term.start} class=${classes("chip", term.negated && "chip-not")}>
+    ${terms.map((term) => html`<li key=${term.start} class=${classes("term", term.negated && "term-not")}>
       <span class="chip-word" dir="auto">${describeTerm(term)}</span>
       <button type="button" class="chip-off" aria-label=${`Remove ${describeTerm(term)}`}
         onClick=${() => onRemove(term)}>✕</button></li>`)}

@@ -1,34 +1,41 @@
 // The header of every view: navigation, search, connection status, theme and keyboard shortcuts.
 
 import { isHelpOpen } from "./help.js";
-import { classes, html, signal } from "./ui.js";
+import { html, signal } from "./ui.js";
 import ConnectionStatus from "./connection.js";
+import { IconButton } from "./frame.js";
+import Menu from "./menu.js";
 import { answerableRequests, go, link, route } from "./state.js";
 
 /** The search text for sessions and calls. */
 export const query = signal("");
 
-const NAV_LINKS = [
-  { path: "/", label: "Sessions", views: ["sessions", "session", "call"] },
-  { path: "/inbox", label: "Inbox", views: ["inbox"] },
-  { path: "/commands", label: "Commands", views: ["commands"] },
-  { path: "/rules", label: "Rules", views: ["rules"] },
+/** The views in the header. On a phone, those that are `further` are in a menu. */
+const PLACES = [
+  { path: "/", label: "Sessions", views: ["sessions", "session", "call"], further: false },
+  { path: "/inbox", label: "Inbox", views: ["inbox"], further: false },
+  { path: "/commands", label: "Commands", views: ["commands"], further: false },
+  { path: "/rules", label: "Rules", views: ["rules"], further: true },
 ];
+
+/** @param {typeof PLACES[number]} place */
+const placeAttributes = ({ path, views }) =>
+  ({ ...link(path), "aria-current": views.includes(route.value.view) ? "page" : undefined });
 
 function Nav() {
   const pendingCount = answerableRequests.value.length;
-  return html`<nav class="places" aria-label="Views">
-    ${NAV_LINKS.map(({ path, label, views }) => {
-      const isCurrent = views.includes(route.value.view);
-      const hasCount = label === "Inbox" && pendingCount > 0;
-      return html`<a class=${classes("place", isCurrent && "here")} aria-current=${isCurrent ? "page" : undefined}
-        ...${link(path)}>
-        ${label}${hasCount && html`<span class="count">${pendingCount}<span class="visually-hidden">
-          ${" "}pending</span></span>`}
-      </a>`;
-    })}
+  return html`<nav class="nav" aria-label="Views">
+    ${PLACES.map((place) => html`<a class=${place.further ? "only-wide" : ""} ...${placeAttributes(place)}>
+      ${place.label}${place.label === "Inbox" && pendingCount > 0 && html`<span class="count hot">${pendingCount}
+        <span class="visually-hidden">${" "}pending</span></span>`}</a>`)}
   </nav>`;
 }
+
+/** What a phone has no room for in the header. */
+const PhoneMenu = () => html`<${Menu} label="Menu" class="only-small">
+  ${PLACES.filter(({ further }) => further).map((place) => html`<a ...${placeAttributes(place)}>${place.label}</a>`)}
+  <button type="button" onClick=${toggleTheme}><i class="i i-moon" aria-hidden="true"></i>${themeLabel()}</button>
+<//>`;
 
 function Search() {
   const submit = (/** @type {Event} */ event) => {
@@ -36,11 +43,12 @@ function Search() {
     const words = query.value.trim();
     go(words ? `/search?q=${encodeURIComponent(words)}` : "/");
   };
-  return html`<form class="search" role="search" onSubmit=${submit}>
-    <input id="search" class="field" type="search" autocomplete="off" spellcheck=${false} value=${query.value}
-      placeholder="Search sessions and calls" aria-label="Search sessions and calls"
-      onInput=${(/** @type {any} */ event) => (query.value = event.target.value)} />
-    ${route.value.view !== "session" && html`<kbd aria-hidden="true">/</kbd>`}
+  return html`<form role="search" onSubmit=${submit}>
+    <label class="field find"><i class="i i-find dim" aria-hidden="true"></i>
+      <input id="search" type="search" autocomplete="off" spellcheck=${false} value=${query.value}
+        placeholder="Search sessions and calls" aria-label="Search sessions and calls"
+        onInput=${(/** @type {any} */ event) => (query.value = event.target.value)} />
+      ${route.value.view !== "session" && html`<kbd aria-hidden="true">/</kbd>`}</label>
   </form>`;
 }
 
@@ -60,25 +68,20 @@ function toggleTheme() {
   }
 }
 
-function ThemeButton() {
-  const other = theme.value === "dark" ? "light" : "dark";
-  const label = `Switch to ${other} theme`;
-  return html`<button class="button plain" aria-label=${label} title=${label} onClick=${toggleTheme}>
-    <span aria-hidden="true">${other === "light" ? "☀" : "☾"}</span>
-  </button>`;
-}
+const themeLabel = () => `Switch to ${theme.value === "dark" ? "light" : "dark"} theme`;
 
 export default function Header() {
   return html`<header class="top">
-    <a class="skip button primary" href="#main">Skip to content</a>
-    <a class="brand" ...${link("/")}><span class="stamp" aria-hidden="true">✓</span>Callslip</a>
+    <a class="skip btn main" href="#main">Skip to content</a>
+    <a class="brand" aria-label="Callslip" ...${link("/")}><span class="stamp" aria-hidden="true"><i class="i i-check"></i></span>
+      <b>Callslip</b></a>
     <${Nav} />
+    <span class="gap"></span>
     <${Search} />
-    <div class="corner">
-      <${ConnectionStatus} />
-      <${ThemeButton} />
-      <button class="button plain" aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)"
-        onClick=${() => (isHelpOpen.value = true)}>?</button>
-    </div>
+    <${ConnectionStatus} />
+    <${IconButton} icon="moon" label=${themeLabel()} class="only-wide" onClick=${toggleTheme} />
+    <${IconButton} icon="help" label="Keyboard shortcuts (?)" class="only-wide keys"
+      onClick=${() => (isHelpOpen.value = true)} />
+    <${PhoneMenu} />
   </header>`;
 }

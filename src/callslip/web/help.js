@@ -1,6 +1,7 @@
 // Keyboard shortcuts, and the dialog that lists them.
 
 import { html, signal, useEffect, useRef } from "./ui.js";
+import { closeDrawer, scroller } from "./frame.js";
 import { go } from "./state.js";
 
 /** Whether the dialog is open. */
@@ -70,7 +71,8 @@ function moveFocus(by) {
   const all = allCards();
   if (!all.length) return false; // The view may handle the key itself.
   const current = focusedCard();
-  const at = current ? all.indexOf(current) + by : all.findIndex((one) => one.getBoundingClientRect().bottom > 80);
+  const top = scroller()?.getBoundingClientRect().top ?? 0;
+  const at = current ? all.indexOf(current) + by : all.findIndex((one) => one.getBoundingClientRect().bottom > top);
   const next = all[Math.max(0, Math.min(all.length - 1, at))];
   next?.focus({ preventScroll: true });
   next?.scrollIntoView({ block: "nearest" });
@@ -102,7 +104,11 @@ const ACTIONS = {
   "g s": () => go("/"),
   "g i": () => go("/inbox"),
   "g c": () => go("/commands"),
+  Escape: closeDrawer,
 };
+
+/** Keys that scroll. They work at once, although it is not the window that scrolls. */
+const SCROLL_KEYS = new Set(["PageUp", "PageDown", "Home", "End", "ArrowUp", "ArrowDown", " "]);
 
 let lastKey = "";
 let lastKeyAt = 0;
@@ -112,6 +118,8 @@ export function onKey(event) {
   if (event.key === "Escape" && isTextField(event.target)) /** @type {HTMLElement} */ (event.target).blur();
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isTextField(event.target)) return;
   if (document.querySelector("dialog[open]") && event.key !== "?") return;
+  const isAtStart = document.activeElement === document.body || document.activeElement?.id === "main";
+  if (SCROLL_KEYS.has(event.key) && isAtStart) scroller()?.focus({ preventScroll: true });
   const first = event.timeStamp - lastKeyAt < 1500 ? lastKey : "";
   const action = ACTIONS[first ? `${first} ${event.key}` : event.key] ?? ACTIONS[event.key];
   lastKey = event.key === "g" ? "g" : "";

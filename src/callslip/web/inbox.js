@@ -242,7 +242,7 @@ export default function Inbox() {
   };
   const rowButton = (/** @type {string} */ id) =>
     /** @type {HTMLElement | null} */ (list.current?.querySelector(`[data-approval="${id}"] .opener`) ?? null);
-  const detail = () => /** @type {HTMLElement | null} */ (document.querySelector(".request.detail"));
+  const detail = () => /** @type {HTMLElement | null} */ (document.querySelector(".request.whole"));
   const open = (/** @type {string} */ id) => {
     choose(id);
     requestAnimationFrame(() => !isWide() && detail()?.focus());

@@ -126,9 +126,9 @@ export default function RequestDetail({ row, keys, onBack }) {
   };
   const title = entry.description || context?.call?.title || "Request";
   const isOpenForm = answer.mode !== "decide" && canAnswer;
-  return html`<article class="request detail" ref=${article} tabindex="-1" data-detail=${row.approval}
+  return html`<article class="request whole" ref=${article} tabindex="-1" data-detail=${row.approval}
     aria-labelledby=${`${id}-title`} aria-keyshortcuts=${keys && canAnswer ? "a d e" : undefined} onKeyDown=${onKeyDown}>
-    <div class="scroll">
+    <div class="scroll" data-scroller tabindex="0">
       <div class="line">
         <button type="button" class="btn ghost icon back" aria-label="Back to the list" onClick=${onBack}>
           <i class="i i-left" aria-hidden="true"></i></button>

@@ -10,7 +10,8 @@ import { APPROVAL_STATES, approvalOf } from "./states.js";
 import { formatAge, formatRemaining, formatTime, isoTime } from "./time.js";
 
 /** @typedef {{optionId?: string, name?: string, kind?: string}} Option */
-/** @typedef {{kind: "call" | "question" | "plan", canAllow: boolean, canEdit: boolean}} Offer */
+/** @typedef {{kind: "call" | "question" | "plan", canAnswer: boolean, canAllow: boolean,
+ *   canEdit: boolean}} Offer */
 /** @typedef {{id: number, at?: number, approvalId?: string, callId: string, state?: string, toolName?: string | null,
  *   description?: string, options?: Option[], rawInput?: unknown, schema?: any, expiresAt?: number, answerAt?: string,
  *   responseOption?: string | null, responseInput?: unknown, responseTime?: number, by?: string,
@@ -19,7 +20,7 @@ import { formatAge, formatRemaining, formatTime, isoTime } from "./time.js";
 const RuleEditor = lazy(() => import("./rule_editor.js"));
 
 /** What can be answered if the server does not say: what every agent understands. @type {Offer} */
-const UNKNOWN_OFFER = { kind: "call", canAllow: false, canEdit: false };
+const UNKNOWN_OFFER = { kind: "call", canAnswer: true, canAllow: false, canEdit: false };
 
 const EXPIRES_SOON_MS = 15_000;
 /** @param {any} row */
@@ -215,7 +216,8 @@ export function useAnswer(requested, live) {
   const change = (/** @type {"decide" | "edit" | "rule"} */ next) => (setMode(next), setError(""));
   return {
     id: `request-${approval}`, path, entry, offer, isWaiting, place, isBusy, error, note, mode, change, send, approveAndSave,
-    hasAnswer: Boolean(answerHere), canAnswer: isWaiting && live && !place && offer !== null,
+    hasAnswer: Boolean(answerHere), canAnswer: isWaiting && live && !place && offer?.canAnswer === true,
+    isForbidden: isWaiting && live && !place && offer?.canAnswer === false,
   };
 }
 
@@ -328,6 +330,7 @@ export const AnswerPlace = ({ place }) =>
  * @param {{answer: Answer}} props
  */
 export const AnswerResult = ({ answer }) => html`
+  ${answer.isForbidden ? html`<p class="note">You may not answer this request.</p>` : ""}
   ${answer.mode !== "edit" || !answer.isWaiting ? html`<p class="error-text" role="alert">${inert(answer.error)}</p>` : ""}
   <div role="status">${answer.isWaiting ? "" : html`<${Decision} entry=${answer.entry} />`}
     ${answer.note ? html`<p class="good">${answer.note}</p>` : ""}</div>`;

@@ -63,10 +63,8 @@ export const pageUrl = (path) => root + path;
 
 /** Go to another view without reloading the page. @param {string} path @param {{replace?: boolean}} [options] */
 export function go(path, { replace = false } = {}) {
-  const before = route.peek();
   history[replace ? "replaceState" : "pushState"](null, "", pageUrl(path));
   readAddress();
-  if (route.peek() !== before && !selectedId.peek()) scrollTo(0, 0);
 }
 
 /**

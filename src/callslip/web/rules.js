@@ -244,7 +244,7 @@ export default function Rules() {
   };
   const isEmpty = book && !book.policy && !book.rules.length;
   return html`<div class="rl">
-    <section class="page" aria-labelledby="rules-title"><div class="wrap">
+    <section class="rules-page" data-scroller tabindex="0" aria-labelledby="rules-title"><div class="wrap">
       <div class="phead"><h1 id="rules-title">Rules</h1>
         <p class="dim only-wide">Deny wins over ask, ask over allow. If no rule matches, you are asked.</p>
         <span class="gap"></span>

@@ -7,10 +7,10 @@ import { hasOlder, past } from "./state.js";
 
 const OVERSCAN_PX = 900;
 const END_PX = 48;
+/** The space above an entry that a link names. */
+const ABOVE_LINKED_PX = 48;
 /** As a share of the viewport. */
 const FAR_SCREENS = 0.5;
-/** The height reserved for the page header. */
-const HEADER_PX = 96;
 
 const HEIGHT_GUESSES = /** @type {Record<string, number>} */ ({
   tool_call: 118, message: 84, thought: 44, permission_request: 150, plan: 44, mode_change: 36, meta: 36,
@@ -49,25 +49,40 @@ export class ScrollAnchor {
   }
 
   attach() {
-    addEventListener("scroll", this.onScroll, { passive: true });
-    addEventListener("resize", this.onResize);
-    this.observer = new ResizeObserver(this.settle);
-    this.observer.observe(document.body);
-    if (this.list.current) this.observer.observe(this.list.current);
+    const view = this.view();
+    if (!view || !this.list.current) return;
+    view.addEventListener("scroll", this.onScroll, { passive: true });
+    this.observer = new ResizeObserver(this.onResize);
+    for (const box of [view, this.list.current, ...view.children]) this.observer.observe(box);
     return () => {
-      removeEventListener("scroll", this.onScroll);
-      removeEventListener("resize", this.onResize);
+      view.removeEventListener("scroll", this.onScroll);
       this.observer?.disconnect();
     };
+  }
+
+  /** The element that scrolls the list. */
+  view() {
+    return /** @type {HTMLElement | null | undefined} */ (this.list.current?.closest("[data-scroller]"));
+  }
+
+  /** The position and height of the visible part, and the position of the list in it. */
+  box() {
+    const view = this.view()?.getBoundingClientRect();
+    const list = this.list.current?.getBoundingClientRect();
+    const { top = 0, height = innerHeight } = view ?? {};
+    return { top, height, list: (list?.top ?? top) - top, listHeight: list?.height ?? 0 };
+  }
+
+  scrollTop() {
+    return this.view()?.scrollTop ?? 0;
   }
 
   /** Return the range of rows to draw. At first, these are the last ones. */
   range() {
     if (this.isFollowing && this.isTyping()) this.stopFollowing();
-    const box = this.list.current?.getBoundingClientRect();
-    const top = box ? -box.top : 0;
-    const at = this.isFollowing ? Math.max(top, this.heights.total() - innerHeight) : top;
-    return (this.drawnRange = this.heights.visibleRange(at - OVERSCAN_PX, at + innerHeight + OVERSCAN_PX));
+    const { list, height } = this.box();
+    const at = this.isFollowing ? Math.max(-list, this.heights.total() - height) : -list;
+    return (this.drawnRange = this.heights.visibleRange(at - OVERSCAN_PX, at + height + OVERSCAN_PX));
   }
 
   /** Whether the user types in a row: that row must neither move nor disappear. */
@@ -87,13 +102,14 @@ export class ScrollAnchor {
   }
 
   distanceToEnd() {
-    return document.documentElement.scrollHeight - innerHeight - scrollY;
+    const view = this.view();
+    return view ? view.scrollHeight - view.clientHeight - view.scrollTop : 0;
   }
 
   /** Update `isFarFromEnd` from the part of the list below the viewport. Return whether it changed. */
   updateIsFar() {
-    const { height = 0, bottom = 0 } = this.list.current?.getBoundingClientRect() ?? {};
-    const far = !this.isFollowing && Math.min(height, bottom - innerHeight) > innerHeight * FAR_SCREENS;
+    const { height, list, listHeight } = this.box();
+    const far = !this.isFollowing && Math.min(listHeight, list + listHeight - height) > height * FAR_SCREENS;
     const hasChanged = far !== this.isFarFromEnd;
     this.isFarFromEnd = far;
     return hasChanged;
@@ -103,6 +119,7 @@ export class ScrollAnchor {
     // Following starts only when the user scrolls down to the end, and stops only when the user scrolls up. A list that
     // grows or shrinks, or a scroll made by this class, does not count.
     const wasFollowing = this.isFollowing;
+    const scrollY = this.scrollTop();
     const isDown = scrollY > this.lastScrollY && !(Math.abs(scrollY - this.ownScrollY) < 1);
     const isUp = scrollY < this.lastScrollY - 1;
     const isAtEnd = this.distanceToEnd() < END_PX ? wasFollowing || isDown : wasFollowing && !isUp;
@@ -120,10 +137,10 @@ export class ScrollAnchor {
 
   /** Save the first visible row as the anchor. If no row is above the viewport, none can move it and none is needed. */
   saveAnchor() {
-    const top = this.list.current?.getBoundingClientRect().top ?? 0;
-    if (top > HEADER_PX && !hasOlder.value) return void (this.anchor = null);
-    const row = this.rows().find((row) => row.getBoundingClientRect().bottom > HEADER_PX);
-    this.anchor = row ? { id: Number(row.dataset.id), top: row.getBoundingClientRect().top } : null;
+    const { top, list } = this.box();
+    if (list > 0 && !hasOlder.value) return void (this.anchor = null);
+    const row = this.rows().find((row) => row.getBoundingClientRect().bottom > top);
+    this.anchor = row ? { id: Number(row.dataset.id), top: row.getBoundingClientRect().top - top } : null;
   }
 
   /** After every change: measure the rows and restore the scroll position. */
@@ -148,9 +165,8 @@ export class ScrollAnchor {
   restoreAnchor({ id, top }) {
     const row = this.rows().find((row) => Number(row.dataset.id) === id);
     const index = row ? 0 : this.heights.ids.indexOf(id);
-    const list = this.list.current?.getBoundingClientRect().top ?? 0;
     if (row) this.restoreRow(row, top);
-    else if (index >= 0) this.scrollBy(list + this.heights.top(index) - top);
+    else if (index >= 0) this.scrollBy(this.box().list + this.heights.top(index) - top);
     else this.saveAnchor();
   }
 
@@ -160,9 +176,9 @@ export class ScrollAnchor {
    */
   restoreRow(row, top) {
     const box = row.getBoundingClientRect();
-    const target = top + box.height < HEADER_PX ? HEADER_PX : top;
+    const target = top + box.height < 0 ? 0 : top;
     if (target !== top) this.anchor = { id: Number(row.dataset.id), top: target };
-    this.scrollBy(box.top - target);
+    this.scrollBy(box.top - this.box().top - target);
   }
 
   /** Adapt to live or past: the past does not grow, so it is not followed. @param {boolean} inPast */
@@ -175,8 +191,8 @@ export class ScrollAnchor {
   /** @param {number} by */
   scrollBy(by) {
     if (Math.abs(by) < 1) return;
-    scrollBy({ top: by, behavior: "instant" });
-    this.ownScrollY = scrollY;
+    this.view()?.scrollBy({ top: by, behavior: "instant" });
+    this.ownScrollY = this.scrollTop();
   }
 
   followEnd() {
@@ -188,12 +204,11 @@ export class ScrollAnchor {
   /** Scroll to a row. Return whether it exists. @param {number} id */
   scrollTo(id) {
     const index = this.heights.ids.indexOf(id);
-    const list = this.list.current;
-    if (index < 0 || !list) return false;
+    if (index < 0 || !this.list.current) return false;
     this.isFollowing = false;
     this.lastSeenId = this.heights.ids.at(-1) ?? 0;
-    this.anchor = { id, top: HEADER_PX + 8 };
-    this.scrollBy(list.getBoundingClientRect().top + this.heights.top(index) - this.anchor.top);
+    this.anchor = { id, top: ABOVE_LINKED_PX };
+    this.scrollBy(this.box().list + this.heights.top(index) - this.anchor.top);
     this.redraw();
     return true;
   }

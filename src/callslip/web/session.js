@@ -1,11 +1,15 @@
 // The view of a session: its header, its plan, and its entries as a timeline or a waterfall.
 
 import { inert } from "./ansi.js";
+import { Frame } from "./frame.js";
+import Menu from "./menu.js";
 import { Steps, planProgress } from "./message.js";
 import { filterText, result } from "./matches.js";
-import { classes, html, signal, useEffect, useMemo, useState } from "./ui.js";
+import { html, signal, useEffect, useMemo, useState } from "./ui.js";
 import { peekEntry, rowState, sampledEntries } from "./row_state.js";
-import { go, info, loaded, pageUrl, past, pendingHere, route, sessionName, sessionTitle } from "./state.js";
+import {
+  go, hasServer, info, isMissing, link, loaded, pageUrl, past, pendingHere, route, sessionName, sessionTitle,
+} from "./state.js";
 import Timeline from "./timeline.js";
 
 // Optional modules: if one of them fails to load, the session can still be read.
@@ -30,6 +34,7 @@ const filters = optionalModule(() => import("./filters.js"));
 const scrubber = optionalModule(() => import("./scrubber.js"));
 const waterfall = optionalModule(() => import("./waterfall.js"));
 const prompt = optionalModule(() => import("./prompt.js"));
+const faultLab = optionalModule(() => import("./fault_lab.js"));
 
 /** @param {any} module @param {string} exportName */
 const componentOf = (module, exportName) => module?.[exportName] ?? module?.default;
@@ -51,11 +56,12 @@ const isWaiting = () =>
 function TurnStatus() {
   const { turn, lastTurn, lastReason } = sessionInfo();
   if (turn && isWaiting()) {
-    return html`<span class="state is-awaiting_approval"><span aria-hidden="true">?</span> Waiting for approval</span>`;
+    return html`<span class="chip is-wait"><i class="i i-wait" aria-hidden="true"></i>Waiting for approval</span>`;
   }
-  if (turn) return html`<span class="state is-running"><span aria-hidden="true">●</span> Running</span>`;
-  if (!lastTurn) return html`<span>No turns yet</span>`;
-  return html`<span>Last turn: ${TURN_RESULTS[lastReason ?? ""] ?? inert(lastReason || "Ended")}</span>`;
+  if (turn) return html`<span class="chip is-run"><span class="ring" aria-hidden="true"></span>Running</span>`;
+  if (!lastTurn) return html`<span class="chip">No turns yet</span>`;
+  return html`<span class="chip" title="How the last turn ended">
+    ${TURN_RESULTS[lastReason ?? ""] ?? inert(lastReason || "Ended")}</span>`;
 }
 
 /** @returns {any} */
@@ -97,30 +103,49 @@ function Title() {
   const title = sessionTitle.value;
   const name = sessionName.value;
   const heading = inert(title || name);
-  return html`<h1 class="session-title" dir="auto" title=${heading}>${heading}</h1>
-    ${title && title !== name && html`<code class="session-name" dir="auto">${inert(name)}</code>`}`;
+  return html`<h1 class="cut" dir="auto" title=${heading}>${heading}</h1>
+    ${title && title !== name && html`<code class="dim cut only-wide" dir="auto">${inert(name)}</code>`}`;
 }
 
-/** @param {{view: string, onView: (view: string) => void}} props */
-const Views = ({ view, onView }) => html`<div class="views" role="group" aria-label="View">
-  ${["timeline", "waterfall"].map((each) => html`<button type="button" aria-pressed=${each === view}
-    class=${classes("button small", each === view && "chosen")}
-    onClick=${() => onView(each)}>${each === "timeline" ? "Timeline" : "Waterfall"}</button>`)}</div>`;
-
-const ExportLink = () => html`<a class="button small" title="Download this session as one HTML file"
-  href=${pageUrl(`/v1/sessions/${encodeURIComponent(sessionName.value)}?format=html`)}
-  download=${`${sessionName.value}.html`}>Export as HTML</a>`;
+const VIEWS = [["timeline", "list", "Timeline"], ["waterfall", "bars", "Waterfall"]];
 
 /** @param {{view: string, onView: (view: string) => void}} props */
-const SessionHeader = ({ view, onView }) => html`<header class="session-head">
-  <div class="session-names"><${Title} /></div>
-  <div class="session-tools"><${Views} view=${view} onView=${onView} /><${ExportLink} /></div>
-  <p class="session-facts"><${TurnStatus} /><${CallCounts} />
-    ${sessionInfo().currentModeId && html`<span>Mode <b dir="auto">${inert(sessionInfo().currentModeId)}</b></span>`}
-    ${sessionInfo().currentModelId && html`<span>Model <b dir="auto">${inert(sessionInfo().currentModelId)}</b></span>`}
-    <${Usage} />${past.value && html`<span class="warn">At event ${past.value.seq}</span>`}</p>
-  <${Labels} /><${Notice} />
-</header>`;
+const Views = ({ view, onView }) => html`<div class="switch" role="group" aria-label="View">
+  ${VIEWS.map(([name, icon, label]) => html`<button type="button" aria-pressed=${String(name === view)}
+    onClick=${() => onView(name)}><i class=${`i i-${icon}`} aria-hidden="true"></i>${label}</button>`)}</div>`;
+
+const More = () => html`<${Menu} label="Share and export">
+  <a href=${pageUrl(`/v1/sessions/${encodeURIComponent(sessionName.value)}?format=html`)}
+    title="Download this session as one HTML file" download=${`${sessionName.value}.html`}>
+    <i class="i i-save" aria-hidden="true"></i>Export as HTML</a>
+<//>`;
+
+/** @param {{view: string, onView: (view: string) => void}} props */
+const SessionHeader = ({ view, onView }) => html`
+  <div class="line title">
+    ${hasServer.value && html`<a class="btn ghost icon only-small" data-needs-server aria-label="All sessions" ...${link("/")}>
+      <i class="i i-left" aria-hidden="true"></i></a>`}
+    <${Title} /><${TurnStatus} />
+    ${past.value && html`<span class="chip is-run">At event ${past.value.seq}</span>`}</div>
+  <div class="facts only-wide"><${CallCounts} />
+    <span class="opt"><${Usage} /></span></div>
+  <span class="gap"></span>
+  <${Views} view=${view} onView=${onView} />
+  ${hasServer.value && html`<span data-needs-server><${More} /></span>`}`;
+
+/** What is said about the session below its header: its labels, its mode and model, and a notice from the agent. */
+function About() {
+  const { currentModeId: mode, currentModelId: model } = sessionInfo();
+  return html`${(mode || model) && html`<p class="session-facts">
+      ${mode && html`<span>Mode <b dir="auto">${inert(mode)}</b></span>`}
+      ${model && html`<span>Model <b dir="auto">${inert(model)}</b></span>`}</p>`}
+    <${Labels} /><${Notice} />`;
+}
+
+function Deleted() {
+  return html`<p class="note warn" role="status">The session was deleted. The entries that were already loaded are
+    shown. <a ...${link("/")}>All sessions</a></p>`;
+}
 
 /** A notice from the agent. */
 function Notice() {
@@ -165,15 +190,20 @@ export default function SessionView() {
   useMemo(() => (filterText.value = filterInAddress()), []);
   useEffect(() => saveInAddress({ q: filterText.value, view: view === "timeline" ? "" : view }),
     [filterText.value, view]);
-  return html`<div class="session-view column">
-    <${SessionHeader} view=${view} onView=${setView} />
-    <${Toolbars} />
-    <${PlanPanel} />
-    ${view === "waterfall"
-      ? html`<${WaterfallView} onPick=${() => setView("timeline")} />`
-      : html`<${Timeline} />`}
-    <${PromptArea} session=${session} />
-  </div>`;
+  const FaultLab = info.value.options?.breakIt && componentOf(faultLab(), "FaultLab");
+  return html`<${Frame} head=${html`<${SessionHeader} view=${view} onView=${setView} />`}
+    below=${html`<${PromptArea} session=${session} />`}>
+    <div class="session-view column">
+      ${isMissing.value && html`<${Deleted} />`}
+      ${FaultLab && html`<${FaultLab} />`}
+      <${About} />
+      <${Toolbars} />
+      <${PlanPanel} />
+      ${view === "waterfall"
+        ? html`<${WaterfallView} onPick=${() => setView("timeline")} />`
+        : html`<${Timeline} />`}
+    </div>
+  <//>`;
 }
 
 function Toolbars() {

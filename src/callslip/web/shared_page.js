@@ -13,8 +13,8 @@ import { hasServer, loaded, past, seq, sessionName } from "./state.js";
 const ALLOWED_KEYS = new Set(["/", "j", "k", "o", "Escape"]);
 
 const SharedPage = () => html`<header class="top">
-    <p class="brand"><span class="stamp" aria-hidden="true">✓</span>Callslip</p>
-    <p class="dim shared-note">Exported session</p>
+    <p class="brand"><span class="stamp" aria-hidden="true"><i class="i i-check"></i></span><b>Callslip</b></p>
+    <p class="dim">Exported session</p>
   </header>
   <main id="main" class="view-session" tabindex="-1"><${SessionView} /></main>`;
 
