@@ -136,23 +136,23 @@ def test_questions_and_plans_are_readable(server: Server) -> None:
     ]
     question = {"question": "Which database?", "header": "Database", "options": choices, "multiSelect": False}
     options = [{"optionId": "choice-1", "name": "PostgreSQL", "kind": "choice"}, OPTIONS[2]]
-    asked = request_approval(
+    approval = request_approval(
         server, "Which database?", toolName="AskUserQuestion", input={"questions": [question]}, options=options
     )
     plan = request_approval(server, "Plan", toolName="ExitPlanMode", input={"plan": "# Steps\n\n1. Copy **all**"})
     leave = [{"optionId": "leave", "name": "Let the agent decide", "kind": "allow_once"}, OPTIONS[2]]
     left = request_approval(server, "rm -r build", options=leave)
     tab = server.window().tab("/inbox")
-    detail = open_request(tab, asked)
+    detail = open_request(tab, approval)
     expect(detail.locator(".question li")).to_have_text(["PostgreSQL: Several servers.", "SQLite: One file."])
     expect(detail.locator(".decide button")).to_have_text(["PostgreSQL", re.compile("Reject")])
-    wait_for_keys(tab, asked)
+    wait_for_keys(tab, approval)
     detail.focus()
     tab.page.keyboard.press("a")  # No option allows the call as such.
     assert tab.axe_violations() == []
     detail.get_by_role("button", name="PostgreSQL").click()
     expect(detail.locator(".decision")).to_contain_text("PostgreSQL")
-    assert get_approval(server, asked)["option"] == "choice-1"
+    assert get_approval(server, approval)["option"] == "choice-1"
     detail = open_request(tab, plan)
     expect(detail.locator(".plan-text strong")).to_have_text("all")
     expect(detail.get_by_role("button", name="Edit…")).to_have_count(0)

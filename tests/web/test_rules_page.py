@@ -168,12 +168,12 @@ def test_the_policy_file_is_above_saved_rules(server_with_policy: Server, theme:
 @in_browser
 def test_a_rule_is_saved_with_an_approval(server: Server) -> None:
     """The proposal is edited, shows what it would have matched, and is saved with the approval; then it answers."""
-    asked = request_approval(server, "git log -3")
+    approval = request_approval(server, "git log -3")
     server.append("other", *completed_call("c1", "git log -1", text="ok"))
     tab = server.window().tab("/inbox")
     page = tab.page
-    page.locator(f"[data-approval={asked}] .opener").click()
-    detail = page.locator(f"[data-detail={asked}]")
+    page.locator(f"[data-approval={approval}] .opener").click()
+    detail = page.locator(f"[data-detail={approval}]")
     detail.get_by_role("button", name="Always allow…").click()
     form = page.get_by_role("form", name="Approve and save rule")
     expect(form.get_by_label("Command")).to_have_value("git log\ngit log *")
@@ -192,7 +192,7 @@ def test_a_rule_is_saved_with_an_approval(server: Server) -> None:
     form.get_by_role("button", name="Approve and save rule").click()
     expect(detail.get_by_text("The rule was saved.")).to_be_visible()
     assert rules_of(server) == [("allow", ["git log", "git log *"], "everywhere", "once")]
-    assert server.request(f"/v1/approvals/{asked}")["option"] == "yes"
+    assert server.request(f"/v1/approvals/{approval}")["option"] == "yes"
 
     # In a session, with a request for which there is no rule.
     protected = request_approval(server, "cat ~/.claude/settings.json", "other")
@@ -210,14 +210,14 @@ def test_a_rule_is_saved_with_an_approval(server: Server) -> None:
 
 @in_browser
 def test_no_rule_is_saved_if_the_approval_does_not_count(server: Server) -> None:
-    """Somebody else denied the request while the form was open."""
-    asked = request_approval(server, "git status")
-    tab = server.window(width=380).tab(f"/inbox#{asked}")
+    """Another person denied the request while the form was open."""
+    approval = request_approval(server, "git status")
+    tab = server.window(width=380).tab(f"/inbox#{approval}")
     page = tab.page
     page.get_by_role("button", name="Always allow…").click()
     form = page.get_by_role("form", name="Approve and save rule")
     form.get_by_text("Would have matched").wait_for()
-    page.route(f"**/v1/approvals/{asked}", lambda route: (deny(server, asked), route.continue_()))
+    page.route(f"**/v1/approvals/{approval}", lambda route: (deny(server, approval), route.continue_()))
     form.get_by_role("button", name="Approve and save rule").click()
     expect(page.locator(".decision")).to_contain_text("Denied")
     assert server.request("/v1/rules")["rules"] == []

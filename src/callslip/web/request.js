@@ -111,7 +111,7 @@ const isKind = (option, begin) => String(option.kind ?? "").startsWith(begin);
 
 /**
  * Sort options by what they do. Options of an unknown kind are listed after those that allow, and so is one with which an
- * agent goes on to decide by itself.
+ * agent decides by itself.
  * @param {Option[]} options @param {Offer} offer
  */
 function sortOptions(options, offer) {

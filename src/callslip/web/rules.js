@@ -138,7 +138,7 @@ const VERDICTS = {
   deny: { word: "Denied", css: "" },
 };
 
-/** Say what came of comparing a rule. @param {any} step @param {boolean} decides @param {string} place */
+/** Describe the result of comparing a rule. @param {any} step @param {boolean} decides @param {string} place */
 const stepText = (step, decides, place) => {
   if (decides) return `${place}. Decides.`;
   if (step.matches === null) return `${place}. A person must decide whether it matches.`;
