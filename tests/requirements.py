@@ -2674,6 +2674,7 @@ SESSION_LISTS = (
         (
             "tests/ledger/test_late_parents.py::test_entries_of_a_sub_agent_get_their_parent_later",
             "tests/ledger/test_late_parents.py::test_a_file_of_a_sub_agent_may_be_read_first",
+            "tests/rules/test_fold.py::test_a_checkpoint_has_few_entries_of_unknown_sub_agents",
         ),
     ),
     R(
@@ -2912,6 +2913,8 @@ TRANSCRIPTS = (
             "tests/transcripts/test_merged_texts.py::test_the_file_has_what_a_killed_recorder_has_not",
             "tests/transcripts/test_merged_texts.py::test_a_live_text_that_continues_differently_is_whole",
             "tests/transcripts/test_merged_texts.py::test_a_prompt_that_was_sent_later_is_another_one",
+            "tests/rules/test_merged_texts.py::test_a_text_is_found_where_chunks_start_and_end",
+            "tests/rules/test_merged_texts.py::test_very_long_texts_are_compared_only_where_chunks_start",
         ),
     ),
 )
@@ -3493,6 +3496,7 @@ NOTIFICATIONS = (
         (
             "tests/notify/test_notify.py::test_a_request_is_sent_once_without_its_command",
             "tests/api/test_notices.py::test_requests_that_are_known_are_not_read_again",
+            "tests/notify/test_notify.py::test_the_id_of_a_request_may_have_any_characters",
             "tests/notify/test_notify.py::test_the_guide_has_valid_settings_and_a_check_of_signatures",
         ),
     ),
@@ -3510,6 +3514,7 @@ NOTIFICATIONS = (
         (
             "tests/notify/test_notify.py::test_questions_and_the_ends_of_turns_are_sent",
             "tests/notify/test_notify.py::test_an_old_history_and_answered_requests_are_not_sent",
+            "tests/api/test_notices.py::test_a_label_of_an_old_session_is_no_news",
         ),
     ),
     R(
@@ -3520,6 +3525,8 @@ NOTIFICATIONS = (
             "tests/api/test_notices.py::test_one_of_many_claims_a_notice",
             "tests/api/test_notices.py::test_a_value_is_replaced_only_as_it_was_read",
             "tests/notify/test_notify.py::test_another_server_continues_for_one_that_died",
+            "tests/notify/test_notify.py::test_what_was_sent_is_not_sent_again_if_the_ledger_fails",
+            "tests/notify/test_notify.py::test_a_request_that_waits_for_weeks_is_sent_once",
         ),
     ),
     R(
@@ -3536,6 +3543,8 @@ NOTIFICATIONS = (
         (
             "tests/notify/test_notify.py::test_a_slow_receiver_delays_no_write_and_no_other_receiver",
             "tests/notify/test_notify.py::test_an_answer_has_a_limit_in_time_and_size",
+            "tests/notify/test_notify.py::test_a_name_server_that_does_not_answer_holds_up_no_other_receiver",
+            "tests/notify/test_notify.py::test_of_several_addresses_one_that_does_not_answer_is_left_out",
         ),
     ),
     R(
@@ -3577,10 +3586,12 @@ NOTIFICATIONS = (
     ),
     R(
         "NTF12",
-        "One of several tabs shows a notification of the browser for a new request, until it is answered.",
+        "One of several tabs shows a notification of the browser for a new request, a finished or an idle agent, "
+        "until it is answered or works again.",
         (
             "tests/web/test_notifications.py::test_one_of_several_tabs_notifies_the_user",
             "tests/web/test_notifications.py::test_the_browser_notifies_of_what_is_new_and_lasts",
+            "tests/web/test_notifications.py::test_a_notification_of_an_agent_ends_when_it_works_again",
         ),
     ),
 )
@@ -3652,7 +3663,7 @@ RULES = (
         "Among saved rules deny beats ask beats allow, whatever their order, and a policy file beats them.",
         (
             "tests/rules/test_saved_rules.py::test_deny_beats_ask_beats_allow_in_any_order",
-            "tests/api/test_rules.py::test_the_policy_beats_saved_rules",
+            "tests/api/test_rules.py::test_the_policy_file_beats_saved_rules",
             "tests/wrap/test_approvals.py::test_saved_rules_answer_held_requests",
         ),
     ),
@@ -3747,6 +3758,7 @@ RULES = (
         (
             "tests/http/test_access_matrix.py::test_every_route_with_every_credential",
             "tests/http/test_access_matrix.py::test_only_a_caller_with_all_sessions_writes_rules_for_more_than_one",
+            "tests/http/test_http.py::test_an_unknown_caller_learns_nothing_about_what_a_route_takes",
         ),
     ),
     R(
@@ -3772,6 +3784,69 @@ RULES = (
         "Several answers count each only for a request that is pending and as it was shown.",
         ("tests/api/test_rules.py::test_several_answers_apply_to_what_was_shown",),
     ),
+    R(
+        "RUL14",
+        "A page can list the policy file with its lines beside the saved rules, and ask what its user may do.",
+        (
+            "tests/http/test_access.py::test_the_policy_file_is_listed_for_those_who_may_approve_everywhere",
+            "tests/http/test_access.py::test_a_page_asks_what_its_user_may_do",
+        ),
+    ),
+    R(
+        "RUL15",
+        "A server has a policy file and the setting for chains; its rules are listed and tested through it.",
+        ("tests/cli/test_rules.py::test_a_server_has_a_policy_file",),
+    ),
+)
+
+INBOX = (
+    R(
+        "INB1",
+        "The page lists the policy file above saved rules. A rule is added after its matches were shown, and revoked.",
+        (
+            "tests/web/test_rules_page.py::test_rules_are_added_tested_and_revoked",
+            "tests/web/test_rules_page.py::test_the_policy_file_is_above_saved_rules",
+        ),
+    ),
+    R(
+        "INB2",
+        "Always allow... shows a rule and what it would have matched; it is saved only with an approval that counts.",
+        (
+            "tests/web/test_rules_page.py::test_a_rule_is_saved_with_an_approval",
+            "tests/web/test_rules_page.py::test_no_rule_is_saved_if_the_approval_does_not_count",
+        ),
+    ),
+    R(
+        "INB3",
+        "A request shows its full command, the reason and what came before; the inbox lists what was decided recently.",
+        (
+            "tests/web/test_answers.py::test_a_request_shows_why_and_what_came_before",
+            "tests/web/test_answers.py::test_requests_are_answered_with_the_agents_options",
+            "tests/web/test_answers.py::test_request_counts_down_and_shows_an_answer_from_elsewhere",
+            "tests/api/test_approvals.py::test_answered_requests_are_listed_with_the_newest_first",
+        ),
+    ),
+    R(
+        "INB4",
+        "Questions and plans are readable, and buttons that an agent cannot honour are hidden.",
+        (
+            "tests/web/test_answers.py::test_questions_and_plans_are_readable",
+            "tests/api/test_approvals.py::test_an_offer_says_which_answers_the_agent_can_honour",
+        ),
+    ),
+    R(
+        "INB5",
+        "Several requests are shown in full before they are answered; what changed, came or was answered is left out.",
+        ("tests/web/test_answers.py::test_several_requests_are_answered_as_they_were_shown",),
+    ),
+    R(
+        "INB6",
+        "A key answers only the focused request, never repeated or with a modifier, nor within 500 ms of a change.",
+        (
+            "tests/web/test_answers.py::test_inbox_keyboard_shortcuts",
+            "tests/web/test_answers.py::test_keys_answer_nothing_shortly_after_the_list_has_changed",
+        ),
+    ),
 )
 
 REQUIREMENTS = (
@@ -3782,5 +3857,5 @@ REQUIREMENTS = (
     *(*DATABASES, *KILLS, *DATABASE_FAULTS, *POSTGRES_EDGES, *SERVERS, *MOVES, *OPERATIONS),
     *(*SESSION_LISTS, *TRANSCRIPTS, *AGENT_SESSIONS, *SEARCH, *AGENTS, *HOOKS, *HOOK_SETTINGS),
     *(*NOTIFICATIONS, *PHONES),
-    *RULES,
+    *(*RULES, *INBOX),
 )

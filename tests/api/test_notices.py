@@ -9,6 +9,7 @@ import pytest
 import callslip
 from callslip.api import notices
 from callslip.api.notices import KEY_PREFIX, NoticeClaims, find_notices
+from callslip.api.session_list import list_sessions
 from callslip.model import events as ev
 from callslip.model.notices import NoticeDelays
 from callslip.settings import Settings
@@ -61,6 +62,19 @@ async def test_a_value_is_replaced_only_as_it_was_read(db: str) -> None:
         assert await store.meta("k") == "3"
         assert [await store.replace_meta("k", value, "") for value in ("1", "3", "3")] == [False, True, True]
         assert await store.meta("k") == "" and await store.list_meta("k") == []
+
+
+async def test_a_label_of_an_old_session_is_no_news(db: str) -> None:
+    """NTF3: what is known about a session may change long after its agent has finished."""
+    async with callslip.open(db, SETTINGS) as ledger:
+        old = 1_500_000_000_000
+        turn = [ev.TurnStarted(at=old), ev.MessageUser(text="hi", at=old), ev.TurnEnded(at=old + 1)]
+        await ledger.log.append("old", turn)
+        await ledger.log.append("old", [ev.SessionInfo(labels={"a": "b"}, title="T")])
+        await ledger.log.append("new", [ev.TurnStarted(), ev.TurnEnded()])
+        found = await find_notices(ledger.log, NoticeDelays(), ("finished", "idle"), old + 1000)
+        assert {notice.session for notice in found.values()} == {"new"}
+        assert [each.active_at for each in (await list_sessions(ledger.log, {"name": "old"})).items] == [old + 1]
 
 
 async def test_requests_that_are_known_are_not_read_again(db: str) -> None:

@@ -223,6 +223,8 @@ def test_a_code_from_the_command_line_is_listed_and_revoked(tmp_path: Path) -> N
         assert run_in_process("admin", "token", "revoke", code["id"], *db).returncode == 0
         answer = asyncio.run(sign_in(server.url, code["url"].partition("=")[2]))
         assert answer.status == 401
+        long = run_in_process("admin", "token", "qr", "--url", f"https://example.org/{'x' * 200}", *db)
+        assert long.returncode == 0 and "too long for a QR code" in long.stderr and "#sign-in=" in long.stdout
 
 
 def test_a_key_shows_a_new_code_on_the_terminal(tmp_path: Path) -> None:
@@ -275,6 +277,9 @@ def test_wrong_options_are_refused(tmp_path: Path, certificate: Certificate) -> 
     empty.write_text("")
     for arguments, words in (
         (["--lan", "--host", "0.0.0.0"], "must be one address"),
+        (["--lan", "--host", "0"], "must be one address"),
+        (["--lan", "--host", "::0"], "must be one address"),
+        (["--lan", "--host", "localhost"], "must be one address"),
         (["--lan", "--host", "192.0.2.77"], "must be an address of this machine"),
         (["--tls-key", certificate.key], "needs --tls-cert"),
         (["--tls-cert", str(empty)], "cannot be used"),

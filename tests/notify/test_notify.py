@@ -8,6 +8,7 @@ import hmac
 import json
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from ipaddress import ip_network
 from pathlib import Path
@@ -16,15 +17,17 @@ from typing import Any
 import pytest
 
 import callslip
+from callslip.api import notices
 from callslip.api.ledger import LocalLedger
 from callslip.api.notices import KEY_PREFIX, NoticeClaims
 from callslip.cli import exit_status
-from callslip.errors import InvalidInputError
+from callslip.errors import InvalidInputError, StoreError
 from callslip.ledger import liveness
 from callslip.model import events as ev
 from callslip.model.events import Alias
 from callslip.model.notices import NoticeDelays
 from callslip.notify import notifier as notifier_module
+from callslip.notify import post as post_module
 from callslip.notify.addresses import may_reach
 from callslip.notify.messages import make_link, sign
 from callslip.notify.notifier import Notifier
@@ -41,6 +44,7 @@ pytestmark = pytest.mark.anyio
 
 SECRET = "a-secret-for-signatures"
 COMMAND = "rm -rf /srv/private-5ecret"
+LOCAL = ip_network("127.0.0.0/8")
 SETTINGS = Settings(reaper_interval=3600.0)
 NO_DELAYS = NoticeDelays(approval=0, finished=0, idle=0)
 GUIDE = "docs/guides/notifications.md"
@@ -290,6 +294,51 @@ async def _sorted(read: Awaitable[list[str]]) -> list[str]:
     return sorted(await read)
 
 
+async def test_what_was_sent_is_not_sent_again_if_the_ledger_fails(
+    ledger: LocalLedger, receiver: WebhookReceiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NTF4: that it was sent is stored as soon as the ledger works again."""
+    settings = write_settings(tmp_path, plain(receiver))
+    replace, failures = ledger.log.store.replace_meta, [StoreError("the disk is full")] * 3
+
+    async def fail_after_delivery(name: str, before: str, after: str) -> bool:
+        if receiver.deliveries and failures:
+            raise failures.pop()
+        return await replace(name, before, after)
+
+    monkeypatch.setattr(ledger.log.store, "replace_meta", fail_after_delivery)
+    async with start(ledger, settings):
+        await ask(ledger, "s")
+        await until(lambda: _equals(states(ledger), ["sent"]))
+    assert len(receiver.deliveries) == 1 and not failures
+
+
+async def test_a_request_that_waits_for_weeks_is_sent_once(
+    ledger: LocalLedger, receiver: WebhookReceiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NTF4: what is stored of it is kept as long as it is pending, also when a server starts."""
+    settings = write_settings(tmp_path, plain(receiver))
+    first = await ask(ledger, "first")
+    async with start(ledger, settings):
+        await until(lambda: _equals(states(ledger), ["sent"]))
+    monkeypatch.setattr(notices, "KEPT_MS", -60_000)  # As if it were long ago.
+    async with start(ledger, settings):
+        second = await ask(ledger, "second")
+        await receiver.until(lambda: any(one.json["id"] == second for one in receiver.deliveries))
+    assert [one.json["id"] for one in receiver.deliveries] == [first, second]
+
+
+async def test_the_id_of_a_request_may_have_any_characters(
+    ledger: LocalLedger, receiver: WebhookReceiver, tmp_path: Path
+) -> None:
+    """NTF1: in the header those that are not ASCII are percent-encoded."""
+    settings = write_settings(tmp_path, plain(receiver))
+    await ledger.log.append("s", [ev.ApprovalRequested(tool_name="Bash", approval="Frage ä 1")])
+    async with start(ledger, settings):
+        (delivery,) = await receiver.until_count(1)
+    assert (delivery.json["id"], delivery.headers["callslip-id"]) == ("Frage ä 1", "frage %c3%a4 1")
+
+
 async def test_an_answered_request_is_not_retried(
     ledger: LocalLedger, receiver: WebhookReceiver, tmp_path: Path
 ) -> None:
@@ -334,6 +383,7 @@ async def test_only_public_and_listed_addresses_are_reached(tmp_path: Path) -> N
         *("127.0.0.1", "127.8.8.8", "0.0.0.0", "10.0.0.1", "172.16.9.9", "192.168.1.1", "169.254.169.254"),
         *("100.64.0.1", "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1%eth0", "fd00::1", "ff02::1"),
         *("::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "2001:0:4136:e378:8000:63bf:80ff:fffe"),
+        *("64:ff9b:1::7f00:1", "::127.0.0.1", "::ffff:0:127.0.0.1", "fec0::1", "5f00::1", "192.0.0.192"),
     )
     assert all(may_reach(address, ()) for address in public)
     assert not [address for address in private if may_reach(address, ())]
@@ -371,6 +421,49 @@ async def test_a_name_of_a_private_address_is_not_reached(
         looked_up = name_resolves_to(monkeypatch, "127.0.0.2", "127.0.0.1")
         assert await post(webhook, b"{}", {}, (ip_network("127.0.0.2"),)) == Outcome()
         assert len(looked_up) == listed.connections == 1 and not receiver.connections
+
+
+async def test_a_name_server_that_does_not_answer_holds_up_no_other_receiver(
+    receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NTF6: not even if many names are looked up."""
+    answers, resolve = threading.Event(), socket.getaddrinfo
+
+    def wait_for_slow_names(host: str, *arguments: Any, **options: Any) -> Any:
+        if host == "slow.example":
+            answers.wait()
+        return resolve("127.0.0.1", *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", wait_for_slow_names)
+    slow, quick = (
+        Webhook(url=f"http://{name}.example:{receiver.port}/", allow_http=True) for name in ("slow", "quick")
+    )
+    waiting = [asyncio.ensure_future(post(slow, b"{}", {}, (LOCAL,), timeout_s=60)) for _ in range(40)]
+    try:
+        await asyncio.sleep(0)
+        assert await post(quick, b"{}", {}, (LOCAL,)) == Outcome()
+        assert not any(one.done() for one in waiting)
+    finally:
+        answers.set()
+        await asyncio.gather(*waiting)
+
+
+async def test_of_several_addresses_one_that_does_not_answer_is_left_out(
+    receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NTF6: the next one is tried in the same delivery."""
+    monkeypatch.setattr(post_module, "CONNECT_TIMEOUT_S", 0.05)
+    loop = asyncio.get_running_loop()
+    connect = loop.sock_connect
+
+    async def connect_or_wait(connection: socket.socket, address: Any) -> None:
+        await (asyncio.Event().wait() if address[0] == "127.0.0.2" else connect(connection, address))
+
+    monkeypatch.setattr(loop, "sock_connect", connect_or_wait)
+    endpoints = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{n}", receiver.port)) for n in (2, 1)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments, **options: endpoints)
+    webhook = Webhook(url=f"http://two.example:{receiver.port}/", allow_http=True)
+    assert await post(webhook, b"{}", {}, (LOCAL,)) == Outcome()
 
 
 async def test_redirects_are_not_followed(receiver: WebhookReceiver, tmp_path: Path) -> None:
@@ -427,6 +520,7 @@ async def test_certificates_are_checked(tmp_path: Path) -> None:
         ('[[webhook]]\nurl = "https://a/"\nformat = "slack"\nsecret = "a-5ecret-of-enough-length"', "cannot be signed"),
         ('[[webhook]]\nurl = "https://a/"\nevents = ["everything"]', "everything"),
         ('[[webhook]]\nurl = "https://a/"\ninclude_texts = true', "include_texts"),
+        ('[[webhook]]\nurl = "https://a/"\nca_file = "no-such-file.pem"', "no certificates"),
         ('allow_addresses = ["home"]', "allow_addresses"),
         ("[delays]\nidle = -1", "from 0 to 86400"),
         ("[[webhook", "not TOML"),

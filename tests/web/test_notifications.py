@@ -23,6 +23,7 @@ globalThis.Notification = class extends EventTarget {
   }
   constructor(title, { body, tag }) {
     super();
+    for (const other of globalThis.__notifications ?? []) if (other.tag === tag && other.isOpen) other.close();
     Object.assign(this, { title, body, tag, isOpen: true });
     (globalThis.__notifications ??= []).push(this);
   }
@@ -94,6 +95,7 @@ def test_the_title_and_the_icon_show_pending_requests(server: Server) -> None:
 @in_browser
 def test_one_of_several_tabs_notifies_the_user(server: Server) -> None:
     """NTF12: after the button was pressed, once for each request; an answer anywhere closes the notification."""
+    server.append("bell", event("session.info", agent="codex"))
     before = ask(server, "bell", "before")
     window = server.window()
     window.context.add_init_script(RECORD_NOTIFICATIONS)
@@ -106,7 +108,8 @@ def test_one_of_several_tabs_notifies_the_user(server: Server) -> None:
         expect(tab.page.get_by_role("status").first).to_contain_text("Live")
     approval = ask(server, "bell", "rm -rf <b>all</b>")
     tab = tabs[0].until(lambda: next((tab for tab in tabs if notifications(tab)), None), "a notification")
-    assert [one for each in tabs for one in notifications(each)] == [("Approval needed", "rm -rf <b>all</b>", True)]
+    shown = [one for each in tabs for one in notifications(each)]
+    assert shown == [("codex waits for your answer", "rm -rf <b>all</b>", True)]
     tab.page.evaluate("__notifications[0].onclick()")
     expect(tab.page).to_have_url(re.compile(r"/s/bell#entry-\d+$"))
     expect(tab.page.get_by_text("rm -rf <b>all</b>").first).to_be_visible()
@@ -128,10 +131,39 @@ def test_one_of_several_tabs_notifies_the_user(server: Server) -> None:
         each.assert_no_problems()
 
 
+@in_browser
+def test_a_notification_of_an_agent_ends_when_it_works_again(server: Server) -> None:
+    """NTF12: that it has finished, or is idle."""
+    server.append("ends", event("session.info", agent="codex"), event("turn.started"))
+    window = server.window()
+    window.context.add_init_script(RECORD_NOTIFICATIONS)
+    window.context.add_init_script("localStorage.setItem('callslip.notifications', 'on')")
+    window.context.add_init_script("Notification.permission = 'granted'")
+    tab = window.tab("/")
+    expect(tab.page.get_by_text("ends", exact=True).first).to_be_visible()
+    show = """async (kind) => {
+      const { newNotice } = await import("/web/state.js");
+      const title = `codex is ${kind}`;
+      newNotice.value = { id: `${kind} ends`, kind, session: "ends", entry: 0, title, text: "T" };
+    }"""
+    server.append("ends", event("turn.ended"))
+    state = "import('/web/state.js').then(({ sessions }) => sessions.value.get('ends')?.state)"
+    tab.until(lambda: tab.page.evaluate(state) == "idle", "that the turn has ended")
+    for kind in ("finished", "idle"):
+        tab.page.evaluate(show, kind)
+    tab.until(
+        lambda: notifications(tab) == [("codex is finished", "T", False), ("codex is idle", "T", True)],
+        "that the second one replaces the first",
+    )
+    server.append("ends", event("turn.started"))
+    tab.until(lambda: not [one for one in notifications(tab) if one[2]], "that it is closed")
+    tab.assert_no_problems()
+
+
 WATCH = """async () => {
   const { NoticeWatch } = await import("/web/notices.js");
-  const real = globalThis.setTimeout, delays = new Set(), shown = [];
-  const watch = new NoticeWatch(({ id, title, text }) => shown.push([id, title, text]));
+  const real = globalThis.setTimeout, delays = new Set(), shown = [], answered = [];
+  const watch = new NoticeWatch(({ id, title, text }) => shown.push([id, title, text]), (id) => answered.push(id));
   const topic = (name, rows) => watch.receive("topic", { topic: name, rows });
   const session = (name, state) => ({ session: name, state, agent: "codex", title: "T " + name });
   const changed = (...fields) => watch.receive("row", { topic: "sessions", id: fields[0], row: session(...fields) });
@@ -148,7 +180,8 @@ WATCH = """async () => {
   }
 
   const before = await withoutDelay(() => {
-    topic("sessions", [session("a", "running"), session("b", "idle")]);
+    const running = ["a", "d", "e"].map((name) => session(name, "running"));
+    topic("sessions", [...running, session("b", "idle")]);
     topic("inbox", [request("old")]);
     for (const state of ["waiting", "idle", "running"]) changed("a", state);  // The next turn has begun.
     changed("b", "idle");
@@ -158,26 +191,41 @@ WATCH = """async () => {
     requested({ ...request("other"), answerAt: "an editor" });
   });
   await withoutDelay(() => {
-    changed("a", "ended");
-    changed("a", "ended");
-    requested(request("one"));
-    requested(request("one"));
-    topic("inbox", [request("old"), request("one"), request("two")]);  // After a lost connection.
+    changed("c", "running");
+    changed("c", "idle");
+    changed("e", "idle");
+    watch.receive("row", { topic: "sessions", id: "e", gone: true });
   });
-  return { before, shown, delays: [...delays] };
+  await withoutDelay(() => {
+    topic("sessions", [session("a", "running"), session("b", "idle"), session("c", "idle"), session("d", "ended")]);
+    changed("c", "running");
+    changed("a", "ended");
+    changed("a", "ended");
+    requested(request("one"));
+    requested(request("one"));
+    topic("inbox", [request("old"), request("one"), { ...request("two"), session: "a" }]);  // After a lost connection.
+  });
+  return { before, shown, delays: [...delays], answered: answered.filter((id) => id.endsWith(" c")) };
 }"""
 
 
 @in_browser
 def test_the_browser_notifies_of_what_is_new_and_lasts(site: Server) -> None:
-    """NTF12: not of what was there before, was answered at once, or continues; agents that have finished are named."""
+    """NTF12: not of what was there before, was answered at once, or continues; agents that have finished are named.
+
+    What happened while the connection was lost is news.
+    """
     result = site.window().tab("/commands").page.evaluate(WATCH)
-    assert result["before"] == 0 and sorted(result["delays"]) == [2_000, 10_000]
+    assert result["before"] == 0 and sorted(result["delays"]) == [2_000, 10_000, 300_000]
     assert result["shown"] == [
+        ["finished c", "codex has finished", "T c"],
+        ["idle c", "codex is idle", "T c"],
+        ["finished d", "codex has finished", "T d"],
         ["finished a", "codex has finished", "T a"],
-        ["one", "Approval needed", "one"],
-        ["two", "Approval needed", "two"],
+        ["one", "An agent waits for your answer", "one"],
+        ["two", "codex waits for your answer", "two"],
     ]
+    assert result["answered"] == ["finished c", "idle c"] * 2, "what was shown of an agent that works again is over"
 
 
 @in_browser
@@ -200,7 +248,8 @@ def test_a_code_in_the_address_signs_a_phone_in(server: Server) -> None:
     tab.go(f"/inbox#{fragment}")
     expect(tab.page.get_by_role("heading", name="Inbox")).to_be_visible()
     assert tab.page.url == f"{server.url}/inbox"
-    card = tab.page.locator(f"[data-approval={approval}]")
+    tab.page.locator(f"[data-approval={approval}] .opener").click()
+    card = tab.page.locator(f"[data-detail={approval}]")
     card.get_by_role("button", name="Allow once").click()
     expect(card.locator(".decision")).to_contain_text("phone")
     assert server.request(f"/v1/approvals/{approval}")["by"] == "phone"
@@ -223,15 +272,18 @@ def test_the_inbox_fits_a_phone(server: Server, theme: str) -> None:
     approvals = [ask(server, f"fits-{theme}", text) for text in (f"{LONG} {theme}", "npm publish", "x" * 300)]
     tab = server.window(theme, 380, 780, has_touch=True).tab("/inbox")
     for approval in approvals:
-        opener = tab.page.locator(f"[data-approval={approval}] .opener")
-        opener.click()
-        expect(tab.page.locator(f"[data-approval={approval}] .args")).to_be_visible()
+        tab.page.locator(f"[data-approval={approval}] .opener").click()
+        detail = tab.page.locator(f"[data-detail={approval}]")
+        expect(detail.locator(".bigcmd, .args").first).to_be_visible()
+        expect(detail.get_by_role("button", name="Always allow…")).to_be_visible()
+        assert tab.find_overflow() == [] and tab.axe_violations() == []
+        small = tab.page.evaluate(
+            "[...document.querySelectorAll('.answer button, .answer input')].map((one) => one.getBoundingClientRect())"
+            ".filter(({ height }) => height < 44).length"
+        )
+        assert small == 0, "a finger needs 44 px"
+        detail.get_by_role("button", name="Back to the list").click()
     assert tab.find_overflow() == [] and tab.axe_violations() == []
-    small = tab.page.evaluate(
-        "[...document.querySelectorAll('.answer button, .answer input')].map((one) => one.getBoundingClientRect())"
-        ".filter(({ height }) => height < 44).length"
-    )
-    assert small == 0, "a finger needs 44 px"
     for approval in approvals:
         deny(server, approval)
     tab.assert_no_problems()

@@ -20,7 +20,7 @@ from callslip.model.notices import Notice, NoticeDelays, NoticeKind
 from callslip.model.records import ListedSession
 from callslip.rules.notices import approval_notice, session_notices
 
-MAX_APPROVALS = 1000
+MAX_APPROVALS = 10_000
 MAX_SESSIONS = 200
 KEY_PREFIX = "notice:"
 KEPT_MS = 7 * 24 * 60 * 60 * 1000
@@ -118,16 +118,18 @@ class NoticeClaims:
 
     async def finish(self, notice: str, *, is_sent: bool) -> None:
         """Store that a notice was sent, or that it was given up."""
-        before = self._held.pop(notice, "")
+        before = self._held.get(notice, "")
         if before:
             after = f"{SENT if is_sent else FAILED} {await self._log.store.clock()}"
             await self._log.store.replace_meta(self._prefix + notice, before, after)
+            del self._held[notice]
 
     async def release(self, notice: str) -> None:
         """Let another process send a notice that this one does not send."""
-        before = self._held.pop(notice, "")
+        before = self._held.get(notice, "")
         if before:
             await self._log.store.replace_meta(self._prefix + notice, before, "")
+            del self._held[notice]
 
     async def forget_old(self, current: Collection[str]) -> None:
         """Delete what is stored of notices that ended long ago."""

@@ -23,7 +23,7 @@ class SessionView(CamelStruct):
     works in, `prompt` the beginning of its first prompt, `continues` the agent's id of the session from which it was
     forked. `openCalls` counts calls that have not ended, `pending` those of them that wait for an approval (both up to
     10,000), `failed` those that did not succeed. `usage` is the sum over all responses of models. `startedAt` and
-    `activeAt` are the times of its first and last event.
+    `activeAt` are the times of its first event, and of the last one of its agent.
     """
 
     session: str

@@ -27,6 +27,8 @@ TEST_EVENT = "test"
 MAX_NAME_CHARS = 200
 MAX_TEXT_CHARS = 1000
 VERSION = 1
+ASCII = "".join(map(chr, range(ord(" "), ord("~") + 1)))
+"""What a header may have as it is. A producer may choose the id of a request, also with other characters."""
 
 
 class Message(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
@@ -143,7 +145,7 @@ def encode_message(webhook: Webhook, message: Message, now_s: int) -> tuple[byte
     body = ENCODERS[webhook.format](message)
     headers = {"content-type": "application/json"}
     if webhook.format == "json":
-        headers["callslip-id"] = message.id
+        headers["callslip-id"] = quote(message.id, safe=ASCII)
     if webhook.secret:
         headers["callslip-timestamp"] = str(now_s)
         headers["callslip-signature"] = f"v1={sign(webhook.secret, now_s, body)}"

@@ -54,6 +54,8 @@ class Notifier:
         self._report = report
         self._kinds: set[NoticeKind] = {kind for webhook in settings.webhooks for kind in webhook.events}
         self.current: dict[str, Notice] = {}
+        self.has_read = asyncio.Event()
+        """Set once `current` was read from the ledger."""
         self.receivers = [
             Receiver(self, log, webhook, settings, public_url, report, delays_s) for webhook in settings.webhooks
         ]
@@ -87,6 +89,7 @@ class Notifier:
                 seen = feed.changes
                 try:
                     self.current = await find_notices(log, self._settings.delays, self._kinds, since, self.current)
+                    self.has_read.set()
                     await self._wait(seen, self._offer())
                 except StoreError:  # The disk or the database may recover. If the ledger is closed, this ends soon.
                     await asyncio.sleep(ERROR_DELAY_S)
@@ -118,6 +121,8 @@ class _Delivery:
         self.notice = notice
         self.attempts = 0
         self.due = time.monotonic()
+        self.is_sent: bool | None = None
+        """Whether it was accepted or given up, None while it is to be sent."""
 
 
 class Receiver:
@@ -165,6 +170,7 @@ class Receiver:
 
     async def run(self) -> None:
         """Send what is in the queue, until this task is cancelled."""
+        await self._notifier.has_read.wait()  # What is forgotten depends on what is current.
         forget_at = 0.0
         while True:
             try:
@@ -191,6 +197,8 @@ class Receiver:
 
     async def _deliver(self, delivery: _Delivery) -> None:
         notice = delivery.notice
+        if delivery.is_sent is not None:  # Only the ledger failed.
+            return await self._finish(delivery, is_sent=delivery.is_sent)
         if notice.id not in self._notifier.current:  # It was answered, or the agent works again.
             await self._claims.release(notice.id)
             del self._queue[notice.id]
@@ -205,16 +213,21 @@ class Receiver:
                 self.later[notice.id] = retry_at
             return
         outcome = await self._send(notice)
+        self._report_outcome(outcome)
         delivery.attempts += 1
         if outcome.problem and outcome.may_retry and delivery.attempts < MAX_ATTEMPTS:
             delivery.due = time.monotonic() + max(delay_s, outcome.retry_after_s)
             if outcome.retry_after_s > delay_s:
                 await self._claims.claim(notice.id, outcome.retry_after_s + HOLD_MARGIN_S)
         else:
-            await self._claims.finish(notice.id, is_sent=not outcome.problem)
-            del self._queue[notice.id]
-            self._done.add(notice.id)
-        self._report_outcome(outcome)
+            await self._finish(delivery, is_sent=not outcome.problem)
+
+    async def _finish(self, delivery: _Delivery, *, is_sent: bool) -> None:
+        """Store that a message was accepted or given up. If that fails it is stored later, and not sent again."""
+        delivery.is_sent = is_sent
+        await self._claims.finish(delivery.notice.id, is_sent=is_sent)
+        del self._queue[delivery.notice.id]
+        self._done.add(delivery.notice.id)
 
     async def _send(self, notice: Notice) -> Outcome:
         webhook = self._webhook

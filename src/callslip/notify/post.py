@@ -20,6 +20,8 @@ from callslip.notify.settings import Network, Webhook
 
 TIMEOUT_S = 10.0
 """How long a delivery may take in all."""
+CONNECT_TIMEOUT_S = 3.0
+"""How long one of several addresses has to accept a connection, so that the next one is tried."""
 MAX_HEAD_BYTES = 16 * 2**10
 MAX_RETRY_AFTER_S = 600
 RETRIED = frozenset((408, 425, 429, *range(500, 600)))
@@ -104,11 +106,12 @@ async def _connect(endpoints: Sequence[Endpoint]) -> socket.socket:
     """Return a connection to the first address that accepts one."""
     loop = asyncio.get_running_loop()
     problem: OSError = OSError("no address")
-    for family, sockaddr in endpoints:
+    for number, (family, sockaddr) in enumerate(endpoints, 1):
         connection = socket.socket(family, socket.SOCK_STREAM)
         connection.setblocking(False)
         try:
-            await loop.sock_connect(connection, sockaddr)
+            async with asyncio.timeout(CONNECT_TIMEOUT_S if number < len(endpoints) else None):
+                await loop.sock_connect(connection, sockaddr)
             return connection
         except OSError as error:
             connection.close()

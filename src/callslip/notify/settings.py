@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 import stat
 import tomllib
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -89,8 +90,8 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_settings(path: Path) -> NotifySettings:
     """Read the settings file, or raise InvalidInputError. No message repeats a URL or a secret."""
     try:
-        data = path.read_bytes()
-        mode = path.stat()
+        with path.open("rb") as opened:
+            mode, data = os.fstat(opened.fileno()), opened.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise NotFoundError(f"no file {path}") from None
     except OSError as error:
@@ -136,6 +137,11 @@ def _check_webhook(webhook: Webhook, place: str) -> None:
         raise InvalidInputError(
             "--notify", f"{place}: http:// is not encrypted; use https://, or set allow_http = true"
         )
+    if webhook.ca_file:
+        try:
+            ssl.create_default_context(cafile=webhook.ca_file)
+        except (OSError, ValueError):  # An error of TLS is an OSError.
+            raise InvalidInputError("--notify", f"{place}: the ca_file has no certificates that can be read") from None
     if webhook.secret and len(webhook.secret) < MIN_SECRET_CHARS:
         raise InvalidInputError("--notify", f"{place}: the secret must have at least {MIN_SECRET_CHARS} characters")
     if webhook.secret and webhook.format == "slack":

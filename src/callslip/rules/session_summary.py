@@ -16,7 +16,7 @@ from callslip.model.events import Event
 from callslip.model.records import record_text
 from callslip.model.summaries import SessionSummary, UsageRecord, UsageTotals
 
-VERSION = 2
+VERSION = 3
 """Increased whenever the same events give another summary. Summaries of another version are derived again."""
 MAX_PROMPT_CHARS = 200
 MAX_TEXT_CHARS = 500
@@ -34,7 +34,9 @@ def add_event(summary: SessionSummary, event: Event) -> UsageRecord | None:
     summary.seq = event.seq
     if event.at:
         summary.started_at = min(summary.started_at or event.at, event.at)
-        summary.active_at = max(summary.active_at, event.at)
+        # A label or a title that a person sets long after the agent's work is no activity.
+        if not (isinstance(event, ev.SessionInfo) and summary.active_at):
+            summary.active_at = max(summary.active_at, event.at)
     if event.verdict != "applied":
         return None
     if isinstance(event, ev.UsageReported):

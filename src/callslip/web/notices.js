@@ -2,15 +2,19 @@
 // tab without a worker uses it for itself.
 
 /**
- * @typedef {{id: string, kind: "request" | "finished", session: string, entry: number, title: string, text: string}} Notice
+ * @typedef {{id: string, kind: "request" | "finished" | "idle", session: string, entry: number, title: string, text: string}} Notice
  */
 
 /** A rule may answer a request at once, and an agent may start the next turn. */
 const REQUEST_DELAY_MS = 2_000;
 const FINISHED_DELAY_MS = 10_000;
+const IDLE_DELAY_MS = 300_000;
 
 const ACTIVE_STATES = ["running", "waiting"];
 const ENDED_STATES = ["idle", "ended"];
+
+/** Whether a session's agent works, or waits for an answer. @param {string | undefined} state */
+export const isActive = (state) => ACTIVE_STATES.includes(state ?? "");
 
 export class NoticeWatch {
   /** @param {(notice: Notice) => void} notify @param {(id: string) => void} [onAnswered] */
@@ -19,8 +23,8 @@ export class NoticeWatch {
     this.onAnswered = onAnswered;
     /** The pending requests; null before the list has loaded. @type {Set<string> | null} */
     this.pending = null;
-    /** The state of each session. @type {Map<string, string>} */
-    this.states = new Map();
+    /** The state of each session, and its agent. @type {Map<string, {state: string, agent?: string}>} */
+    this.sessions = new Map();
     /** The notices that are due later. @type {Map<string, ReturnType<typeof setTimeout>>} */
     this.timers = new Map();
   }
@@ -50,7 +54,8 @@ export class NoticeWatch {
   requested(/** @type {any} */ row) {
     const { approval: id, session, entry, description = "" } = row;
     if (row.answerAt) return;
-    this.notifyLater({ id, kind: "request", session, entry, title: "Approval needed", text: description }, REQUEST_DELAY_MS);
+    const title = `${this.sessions.get(session)?.agent || "An agent"} waits for your answer`;
+    this.notifyLater({ id, kind: "request", session, entry, title, text: description || session }, REQUEST_DELAY_MS);
   }
 
   answered(/** @type {string} */ id) {
@@ -58,23 +63,43 @@ export class NoticeWatch {
     this.onAnswered(id);
   }
 
+  /** A list comes at the start, and after a lost connection with what has changed meanwhile. */
   receiveSessions(/** @type {string} */ event, /** @type {any} */ update) {
-    if (event === "topic") for (const row of update.rows) this.states.set(row.session, row.state);
-    else if (update.gone) this.states.delete(update.id);
+    if (event === "topic") {
+      const names = new Set(update.rows.map((/** @type {any} */ row) => row.session));
+      for (const name of [...this.sessions.keys()]) if (!names.has(name)) this.gone(name);
+      for (const row of update.rows) this.changed(row);
+    } else if (update.gone) this.gone(update.id);
     else this.changed(update.row);
+  }
+
+  gone(/** @type {string} */ session) {
+    this.sessions.delete(session);
+    this.working(session);
+  }
+
+  /** The agent works again, or is gone. @param {string} session */
+  working(session) {
+    for (const id of [`finished ${session}`, `idle ${session}`]) {
+      this.forget(id);
+      this.onAnswered(id);
+    }
   }
 
   /** The server computes the state of a session. @param {any} row */
   changed(row) {
-    const { session, state } = row;
-    const wasActive = ACTIVE_STATES.includes(this.states.get(session) ?? "");
-    this.states.set(session, state);
-    const id = `finished ${session}`;
-    if (ACTIVE_STATES.includes(state)) return this.forget(id);
+    const { session, state, agent } = row;
+    const wasActive = isActive(this.sessions.get(session)?.state);
+    this.sessions.set(session, { state, agent });
+    if (isActive(state)) return this.working(session);
+    if (state === "ended") this.forget(`idle ${session}`); // An agent whose program has ended is not idle.
     if (!wasActive || !ENDED_STATES.includes(state)) return;
-    const title = `${row.agent || "The agent"} has finished`;
-    this.notifyLater({ id, kind: "finished", session, entry: 0, title, text: row.title || row.prompt || session },
+    const name = agent || "An agent";
+    const facts = { session, entry: 0, text: row.title || row.prompt || session };
+    this.notifyLater({ ...facts, id: `finished ${session}`, kind: "finished", title: `${name} has finished` },
       FINISHED_DELAY_MS);
+    if (state === "idle") this.notifyLater({ ...facts, id: `idle ${session}`, kind: "idle", title: `${name} is idle` },
+      IDLE_DELAY_MS);
   }
 
   /** @param {Notice} notice @param {number} delay */

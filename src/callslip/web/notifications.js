@@ -3,7 +3,8 @@
 
 import { inert } from "./ansi.js";
 import { effect, html, signal } from "./ui.js";
-import { answerableRequests, go, inbox, loadedTopics, newNotice } from "./state.js";
+import { isActive } from "./notices.js";
+import { answerableRequests, go, inbox, loadedTopics, newNotice, sessions } from "./state.js";
 import { setNotifies } from "./stream.js";
 
 const STORAGE_KEY = "callslip.notifications";
@@ -55,21 +56,27 @@ addEventListener("storage", ({ key }) => {
 });
 effect(() => setNotifies(areOn()));
 
-/** The notifications that this tab shows, by ID. @type {Map<string, Notification>} */
+/** @typedef {import("./notices.js").Notice} Notice */
+
+/** The notifications that this tab shows, by ID. @type {Map<string, {notice: Notice, notification: Notification}>} */
 const shown = new Map();
 
-/** @param {import("./notices.js").Notice} notice */
-function show({ id, session, entry, title, text }) {
-  const body = inert(text).slice(0, MAX_TEXT_LENGTH);
+/** @param {Notice} notice */
+function show(notice) {
+  const { id, kind, session, entry, title, text } = notice;
+  // That an agent is idle replaces that it has finished, and makes no sound again.
+  const isNews = kind !== "idle";
+  const tag = `callslip ${kind === "request" ? id : session}`;
+  const options = { body: inert(text).slice(0, MAX_TEXT_LENGTH), tag, renotify: isNews, silent: isNews ? null : true };
   try {
-    const notification = new Notification(title, { body, tag: `callslip ${id}` });
+    const notification = new Notification(inert(title), options);
     notification.onclick = () => {
       globalThis.focus();
       go(`/s/${encodeURIComponent(session)}${entry ? `#entry-${entry}` : ""}`);
       notification.close();
     };
-    notification.onclose = () => shown.delete(id);
-    shown.set(id, notification);
+    notification.onclose = () => shown.get(id)?.notification === notification && shown.delete(id);
+    shown.set(id, { notice, notification });
   } catch {
     permission.value = "denied"; // Some browsers of phones show none for a page.
   }
@@ -81,9 +88,17 @@ effect(() => {
 effect(() => {
   const pending = inbox.value;
   if (!loadedTopics.value.has("inbox")) return;
-  for (const [id, notification] of shown) if (id.startsWith("appr_") && !pending.has(id)) notification.close();
+  for (const [id, { notice, notification }] of shown) {
+    if (notice.kind === "request" && !pending.has(id)) notification.close();
+  }
 });
-addEventListener("pagehide", () => shown.forEach((notification) => notification.close()));
+effect(() => {
+  const rows = sessions.value;
+  for (const { notice, notification } of shown.values()) {
+    if (notice.kind !== "request" && isActive(rows.get(notice.session)?.state)) notification.close();
+  }
+});
+addEventListener("pagehide", () => shown.forEach(({ notification }) => notification.close()));
 
 async function toggle() {
   if (areOn()) return setWanted(false);

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.keys import can_prompt, read_keys
 from callslip.cli.terminal.qr_code import draw_text
-from callslip.errors import CallslipError
+from callslip.errors import CallslipError, InvalidInputError
 
 if TYPE_CHECKING:
     from callslip.api.access import Verb
@@ -41,9 +41,13 @@ async def create_sign_in(
 
 
 def print_qr_code(url: str) -> None:
-    """Draw a QR code on stderr."""
+    """Draw a QR code on stderr, unless the address is too long for one."""
     has_colors = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    sys.stderr.write(draw_text(url, has_colors=has_colors) + "\n")
+    try:
+        drawing = draw_text(url, has_colors=has_colors)
+    except InvalidInputError:
+        return tables.print_status("the address is too long for a QR code; open it on the phone")
+    sys.stderr.write(drawing + "\n")
     sys.stderr.flush()
 
 

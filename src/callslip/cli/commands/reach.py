@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 PROBES = ((socket.AF_INET, "198.51.100.1"), (socket.AF_INET6, "2001:db8::1"))
 """Addresses for documentation: the system chooses our address for them, and nothing is sent."""
-WILDCARDS = ("", "0.0.0.0", "::", "*")
 NOTIFY_FILE = "notify.toml"
 
 
@@ -111,9 +110,18 @@ def _find_host(host: str | None, lan: bool) -> str:
     if host is None:
         return find_lan_address() if lan else LOOPBACK
     host = host.removeprefix("[").removesuffix("]")
-    if lan and host in WILDCARDS:
-        raise InvalidInputError("--host", "must be one address with --lan; leave it out to use the usual one")
+    if lan and not _is_lan_address(host):
+        raise InvalidInputError("--host", "must be one address in a network with --lan; leave it out for the usual one")
     return host
+
+
+def _is_lan_address(host: str) -> bool:
+    """Return whether a host is one address, and not the one on which a server with `lan` listens in any case."""
+    try:
+        found = {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None)} if host else set[str]()
+    except (OSError, UnicodeError):
+        return True  # Listening there fails, with the reason.
+    return bool(found) and LOOPBACK not in found and not any(ip_address(each).is_unspecified for each in found)
 
 
 def find_lan_address() -> str:
