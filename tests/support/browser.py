@@ -390,7 +390,10 @@ class Tab:
 
 def show_filter(tab: Tab) -> None:
     """Show the filter of a session, which is behind a button in a narrow window."""
-    filter_input, button = tab.page.get_by_label("Filter", exact=True), tab.page.get_by_role("button", name="Show filter")
+    filter_input, button = (
+        tab.page.get_by_label("Filter", exact=True),
+        tab.page.get_by_role("button", name="Show filter"),
+    )
     expect(filter_input.or_(button)).to_be_visible()
     if button.is_visible():
         button.click()

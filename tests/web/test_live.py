@@ -114,11 +114,9 @@ def test_decision_in_one_tab_is_shown_in_the_others(site: Server) -> None:
     first, second, inbox = window.tab("/s/asked"), window.tab("/s/asked"), site.window().tab("/inbox")
     for tab in (first, second):
         tab.wait_for_seq(seq)
-    card = inbox.page.locator("[data-approval=appr_00000000a5ed]")
-    card.wait_for()
-    if card.get_by_role("button", expanded=False).count():
-        card.get_by_role("button", expanded=False).click()
-    cards = (first.page.locator(".row"), second.page.locator(".row"), card)
+    inbox.page.locator("[data-approval=appr_00000000a5ed] .opener").click()
+    detail = inbox.page.locator("[data-detail=appr_00000000a5ed]")
+    cards = (first.page.locator(".row-permission_request"), second.page.locator(".row-permission_request"), detail)
     for shown in cards:
         shown.get_by_role("button", name="Allow once").wait_for()
     first.page.get_by_role("button", name="Allow once").click()

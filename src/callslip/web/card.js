@@ -204,6 +204,7 @@ function InPlace({ entry }) {
   const command = commandIn(entry.rawInput);
   const isSaid = command ? String(titleOf(entry)).includes(command.trim()) : !hasFields(entry.rawInput);
   return html`<${Facts} entry=${entry} />
+    ${entry.status === "awaiting_approval" && html`<${Approval} entry=${entry} />`}
     ${!isSaid && (command ? html`<pre class="command-line" tabindex="0" dir="ltr">${inert(command)}</pre>`
       : html`<${JsonTree} value=${entry.rawInput} />`)}
     <${OutputInPlace} entry=${entry} onMore=${() => pick(entry.id)} />

@@ -295,9 +295,9 @@ function CutNote({ entry }) {
 export function Output({ entry }) {
   const loaded = useLoadedOutput(entry);
   const parts = outputParts(entry, loaded);
-  // What is stored elsewhere is explained once, at the part that it concerns.
-  const stored = Math.max(0, parts.findIndex(({ extent }) => extent && extent !== "all"));
-  const order = parts.length ? [parts[stored], ...parts.filter((_, at) => at !== stored)] : [];
+  // What is stored elsewhere comes first, with a note of how much of it is shown.
+  const stored = parts.find(({ extent }) => extent && extent !== "all") ?? parts.find(({ extent }) => extent) ?? parts[0];
+  const order = [...parts].sort((one, other) => Number(other === stored) - Number(one === stored));
   return html`<div class="outputs">
     ${order.map((part, index) => html`<${PartView} key=${part.label + index} part=${part} entry=${entry} index=${index}
       loaded=${loaded} />`)}

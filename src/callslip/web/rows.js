@@ -2,6 +2,7 @@
 // the call that started them and calls that ran in parallel below one row. Heights are known before a row is drawn.
 
 import { previewOf } from "./preview.js";
+import { describeState } from "./states.js";
 
 /**
  * @typedef {object} Item
@@ -114,8 +115,8 @@ function areParallel(first, second) {
   if (first.type !== "tool_call" || second.type !== "tool_call") return false;
   if (first.turn !== second.turn || first.parent || second.parent || second.scope === "detached") return false;
   if (Math.abs((second.at ?? 0) - (first.at ?? 0)) > PARALLEL_MS) return false;
-  if (first.end) return second.id < first.end;
-  return !second.end || (!!first.startedAt && (second.startedAt ?? 0) >= first.startedAt);
+  if (!describeState(first.status).isOpen) return second.id < (first.end ?? 0);
+  return describeState(second.status).isOpen || (!!first.startedAt && (second.startedAt ?? 0) >= first.startedAt);
 }
 
 /**

@@ -38,6 +38,8 @@ export class ScrollAnchor {
     /** @type {[number, number]} */
     this.drawnRange = [0, 0];
     this.width = 0;
+    /** The height of all content at the last change or scroll event. */
+    this.contentHeight = 0;
     /** The scroll position at the last scroll event. */
     this.lastScrollY = 0;
     /** The position of a scroll made by this class, until its scroll event arrives. */
@@ -135,9 +137,18 @@ export class ScrollAnchor {
     return hasChanged;
   }
 
+  /** Whether the content became so much shorter that its position says nothing: then it is restored first. */
+  hasCollapsed() {
+    const view = this.view();
+    const before = this.contentHeight;
+    this.contentHeight = view?.scrollHeight ?? 0;
+    return !!view && !!this.anchor && !this.isFollowing && before - this.contentHeight > view.clientHeight;
+  }
+
   onScroll() {
     // Following starts only when the user scrolls down to the end, and stops only when the user scrolls up. A list that
     // grows or shrinks, or a scroll made by this class, does not count.
+    if (this.hasCollapsed()) return this.settle();
     const wasFollowing = this.isFollowing;
     const scrollY = this.scrollTop();
     const isDown = scrollY > this.lastScrollY && !(Math.abs(scrollY - this.ownScrollY) < 1);
@@ -169,6 +180,7 @@ export class ScrollAnchor {
     const list = this.list.current;
     if (!list) return;
     this.lastDrawnId = this.lastId;
+    this.contentHeight = this.view()?.scrollHeight ?? 0;
     if (this.width && Math.abs(this.width - list.clientWidth) > 1) this.heights.forget();
     this.width = list.clientWidth;
     let hasChanged = false;

@@ -7,7 +7,7 @@ import { detailPanel, Frame, IconButton, PanelToggle, sidePanel } from "./frame.
 import Menu from "./menu.js";
 import { Steps, planProgress } from "./message.js";
 import { filterText, result } from "./matches.js";
-import { html, signal, useEffect, useMemo, useState } from "./ui.js";
+import { effect, html, signal, useEffect, useMemo, useState } from "./ui.js";
 import { peekEntry, sampledEntries } from "./row_state.js";
 import {
   go, hasServer, info, isMissing, link, loaded, pageUrl, past, pendingHere, route, sessionName, sessions,
@@ -141,6 +141,9 @@ wideQuery.addEventListener("change", () => (isWide.value = wideQuery.matches));
 const isFilterShown = signal(false);
 const isHistoryShown = signal(false);
 
+// A filter that was shown stays when its last term is removed.
+effect(() => void (filterText.value && (isFilterShown.value = true)));
+
 function Filter() {
   const FilterBar = componentOf(filters(), "FilterBar");
   return loaded.value && FilterBar ? html`<${FilterBar} value=${filterText.value}
@@ -172,7 +175,7 @@ function Above() {
   const MatchCount = filters()?.MatchCount;
   return html`${isMissing.value && html`<${Deleted} />`}
     <${Notice} />
-    ${!isWide.value && (isFilterShown.value || filterText.value) && html`<${Filter} />`}
+    ${!isWide.value && isFilterShown.value && html`<${Filter} />`}
     ${MatchCount && html`<${MatchCount} value=${filterText.value} />`}
     ${loaded.value && Scrubber && (isHistoryShown.value || past.value) && html`<div class="history"><${Scrubber} /></div>`}`;
 }
