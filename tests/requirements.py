@@ -2735,7 +2735,9 @@ SESSION_LISTS = (
         (
             "tests/web/test_sessions_page.py::test_sessions_show_what_people_recognize",
             "tests/web/test_sessions_page.py::test_sessions_are_filtered_by_words_and_state",
+            "tests/web/test_sessions_page.py::test_filters_of_sessions_are_in_the_address",
             "tests/web/test_sessions_page.py::test_sessions_are_sorted",
+            "tests/web/test_sessions_page.py::test_rows_have_one_height",
             "tests/web/test_sessions_page.py::test_a_session_is_deleted_after_a_confirmation",
         ),
     ),

@@ -24,7 +24,7 @@ const VIEWS = {
 };
 
 /** Views that arrange their own columns (frame.js). The others are in one that scrolls. */
-const WITH_COLUMNS = new Set(["session"]);
+const WITH_COLUMNS = new Set(["session", "sessions"]);
 
 /** @type {Record<import("./route.js").View, () => string>} */
 const TITLES = {

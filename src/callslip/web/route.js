@@ -12,7 +12,7 @@ export const root = document.documentElement.dataset.root ?? "";
 
 /** @type {[RegExp, (parameter: string) => Route][]} */
 const VIEWS = [
-  [/^\/$/, () => ({ view: "sessions" })],
+  [/^\/$/, () => ({ view: "sessions", search: location.search })],
   [/^\/s\/([^/]+)$/, (session) => ({ view: "session", session })],
   [/^\/c\/([^/]+)$/, (call) => ({ view: "call", call })],
   [/^\/inbox$/, () => ({ view: "inbox" })],
