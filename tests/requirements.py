@@ -3662,7 +3662,7 @@ RULES = (
         "Among saved rules deny beats ask beats allow, whatever their order, and a policy file beats them.",
         (
             "tests/rules/test_saved_rules.py::test_deny_beats_ask_beats_allow_in_any_order",
-            "tests/api/test_rules.py::test_the_policy_beats_saved_rules",
+            "tests/api/test_rules.py::test_the_policy_file_beats_saved_rules",
             "tests/wrap/test_approvals.py::test_saved_rules_answer_held_requests",
         ),
     ),
@@ -3757,6 +3757,7 @@ RULES = (
         (
             "tests/http/test_access_matrix.py::test_every_route_with_every_credential",
             "tests/http/test_access_matrix.py::test_only_a_caller_with_all_sessions_writes_rules_for_more_than_one",
+            "tests/http/test_http.py::test_an_unknown_caller_learns_nothing_about_what_a_route_takes",
         ),
     ),
     R(
@@ -3782,6 +3783,69 @@ RULES = (
         "Several answers count each only for a request that is pending and as it was shown.",
         ("tests/api/test_rules.py::test_several_answers_apply_to_what_was_shown",),
     ),
+    R(
+        "RUL14",
+        "A page can list the policy file with its lines beside the saved rules, and ask what its user may do.",
+        (
+            "tests/http/test_access.py::test_the_policy_file_is_listed_for_those_who_may_approve_everywhere",
+            "tests/http/test_access.py::test_a_page_asks_what_its_user_may_do",
+        ),
+    ),
+    R(
+        "RUL15",
+        "A server has a policy file and the setting for chains; its rules are listed and tested through it.",
+        ("tests/cli/test_rules.py::test_a_server_has_a_policy_file",),
+    ),
+)
+
+INBOX = (
+    R(
+        "INB1",
+        "The page lists the policy file above saved rules. A rule is added after its matches were shown, and revoked.",
+        (
+            "tests/web/test_rules_page.py::test_rules_are_added_tested_and_revoked",
+            "tests/web/test_rules_page.py::test_the_policy_file_is_above_saved_rules",
+        ),
+    ),
+    R(
+        "INB2",
+        "Always allow... shows a rule and what it would have matched; it is saved only with an approval that counts.",
+        (
+            "tests/web/test_rules_page.py::test_a_rule_is_saved_with_an_approval",
+            "tests/web/test_rules_page.py::test_no_rule_is_saved_if_the_approval_does_not_count",
+        ),
+    ),
+    R(
+        "INB3",
+        "A request shows its full command, the reason and what came before; the inbox lists what was decided recently.",
+        (
+            "tests/web/test_answers.py::test_a_request_shows_why_and_what_came_before",
+            "tests/web/test_answers.py::test_requests_are_answered_with_the_agents_options",
+            "tests/web/test_answers.py::test_request_counts_down_and_shows_an_answer_from_elsewhere",
+            "tests/api/test_approvals.py::test_answered_requests_are_listed_with_the_newest_first",
+        ),
+    ),
+    R(
+        "INB4",
+        "Questions and plans are readable, and buttons that an agent cannot honour are hidden.",
+        (
+            "tests/web/test_answers.py::test_questions_and_plans_are_readable",
+            "tests/api/test_approvals.py::test_an_offer_says_which_answers_the_agent_can_honour",
+        ),
+    ),
+    R(
+        "INB5",
+        "Several requests are shown in full before they are answered; what changed, came or was answered is left out.",
+        ("tests/web/test_answers.py::test_several_requests_are_answered_as_they_were_shown",),
+    ),
+    R(
+        "INB6",
+        "A key answers only the focused request, never repeated or with a modifier, nor within 500 ms of a change.",
+        (
+            "tests/web/test_answers.py::test_inbox_keyboard_shortcuts",
+            "tests/web/test_answers.py::test_keys_answer_nothing_shortly_after_the_list_has_changed",
+        ),
+    ),
 )
 
 REQUIREMENTS = (
@@ -3792,5 +3856,5 @@ REQUIREMENTS = (
     *(*DATABASES, *KILLS, *DATABASE_FAULTS, *POSTGRES_EDGES, *SERVERS, *MOVES, *OPERATIONS),
     *(*SESSION_LISTS, *TRANSCRIPTS, *AGENT_SESSIONS, *SEARCH, *AGENTS, *HOOKS, *HOOK_SETTINGS),
     *(*NOTIFICATIONS, *PHONES),
-    *RULES,
+    *(*RULES, *INBOX),
 )

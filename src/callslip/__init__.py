@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from callslip.api.follow import Frame
     from callslip.api.ledger import Ledger, LocalLedger, OpenLedger
     from callslip.api.rule_book import RuleBook, RulePreview, RuleTest
-    from callslip.api.rules import DecisionView, NewRule, RuleView
+    from callslip.api.rules import DecisionView, NewRule, PolicyView, RuleView
     from callslip.api.session import Session
     from callslip.api.tools import tool
     from callslip.api.turn import Turn
@@ -104,6 +104,7 @@ __all__ = [
     "OpenLedger",
     "Page",
     "PermissionDeniedError",
+    "PolicyView",
     "QueueFullError",
     "ReadOnlyStoreError",
     "RemoteLedger",
@@ -178,6 +179,7 @@ _MODULES = {
     "OpenLedger": "callslip.api.ledger",
     "Page": "callslip.model.records",
     "PermissionDeniedError": "callslip.errors",
+    "PolicyView": "callslip.api.rules",
     "QueueFullError": "callslip.errors",
     "ReadOnlyStoreError": "callslip.errors",
     "RemoteLedger": "callslip.client.remote_ledger",

@@ -43,6 +43,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     reaper_grace: float = 2.0
     approval_expiry: float = 300.0
 
+    # A file with rules that decide requests before saved rules do (`callslip serve --policy`). It is read again when it
+    # has changed; while it cannot be read, every request waits for a person.
+    policy_file: str = ""
+
     # Whether saved rules allow a chain of simple commands (`a && b`) if each of them is allowed by itself.
     rules_allow_chains: bool = False
 

@@ -7,6 +7,7 @@ import itertools
 import json
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, get_args
 from unittest import mock
 
@@ -33,7 +34,6 @@ from callslip.model import events as ev
 from callslip.model.entries import PermissionRequest
 from callslip.model.records import ApprovalRecord, ConversationName, RuleRecord
 from callslip.rules.lifecycle import APPROVAL_OPTIONS
-from callslip.rules.policy import Policy, parse_rule
 from callslip.rules.protected_calls import ProtectedPlaces
 from callslip.rules.saved_rules import decide_call
 from callslip.settings import Settings
@@ -185,22 +185,70 @@ async def test_the_first_answer_wins(ledger: LocalLedger) -> None:
         await ledger.deny(record.id, by="ann")
 
 
-async def test_the_policy_beats_saved_rules(ledger: LocalLedger) -> None:
-    """RUL1: also if the policy asks, or if it is not known whether one of its rules matches."""
-    await add_rule(ledger, filters={"tool": "Bash"})
-    asking = Policy((parse_rule(1, {"action": "ask", "title": "Deploy"}, "p"),))
-    denying = Policy((parse_rule(1, {"action": "deny", "input": {"command": "git push*"}}, "p"),))
-    for policy, command, title, state in (
-        (denying, "git push", "", "refused"),
-        (denying, "sudo git push", "", "pending"),
-        (denying, "git status", "", "granted"),
-        (asking, "git status", "Deploy", "pending"),
-    ):
-        record = await request(ledger, command, **({"title": title} if title else {}))
-        await rules.answer_by_rules(ledger.log, record.id, policy)
-        found = await ledger.find_approval(record.id)
-        assert found.state == state, (command, title)
-        assert found.by == ("policy" if state == "refused" else found.by)
+POLICY = """\
+[[rule]]
+action = "deny"
+input.command = "git push*"
+reason = "not from here"
+
+[[rule]]
+action = "ask"
+title = "Deploy"
+[[rule]]
+action = "allow"
+tool = "Bash"
+input.command = ["make", "cat *"]
+"""
+
+
+async def test_the_policy_file_beats_saved_rules(db: str, tmp_path: Path) -> None:
+    """RUL1: also if it asks, or if it is not known whether one of its rules matches. A test names its rules.
+
+    It is read again when it has changed; while it cannot be used, every request waits for a person.
+    """
+    file = tmp_path / "policy.toml"
+    file.write_text(POLICY)
+    async with callslip.open(db, Settings(policy_file=str(file))) as ledger:
+        saved = [
+            await add_rule(ledger, filters={"input": {"command": "*"}}),
+            await add_rule(ledger, "deny", {"input": {"command": "make"}}),
+        ]
+        for command, title, state, by in (
+            ("git push", "Run", "refused", "policy"),
+            ("sudo git push", "Run", "pending", ""),
+            ("git status", "Run", "granted", f"rule {saved[0].id}"),
+            ("git status", "Deploy", "pending", ""),
+            ("make", "Run", "granted", "policy"),
+            ("cat x | sh", "Run", "pending", ""),
+            (f"cat {file}", "Run", "pending", ""),
+        ):
+            found = await answer(ledger, command, title=title)
+            assert (found.state, found.by) == (state, by), (command, title)
+        call = {"tool_name": "Bash", "kind": "execute", "input": {"command": "git push"}}
+        decision = rules.decision_view(await rules.test_rules(ledger.log, call))
+        assert (decision.action, decision.rules, decision.reason) == ("deny", ["policy:1"], "not from here")
+        assert [(step.rule, step.matches) for step in decision.steps] == [("policy:1", True)]
+        call["input"] = {"command": "ls"}
+        decision = rules.decision_view(await rules.test_rules(ledger.log, {**call, "title": "List"}))
+        looked_at = ["policy:1", "policy:2", "policy:3", saved[1].id, saved[0].id]
+        assert (decision.rules, [step.rule for step in decision.steps]) == ([saved[0].id], looked_at)
+        view = await ledger.rules.policy()
+        assert view is not None and view.file == str(file)
+        assert [(rule.rule, rule.line, rule.action) for rule in view.rules] == [
+            *(("policy:1", 1, "deny"), ("policy:2", 6, "ask"), ("policy:3", 9, "allow"))
+        ]
+        assert view.rules[2].filters == {"tool": "Bash", "input": {"command": ["make", "cat *"]}}
+        file.write_text("[[rule]]\naction = 'deny'\ninput.command = 'git status'\n")
+        assert (await answer(ledger, "git push", title="Run")).state == "granted"
+        assert (await answer(ledger, "git status", title="Run")).by == "policy"
+        file.write_text("[[rule]]\naction = 'never'\n")
+        assert (await answer(ledger, "git log", title="Run")).state == "pending"
+        view = await ledger.rules.policy()
+        assert view is not None and "action must be one of" in view.problem and view.rules == []
+        file.unlink()
+        assert (await answer(ledger, "git log", title="Run")).state == "pending"
+    async with callslip.open(db) as ledger:
+        assert await ledger.rules.policy() is None
 
 
 # Scopes and lifetimes

@@ -31,8 +31,8 @@ def path(tmp_path: Path) -> str:
 
 
 @contextlib.contextmanager
-def serving(path: str) -> Generator[ServeProcess]:
-    server = ServeProcess(path)
+def serving(path: str, *options: str) -> Generator[ServeProcess]:
+    server = ServeProcess(path, "--port", "0", *options)
     try:
         yield server
     finally:
@@ -109,6 +109,25 @@ def test_a_server_takes_rules_only_with_a_token(path: str) -> None:
         added = run(*words, "--session", "s", "--token", token, "--json")
         rule = json.loads(added.stdout)["rule"]
         assert run("rules", "revoke", rule, "--db", path, "--token", token).returncode == 0
+
+
+def test_a_server_has_a_policy_file(path: str, tmp_path: Path) -> None:
+    """RUL15: it is checked at the start, decides before saved rules, and chains are allowed with the setting."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text("[[rule]]\naction = 'never'\n")
+    refused = run("serve", "--port", "0", "--policy", str(policy), "--db", path)
+    assert refused.returncode == 2 and "line 1" in refused.stderr
+    policy.write_text("\n[[rule]]\naction = 'deny'\ninput.command = 'git push*'\n")
+    for command in ("git *", "ls *"):
+        assert run("rules", "add", "allow", "--command", command, "--everywhere", "--db", path).returncode == 0
+    chain, push = "git log && ls -l", "git push"
+    with serving(path, "--policy", str(policy), "--rules-allow-chains"):
+        listed = run("rules", "ls", "--db", path)
+        assert f"policy file {policy}" in listed.stderr and "line 2  deny" in listed.stderr and "git *" in listed.stdout
+        assert run("rules", "test", chain, "--db", path).stdout == "allow\n"
+        denied = run("rules", "test", push, "--db", path)
+        assert denied.stdout == "deny\n" and "policy:1" in denied.stderr
+    assert [run("rules", "test", command, "--db", path).stdout for command in (chain, push)] == ["ask\n", "allow\n"]
 
 
 def test_a_program_that_an_agent_started_cannot_answer_or_write_rules(path: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,13 +18,14 @@ from starlette.routing import Mount
 import callslip
 from callslip import http
 from callslip.api import rules
-from callslip.api.access import VERBS
+from callslip.api.access import VERBS, Verb
 from callslip.api.ledger import LocalLedger
 from callslip.client.token_file import hash_token
 from callslip.formats import registry
 from callslip.http.lists import TOPICS
 from callslip.model import events as ev
 from callslip.model.records import RuleRecord, SessionRecord, TokenRecord
+from callslip.settings import Settings
 from tests.support.live_server import HttpResponse, fetch, requesting, running
 
 pytestmark = pytest.mark.anyio
@@ -35,6 +37,7 @@ PUBLIC_PATHS = {
     "/c/{call}",
     "/inbox",
     "/commands",
+    "/rules",
     "/search",
     "/callslip.js",
     "/callslip.d.ts",
@@ -51,6 +54,7 @@ LIST_ROUTES = {
     "GET /v1/commands",
     "GET /v1/search",
     "GET /v1/usage",
+    "GET /v1/rights",
 }
 """Routes that every reader may use, but that leave out the sessions of others."""
 GLOBAL_PATHS = {"/metrics"}
@@ -238,6 +242,7 @@ def make_path(route: http.Route, ids: SessionIds) -> str:
         "GET /pending-queries": by_session,
         "GET /v1/find": f"?id={ids.call}",
         "GET /v1/rules": by_session,
+        "GET /v1/rights": by_session,
     }
     if label(route) in CLAIMED_ROUTES:
         ids = _replace_ids(ids, call=ids.command)
@@ -330,6 +335,56 @@ async def test_only_a_token_for_all_sessions_uses_rules_for_more_than_one(
                 continue
             assert response.status in (403, 404), (session, verbs, response.text)
             assert SECRET not in response.text and await rules.list_rules(ledger.log) == before
+
+
+@pytest.mark.parametrize(("session", "verbs"), list(scopes()))
+async def test_a_page_asks_what_its_user_may_do(ledger: LocalLedger, session: str, verbs: tuple[Verb, ...]) -> None:
+    """RUL14: `GET /v1/rights` says in which sessions a token has which rights, as the other routes apply them."""
+    requests = {name: await fill_session(ledger, name, alias="c", large=make_large(name)) for name in ("mine", "other")}
+    token = await create_token(ledger, session, verbs)
+    headers = {"authorization": f"Bearer {token}"}
+    async with running(http.standalone(ledger, MAIN)) as url:
+        response = await fetch(f"{url}/v1/rights?session=mine&session=other&session=nil", headers=headers)
+        if "read" not in verbs:
+            assert response.status == 403
+            return
+        rights = response.json()
+        assert rights["name"] == token and rights["everywhere"] == ([] if session else sort_verbs(verbs))
+        names = [session] if session else ["mine", "other"]
+        assert rights["sessions"] == {name: sort_verbs(verbs) for name in names}
+        for name, ids in requests.items():
+            answer = await fetch(
+                f"{url}/v1/approvals/{ids.approval}", "POST", value={"decision": "deny"}, headers=headers
+            )
+            may_answer = "approve" in rights["sessions"].get(name, [])
+            assert answer.status == (200 if may_answer else 404 if session not in ("", name) else 403)
+            assert not may_answer or answer.json()["by"] == rights["name"]
+        too_many = await fetch(f"{url}/v1/rights?{'&'.join(f'session=s{n}' for n in range(201))}", headers=headers)
+        assert too_many.status == 400
+
+
+def sort_verbs(verbs: tuple[str, ...]) -> list[str]:
+    return [verb for verb in VERBS if verb in verbs]
+
+
+async def test_the_policy_file_is_listed_for_those_who_may_approve_everywhere(tmp_path: Path) -> None:
+    """RUL14: with the lines of its rules, over HTTP and for `callslip.connect`; one session gets none."""
+    file = tmp_path / "policy.toml"
+    file.write_text(f'\n[[rule]]\naction = "deny"\ntool = "{SECRET}"\nreason = "never"\n')
+    settings = Settings(policy_file=str(file))
+    async with await callslip.open("sqlite:///:memory:", settings) as ledger:
+        await ledger.log.append("mine", [ev.MessageUser(text="hello")])
+        async with running(http.standalone(ledger, MAIN)) as url:
+            own = await create_token(ledger, "mine", VERBS)
+            response = await fetch(f"{url}/v1/rules?session=mine", headers={"authorization": f"Bearer {own}"})
+            assert response.json() == {"rules": [], "policy": None}
+            everywhere = await create_token(ledger, "", ("approve",))
+            async with callslip.connect(url, token=everywhere) as remote:
+                policy = await remote.rules.policy()
+                assert policy == await ledger.rules.policy() and policy is not None
+                assert (policy.file, policy.problem, [rule.line for rule in policy.rules]) == (str(file), "", [2])
+                decision = await remote.rules.test(callslip.RuleTest(tool_name=SECRET))
+                assert (decision.action, decision.rules, decision.reason) == ("deny", ["policy:1"], "never")
 
 
 # Two users of a host
@@ -442,7 +497,9 @@ QUERIES: dict[str, list[str]] = {
     "/v1/approvals": ["?session={session}", "?session={session}&state=", "?session={session}&limit=1"],
     "/v1/approvals/{approval}": [""],
     "/v1/approvals/{approval}/rule": ["", "?nonsense=1"],
+    "/v1/approvals/{approval}/offer": ["", "?nonsense=1"],
     "/v1/approvals/answers": ["", "?nonsense=1"],
+    "/v1/rights": ["?session={session}", "?session={session}&session=bob-s", "?session={session}&nonsense=1"],
     "/v1/rules": ["", "?session={session}", "?session={session}&nonsense=1"],
     "/v1/rules/{rule}": ["", "?session={session}"],
     "/v1/rules/preview": ["", "?session={session}"],

@@ -105,6 +105,7 @@ CASES: dict[str, Case] = {
     "GET /v1/approvals": Case("read", ("", "?state="), is_list=True),
     "GET /v1/search": Case("read", ("?q=5ecret", "?q=5ecret&session={session}"), is_list=True),
     "GET /v1/usage": Case("read", ("", "?by=session", "?by=turn&session={session}"), is_list=True),
+    "GET /v1/rights": Case("read", ("", "?session={session}"), is_list=True),
     "GET /v1/commands": Case("read", ("", "?client=default"), is_list=True),
     "GET /v1/sessions/{session}": Case(
         "read", (*(f"?format={name}" for name in registry.exportable()), "?at=1", "?limit=1", "?wait=0.01")
@@ -121,6 +122,7 @@ CASES: dict[str, Case] = {
     ),
     "GET /v1/calls/{call}": Case("read", (*BY_SESSION, "?wait=0.01", "?format=command")),
     "GET /v1/approvals/{approval}": Case("read"),
+    "GET /v1/approvals/{approval}/offer": Case("read"),
     "GET /v1/blobs/{hash}": Case("read"),
     "GET /pending-queries": Case("execute", ("?session={session}",)),
     "POST /v1/calls/claim": Case("execute", body={"session": "{session}"}),
@@ -155,6 +157,7 @@ PUBLIC_ROUTES = {
     "GET /c/{call}": "/c/{call}",
     "GET /inbox": "/inbox",
     "GET /commands": "/commands",
+    "GET /rules": "/rules",
     "GET /search": "/search",
     "GET /callslip.js": "/callslip.js",
     "GET /callslip.d.ts": "/callslip.d.ts",

@@ -894,17 +894,24 @@ async def test_requests_without_a_token_get_the_same_401_for_any_record(ledger: 
     assert len({response.body for response in responses[::3]}) == 1
 
 
-RULE_ROUTES = [route for route in PROTECTED_ROUTES if "/rule" in route.path or route.path == "/v1/approvals/answers"]
+ROUTES_WITH_VERBS = [route for route in http.ROUTES if route.verb]
 
 
-@pytest.mark.parametrize("route", RULE_ROUTES, ids=lambda route: f"{route.method} {route.path}")
-async def test_the_token_is_checked_before_the_query_and_the_body(ledger: LocalLedger, route: http.Route) -> None:
-    """An unknown caller learns nothing about what a route for rules or for several answers takes."""
-    path = route.path.format(rule="nothing", approval="nothing")
+@pytest.mark.parametrize("route", ROUTES_WITH_VERBS, ids=lambda route: f"{route.method} {route.path}")
+async def test_an_unknown_caller_learns_nothing_about_what_a_route_takes(
+    ledger: LocalLedger, route: http.Route
+) -> None:
+    """Without a token, every mistake in the query, the headers or the body gets the same 401."""
+    path = route.path.format(**dict.fromkeys(("session", "call", "approval", "hash", "rule"), "nothing"))
+    requests: list[tuple[str, dict[str, Any]]] = [
+        *((query, {}) for query in ("?nonsense=1", "?session=s&session=s", "?limit=x", "?after=x&format=x&wait=x")),
+        *(("", {"body": body}) for body in (b"{", b"[]", b'{"nonsense": 1}')),
+        ("?nonsense=1", {"value": {"nonsense": 1}}),
+        *(("", {"body": b"x", "headers": {name: "x/y"}}) for name in ("content-type", "content-encoding", "range")),
+    ]
     async with serving_ledger(ledger, gate=TokenAuthorizer(ledger.log, TOKEN)) as url:
-        for query in ("?nonsense=1", "?session=s&session=s"):
-            check_problem(await fetch(url + path + query, route.method), 401)
-            check_problem(await fetch(url + path + query, route.method, value={"nonsense": 1}), 401)
+        for query, options in requests:
+            check_problem(await fetch(url + path + query, route.method, **options), 401)
 
 
 async def test_a_token_for_a_session_and_verb_grants_nothing_else(ledger: LocalLedger) -> None:

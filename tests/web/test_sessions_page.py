@@ -15,7 +15,14 @@ SHOP = {"agent": "Claude Code", "project": "/home/ann/shop", "labels": {"team": 
 
 def add_sessions(site: Server) -> None:
     """Append a session that has ended, with a failed call and usage, and one that runs."""
-    used: dict[str, Any] = {"type": "usage.reported", "id": "r", "inputTokens": 12_000, "outputTokens": 345, "cost": 0.42, "currency": "USD"}
+    used: dict[str, Any] = {
+        "type": "usage.reported",
+        "id": "r",
+        "inputTokens": 12_000,
+        "outputTokens": 345,
+        "cost": 0.42,
+        "currency": "USD",
+    }
     site.append("listed-shop", {"type": "session.info", **SHOP}, event("message.user", text="Fix <b>the</b> cart"))
     failed = event("call.failed", "listed-1", toolName="sh")
     end = {"type": "session.info", "ended": True, "branch": "fix-cart", "model": "opus"}
@@ -30,10 +37,14 @@ def test_sessions_show_what_people_recognize(site: Server) -> None:
     tab = site.window().tab("/")
     cells = tab.page.get_by_role("row", name="Fix <b>the</b> cart").get_by_role("cell")
     facts = ["Ended", "Claude Code opus", "shop fix-cart", "1", "1", "12.3k", "$0.42"]
-    expect(cells).to_have_text(["Fix <b>the</b> cartteam: a", *facts, re.compile(".+"), "just now", re.compile("Labels")])
+    expect(cells).to_have_text(
+        ["Fix <b>the</b> cartteam: a", *facts, re.compile(".+"), "just now", re.compile("Labels")]
+    )
     cells = tab.page.get_by_role("row", name="Write tests").get_by_role("cell")
     unknown = ["–", "–", "–", "–"]
-    expect(cells).to_have_text(["Write tests", "Running", "", "", *unknown, re.compile(".+"), "just now", re.compile("Labels")])
+    expect(cells).to_have_text(
+        ["Write tests", "Running", "", "", *unknown, re.compile(".+"), "just now", re.compile("Labels")]
+    )
     tab.assert_no_problems()
 
 
@@ -57,7 +68,7 @@ def test_sessions_are_filtered_by_words_and_state(site: Server) -> None:
 
 @in_browser
 def test_filters_of_sessions_are_in_the_address(site: Server) -> None:
-    """LIST7: agent, project and label are chosen from what there is; a reload shows the same, and all can be cleared."""
+    """LIST7: agent, project and label are chosen from what there is; a reload shows the same; all can be cleared."""
     add_sessions(site)
     site.append("listed-other", {"type": "session.info", **SHOP, "agent": "Codex"}, event("message.user", text="Other"))
     site.append("listed-other", event("call.failed", "listed-2", toolName="sh"))

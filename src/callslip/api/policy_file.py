@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import tomllib
@@ -9,7 +10,7 @@ from typing import Any, cast
 
 from callslip.errors import InvalidInputError
 from callslip.formats.json_fields import as_list
-from callslip.rules.policy import Policy, parse_rule
+from callslip.rules.policy import Policy, Rule, parse_rule
 
 
 def read_policy(path: str | os.PathLike[str]) -> Policy:
@@ -30,7 +31,23 @@ def read_policy(path: str | os.PathLike[str]) -> Policy:
     if rules != value:
         raise InvalidInputError(str(path), "write each rule under [[rule]], with two brackets")
     heads = [text.count("\n", 0, match.end()) + 1 for match in re.finditer(r"^[ \t]*\[\[", text, re.MULTILINE)]
-    lines = [f", line {head}" for head in heads] if len(heads) == len(rules) else [""] * len(rules)
-    numbered = enumerate(zip(rules, lines, strict=True), 1)
-    parsed = [parse_rule(number, rule, f"{path}{line}, rule {number}") for number, (rule, line) in numbered]
+    lines = heads if len(heads) == len(rules) else [0] * len(rules)
+    parsed: list[Rule] = []
+    for number, (rule, line) in enumerate(zip(rules, lines, strict=True), 1):
+        place = f"{path}, line {line}" if line else str(path)
+        parsed.append(parse_rule(number, rule, f"{place}, rule {number}", line))
     return Policy(tuple(parsed), os.path.abspath(path))
+
+
+def current_policy(path: str) -> Policy:
+    """Return the policy in a file as it is now. It is read again only if it has changed."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise InvalidInputError(path, f"cannot be read: {error.strerror}") from error
+    return _read_version(path, (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev))
+
+
+@functools.lru_cache(maxsize=8)
+def _read_version(path: str, version: tuple[int, ...]) -> Policy:
+    return read_policy(path)

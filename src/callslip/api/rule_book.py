@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import msgspec
 
 from callslip.api import rules
-from callslip.api.rules import DecisionView, NewRule, RuleView
+from callslip.api.rules import DecisionView, NewRule, PolicyView, RuleView
 from callslip.formats.json_fields import as_dict
 from callslip.ledger.event_log import EventLog
 from callslip.model.views import CallView, CamelStruct, call_view
@@ -49,6 +49,10 @@ class RuleBook(Protocol):
         """Return the rules, oldest first, also those that have ended; with `session` only its own."""
         ...
 
+    async def policy(self) -> PolicyView | None:
+        """Return the policy file, which beats the rules; None if there is none."""
+        ...
+
     async def save(self, rule: NewRule, *, by: str = "") -> RuleView:
         """Save a rule. It answers requests from now on."""
         ...
@@ -75,6 +79,9 @@ class LocalRuleBook(RuleBook):
     async def list(self, session: str = "") -> list[RuleView]:
         now = await rules.clock(self._log)
         return [rules.rule_view(record, now) for record in await rules.list_rules(self._log, session=session)]
+
+    async def policy(self) -> PolicyView | None:
+        return await rules.view_policy(self._log)
 
     async def save(self, rule: NewRule, *, by: str = "") -> RuleView:
         record = await rules.save_rule(self._log, rule, by=by)

@@ -16,6 +16,7 @@ from msgspec import structs
 from callslip.api.access import FULL_ACCESS, Access
 from callslip.api.approvals import load_request
 from callslip.api.find import find_approval, list_calls
+from callslip.api.policy_file import current_policy
 from callslip.api.protected_places import protected_places
 from callslip.errors import (
     AmbiguousIdError,
@@ -40,10 +41,11 @@ from callslip.model.views import CamelStruct
 from callslip.rules.approval_options import choose_option
 from callslip.rules.command_pattern import find_obstacle
 from callslip.rules.launchers import has_subcommands
-from callslip.rules.policy import FILTERS, PermissionQuery, Policy, permission_query
-from callslip.rules.protected_calls import find_protected
+from callslip.rules.policy import FILTERS, PermissionQuery, Policy, Rule, permission_query
+from callslip.rules.protected_calls import ProtectedPlaces, find_protected
 from callslip.rules.saved_rules import (
     Decision,
+    Step,
     check_rule,
     compiled_rule,
     decide_call,
@@ -263,28 +265,24 @@ async def decide_request(
     *,
     session: str = "",
     project: str = "",
-    policy: Policy | None = None,
     is_complete: bool = True,
 ) -> Decision:
-    """Return what a policy and the saved rules decide about the fields of a call. The policy beats saved rules."""
-    places = protected_places(log.store.url, policy.path if policy is not None else "")
+    """Return what the policy file and the saved rules decide about the fields of a call. The policy file beats them."""
+    try:
+        policy = await _read_policy(log)
+    except InvalidInputError:  # `view_policy` says why.
+        return Decision("ask", reason="the policy file cannot be used", is_policy=True)
+    places, steps = _protected_places(log), ()
     if policy is not None:
-        query = permission_query(call)
-        rule, is_decided = policy.find_rule(query)
-        if rule is not None and rule.action != "allow":
-            return Decision(rule.action, reason=rule.reason, is_policy=True, always=rule.always)
-        problem = find_protected(call, query, places, project) if rule is not None else ""
-        if problem:
-            return Decision("ask", reason=f"the call {problem}, which always needs a person", is_policy=True)
-        if rule is not None and is_complete:
-            return Decision("allow", reason=rule.reason, is_policy=True, always=rule.always)
-        if is_decided:
-            return Decision("ask", reason="a rule of the policy file may be about it", is_policy=True)
+        decision = await run_off_loop(True, _decide_by_policy, policy, call, places, project, is_complete)
+        if decision.action:
+            return decision
+        steps = decision.steps
     now = await log.store.clock()
     records = await log.store.rules_for(session, project_key(project), now)
     if not records:
-        return Decision(reason="no rule matches")
-    return await run_off_loop(
+        return Decision(reason="no rule matches", steps=steps)
+    decision = await run_off_loop(
         True,
         lambda: decide_call(
             records,
@@ -295,23 +293,62 @@ async def decide_request(
             allows_chains=log.settings.rules_allow_chains,
         ),
     )
+    return structs.replace(decision, steps=(*steps, *decision.steps))
 
 
-async def answer_by_rules(log: EventLog, approval: str, policy: Policy | None = None) -> Decision:
-    """Answer a pending request if a rule of a policy or a saved rule decides it, and return the decision.
+async def _read_policy(log: EventLog) -> Policy | None:
+    """Return the policy of a ledger, or raise InvalidInputError if its file cannot be used."""
+    path = log.settings.policy_file
+    return await run_off_loop(True, current_policy, path) if path else None
+
+
+def _protected_places(log: EventLog) -> ProtectedPlaces:
+    return protected_places(log.store.url, log.settings.policy_file)
+
+
+def _decide_by_policy(
+    policy: Policy, call: dict[str, Any], places: ProtectedPlaces, project: str, is_complete: bool
+) -> Decision:
+    """Return what a policy decides about the fields of a call; without an action, saved rules do."""
+    query = permission_query(call)
+    found = policy.find_rule(query)
+    steps = tuple(Step(_policy_rule_id(rule), rule.action, is_match) for rule, is_match in found.steps)
+
+    def decide(action: Literal["allow", "deny", "ask"], reason: str, rule: Rule | None = None) -> Decision:
+        id, always = (_policy_rule_id(rule), rule.always) if rule is not None else ("", False)
+        return Decision(action, (), reason, is_policy=True, policy_rule=id, always=always, steps=steps)
+
+    rule = found.rule
+    if rule is not None and rule.action != "allow":
+        return decide(rule.action, rule.reason, rule)
+    if rule is not None and (problem := find_protected(call, query, places, project)):
+        return decide("ask", f"the call {problem}, which always needs a person")
+    if rule is not None and is_complete:
+        return decide("allow", rule.reason, rule)
+    if rule is not None:
+        return decide("ask", "a part of the call is not stored, for example a secret")
+    return decide("ask", "a rule of the policy file may be about it") if found.is_about else Decision(steps=steps)
+
+
+def _policy_rule_id(rule: Rule) -> str:
+    return f"policy:{rule.number}"
+
+
+async def answer_by_rules(log: EventLog, approval: str) -> Decision:
+    """Answer a pending request if a rule of the policy file or a saved rule decides it, and return the decision.
 
     Call this after a request was recorded, where an answer reaches the agent. Without an answer (the action of the
     decision is "ask" or "") the request waits for a person, also if a saved rule cannot be read. A rule that is used up
     or revoked meanwhile answers nothing.
     """
     try:
-        return await _answer_by_rules(log, approval, policy)
+        return await _answer_by_rules(log, approval)
     except (CorruptDataError, InvalidInputError) as error:
         return Decision("ask", reason=str(error))
 
 
-async def _answer_by_rules(log: EventLog, approval: str, policy: Policy | None) -> Decision:
-    if policy is None and not await log.store.rules():
+async def _answer_by_rules(log: EventLog, approval: str) -> Decision:
+    if not log.settings.policy_file and not await log.store.rules():
         return Decision()
     record = await log.store.approval(approval)
     call = await log.store.call(record.call) if record is not None else None
@@ -320,7 +357,7 @@ async def _answer_by_rules(log: EventLog, approval: str, policy: Policy | None) 
     stored = await load_call(log, call)
     project = await session_project(log, record.session)
     decision = await decide_request(
-        log, stored.fields, session=record.session, project=project, policy=policy, is_complete=stored.is_complete
+        log, stored.fields, session=record.session, project=project, is_complete=stored.is_complete
     )
     if decision.action not in ("allow", "deny"):
         return decision
@@ -369,7 +406,7 @@ async def _write_answer(
 async def test_rules(
     log: EventLog, call: dict[str, Any], *, session: str = "", project: str = "", access: Access = FULL_ACCESS
 ) -> Decision:
-    """Return what saved rules decide about the fields of a call, with the rules that were looked at. Nothing is run."""
+    """Return what rules decide about the fields of a call, with the rules that were looked at. Nothing is run."""
     await _require_scope(access, "session" if session else "everywhere", session)
     if session and project:
         raise InvalidInputError("project", "is that of the session; pass one of them")
@@ -392,7 +429,7 @@ async def propose_rule(log: EventLog, approval: str, *, access: Access = FULL_AC
     stored = await load_call(log, call) if call is not None else StoredCall({}, False)
     project = project_key(await session_project(log, record.session))
     query = permission_query(stored.fields)
-    problem = find_protected(stored.fields, query, protected_places(log.store.url), project)
+    problem = find_protected(stored.fields, query, _protected_places(log), project)
     rule = NewRule(action="allow", filters=propose_filters(stored.fields, query, project), scope_value=record.session)
     if not rule.filters or not stored.is_complete:
         problem = problem or "is not stored completely"
@@ -499,6 +536,28 @@ class RuleView(CamelStruct):
     created_by: str
 
 
+class PolicyRuleView(CamelStruct):
+    """A rule of the policy file. `line` is where it begins, 0 if that is not known."""
+
+    rule: str
+    line: int
+    action: Literal["allow", "ask", "deny"]
+    filters: dict[str, Any]
+    reason: str
+    always: bool
+
+
+class PolicyView(CamelStruct):
+    """The policy file, whose first rule that matches decides before saved rules do.
+
+    With a `problem` the file cannot be used, and a person answers every request.
+    """
+
+    file: str
+    rules: list[PolicyRuleView]
+    problem: str = ""
+
+
 class StepView(CamelStruct):
     """A rule that was compared with a call. `matches` is null if that is not known, or if a person must decide."""
 
@@ -508,7 +567,10 @@ class StepView(CamelStruct):
 
 
 class DecisionView(CamelStruct):
-    """What rules decide about a call: `ask` is a person. `rules` are those that decide, several for a chain."""
+    """What rules decide about a call: `ask` is a person. `rules` are those that decide, several for a chain.
+
+    `steps` are the rules that were looked at, in this order; those of the policy file are named `policy:` and a number.
+    """
 
     action: Literal["allow", "ask", "deny"]
     rules: list[str]
@@ -537,9 +599,32 @@ def rule_view(record: RuleRecord, now: int) -> RuleView:
 def decision_view(decision: Decision) -> DecisionView:
     """Return the public part of a decision."""
     steps = [StepView(rule=step.rule, action=cast(Any, step.action), matches=step.matches) for step in decision.steps]
-    return DecisionView(
-        action=decision.action or "ask", rules=list(decision.rules), reason=decision.reason, steps=steps
-    )
+    rules = [decision.policy_rule] if decision.policy_rule else list(decision.rules)
+    return DecisionView(action=decision.action or "ask", rules=rules, reason=decision.reason, steps=steps)
+
+
+async def view_policy(log: EventLog, *, access: Access = FULL_ACCESS) -> PolicyView | None:
+    """Return the policy file as it is now; None if there is none, or the caller may not approve everywhere."""
+    path = log.settings.policy_file
+    if not path or not await access.allows_everywhere("approve"):
+        return None
+    try:
+        policy = await _read_policy(log)
+    except InvalidInputError as error:
+        return PolicyView(file=os.path.abspath(path), rules=[], problem=str(error))
+    assert policy is not None
+    views = [
+        PolicyRuleView(
+            rule=_policy_rule_id(rule),
+            line=rule.line,
+            action=rule.action,
+            filters=rule.filters,
+            reason=rule.reason,
+            always=rule.always,
+        )
+        for rule in policy.rules
+    ]
+    return PolicyView(file=policy.path, rules=views)
 
 
 async def clock(log: EventLog) -> int:

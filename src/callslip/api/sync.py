@@ -34,7 +34,7 @@ from callslip.api.commands import ClaimOptions, Commands, SubmitOptions
 from callslip.api.follow import Frame
 from callslip.api.ledger import Ledger, OpenLedger
 from callslip.api.rule_book import RuleBook, RulePreview, RuleTest
-from callslip.api.rules import DecisionView, NewRule, RuleView
+from callslip.api.rules import DecisionView, NewRule, PolicyView, RuleView
 from callslip.api.search import SearchFilters
 from callslip.api.session import Session, set_in_block
 from callslip.api.session_list import SessionFilters
@@ -299,6 +299,10 @@ class SyncRules:
     def list(self, session: str = "") -> list[RuleView]:
         """Return the rules, oldest first, also those that have ended; with `session` only its own."""
         return self._run(self._rules.list(session))
+
+    def policy(self) -> PolicyView | None:
+        """Return the policy file, which beats the rules; None if there is none."""
+        return self._run(self._rules.policy())
 
     def save(self, rule: NewRule, *, by: str = "") -> RuleView:
         """Save a rule. It answers requests from now on."""

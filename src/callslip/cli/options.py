@@ -141,10 +141,13 @@ class SelectedLedger(NamedTuple):
 
 
 @contextlib.contextmanager
-def open_selected(*, for_answer: bool = False, create: bool = False) -> Generator[SelectedLedger]:
+def open_selected(
+    *, for_answer: bool = False, asks_server: bool = False, create: bool = False
+) -> Generator[SelectedLedger]:
     """Open the ledger that the command line selects.
 
-    With `for_answer` a person's own token is required where a server runs. With `create` a database is created.
+    With `for_answer` a person's own token is required where a server runs. With `asks_server` it is asked if it runs,
+    because only it knows its policy file. With `create` a database is created.
     """
     address = _server_address()
     if address is not None:
@@ -152,7 +155,7 @@ def open_selected(*, for_answer: bool = False, create: bool = False) -> Generato
             yield selected
         return
     location = selected_location()
-    if for_answer:
+    if for_answer or asks_server:
         from callslip.client.server_file import running_server, server_file
 
         running = running_server(location)
@@ -160,7 +163,9 @@ def open_selected(*, for_answer: bool = False, create: bool = False) -> Generato
             from callslip.client.address import parse_address
 
             address = parse_address(running.url, server_file(location))
-            token = _token(address, True, f"a server runs for this ledger at {running.url} (process {running.pid})")
+            token = _token(
+                address, for_answer, f"a server runs for this ledger at {running.url} (process {running.pid})"
+            )
             with _connect(address, token, hint=f"; delete {server_file(location)} if it has stopped") as selected:
                 yield selected
             return

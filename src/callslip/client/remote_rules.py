@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from callslip.api.rule_book import RuleBook, RulePreview, RuleTest
-from callslip.api.rules import DecisionView, NewRule, RuleView
+from callslip.api.rules import DecisionView, NewRule, PolicyView, RuleView
 from callslip.client.http import HttpPool
 from callslip.client.problems import decode_answer
 from callslip.client.remote_log import path_of
@@ -15,6 +15,7 @@ from callslip.client.remote_log import path_of
 
 class _Rules(msgspec.Struct):
     rules: list[RuleView]
+    policy: PolicyView | None = None
 
 
 class RemoteRuleBook(RuleBook):
@@ -27,7 +28,13 @@ class RemoteRuleBook(RuleBook):
         return decode_answer(self._pool.url, body, kind)
 
     async def list(self, session: str = "") -> list[RuleView]:
-        return self._decode(await self._pool.get("/v1/rules", {"session": session}), _Rules).rules
+        return (await self._get(session)).rules
+
+    async def policy(self) -> PolicyView | None:
+        return (await self._get("")).policy
+
+    async def _get(self, session: str) -> _Rules:
+        return self._decode(await self._pool.get("/v1/rules", {"session": session}), _Rules)
 
     async def save(self, rule: NewRule, *, by: str = "") -> RuleView:
         return self._decode(await self._pool.post("/v1/rules", msgspec.to_builtins(rule), resend=False), RuleView)

@@ -121,13 +121,23 @@ async def _run(context: RequestContext, endpoint: Endpoint) -> Response:
     try:
         return await endpoint(context)
     except CallslipError as error:
-        await hide_unreadable(error, context.access)
-        return problems.response(error)
+        return problems.response(await _error_for_caller(context, error))
     except ClientDisconnect:
         return Response(None, 400)  # The client is gone.
     except Exception as error:
         log.exception("%s %s", context.route.method, context.route.path)  # The pattern has no ids and no tokens.
         return problems.response(error)
+
+
+async def _error_for_caller(context: RequestContext, error: CallslipError) -> CallslipError:
+    """Return an error without what the caller may not read. An unknown caller learns only that it is unknown."""
+    try:
+        if context.route.verb is not None:
+            await context.require_authenticated()
+    except CallslipError as refusal:
+        return refusal
+    await hide_unreadable(error, context.access)
+    return error
 
 
 async def _not_found(server: Server, page: NotFoundPage | None, request: Request, error: Exception) -> Response:

@@ -23,7 +23,6 @@ class FindQuery(msgspec.Struct, kw_only=True):
 
 async def find_any(context: RequestContext) -> Response:
     """Find the session, call or approval that an id names. An id that matches several is a conflict."""
-    await context.require_authenticated()
     query = context.query(FindQuery)
     record = await find(context.ledger.log, query.id, session=query.session, access=context.access)
     if isinstance(record, SessionRecord):

@@ -24,15 +24,15 @@ class RulesQuery(msgspec.Struct):
 async def list_rules(context: RequestContext) -> Response:
     """List the saved rules that the caller may revoke, oldest first, also those that have ended.
 
-    A caller with rights in some sessions only sees their rules; a token for one session must name it.
+    A caller with rights in some sessions only sees their rules, and no policy; a token for one session must name it.
     """
-    await context.require_authenticated()
     query = context.query(RulesQuery)
     if not query.session:
         await context.admit()
     records = await rules.list_rules(context.ledger.log, session=query.session, access=context.access)
     now = await rules.clock(context.ledger.log)
-    return json_response(schemas.Rules(rules=[rules.rule_view(record, now) for record in records]))
+    policy = await rules.view_policy(context.ledger.log, access=context.access)
+    return json_response(schemas.Rules(rules=[rules.rule_view(record, now) for record in records], policy=policy))
 
 
 async def save_rule(context: RequestContext) -> Response:
@@ -73,7 +73,6 @@ async def test_rules(context: RequestContext) -> Response:
 
 async def revoke_rule(context: RequestContext) -> Response:
     """Revoke a rule. It answers no request any more."""
-    await context.require_authenticated()
     context.query(NoQuery)
     log = context.ledger.log
     record = await rules.revoke_rule(log, context.path_params["rule"], access=context.access)
@@ -85,7 +84,6 @@ async def propose_rule(context: RequestContext) -> Response:
 
     `problem` says why no rule would answer such a request. Without the right to read the rule has no filters.
     """
-    await context.require_authenticated()
     context.query(NoQuery)
     approval = context.path_params["approval"]
     return json_response(await rules.propose_rule(context.ledger.log, approval, access=context.access))

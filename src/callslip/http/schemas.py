@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 
 from callslip.api.approvals import BulkResult
-from callslip.api.rules import RuleView
+from callslip.api.rules import PolicyView, RuleView
 from callslip.model.entries import Info, ToolCall
 from callslip.model.receipts import call_receipt
 from callslip.model.records import ApprovalRecord, CallRecord, SessionRecord
@@ -107,9 +107,10 @@ class BulkResults(CamelStruct):
 
 
 class Rules(CamelStruct):
-    """Saved rules, oldest first."""
+    """Saved rules, oldest first, and the policy file that beats them, if there is one."""
 
     rules: list[RuleView]
+    policy: PolicyView | None
 
 
 class Match(CamelStruct, omit_defaults=True):

@@ -122,7 +122,6 @@ async def session(context: RequestContext) -> Response:
 
     While its ETag matches, return 304 after `wait` seconds.
     """
-    await context.require_authenticated()
     query = context.query(ReadQuery)
     record = await context.session(context.path_params["session"], min_seq=query.min_seq)
     _check_query(context, record, query)
@@ -251,7 +250,6 @@ async def stream(context: RequestContext) -> Response:
 
     Outside of turns that is one block of the history: what follows a user message.
     """
-    await context.require_authenticated()
     query = context.query(StreamQuery)
     record = await context.session(context.path_params["session"], min_seq=query.min_seq)
     if query.format in registry.NATIVE_FORMATS:

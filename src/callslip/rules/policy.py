@@ -75,15 +75,17 @@ FilterTest: TypeAlias = Callable[[PermissionQuery], bool | None]
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A rule. `always` allows an option that the agent remembers."""
+    """A rule. `always` allows an option that the agent remembers. It begins at `line` of its file, 0 if unknown."""
 
     number: int
     action: Action
+    filters: dict[str, Any]
     reason: str
     always: bool
     tests: tuple[FilterTest, ...]
     exact_texts: frozenset[str] | None
     """The texts without wildcards in the filters title and input; None without such filters."""
+    line: int = 0
 
     def match(self, query: PermissionQuery) -> bool | None:
         """Return whether each filter matches; None if that is not known, or to allow, if the client must decide."""
@@ -100,6 +102,17 @@ class Rule(msgspec.Struct, frozen=True):
         return bool(texts) and "" not in texts and self.exact_texts is not None and texts <= self.exact_texts
 
 
+class PolicyMatch(msgspec.Struct, frozen=True):
+    """The rule of a policy that decides a call, if one does. If the policy `is_about` the call, no other rule decides.
+
+    `steps` are the rules that were looked at, each with whether it matches.
+    """
+
+    rule: Rule | None
+    is_about: bool
+    steps: tuple[tuple[Rule, bool | None], ...]
+
+
 class Policy(msgspec.Struct, frozen=True):
     """The rules of a file, in order, and its path."""
 
@@ -108,22 +121,25 @@ class Policy(msgspec.Struct, frozen=True):
 
     def decide(self, query: PermissionQuery) -> Rule | None:
         """Return the first rule that matches; None if an earlier rule may deny what it allows, or asks a person."""
-        return self.find_rule(query)[0]
+        return self.find_rule(query).rule
 
-    def find_rule(self, query: PermissionQuery) -> tuple[Rule | None, bool]:
-        """Return what `decide` does, and whether the policy is about the call: else other rules may decide it."""
+    def find_rule(self, query: PermissionQuery) -> PolicyMatch:
+        """Return what `decide` does, with the rules that were looked at."""
         might_deny = needs_person = False
         with_full_name = msgspec.structs.replace(query, tools=query.tools[:1])
+        steps: list[tuple[Rule, bool | None]] = []
         for rule in self.rules:
             is_match = rule.match(with_full_name if rule.action == "allow" else query)
+            steps.append((rule, is_match))
             if is_match:
                 is_blocked = might_deny or (needs_person and not rule.names_commands(query))
-                return (None if is_blocked and rule.action == "allow" else rule), True
+                decides = rule.action != "allow" or not is_blocked
+                return PolicyMatch(rule if decides else None, True, tuple(steps))
             if is_match is None and rule.action == "allow":
                 needs_person = True
             elif is_match is None:
                 might_deny = True
-        return None, might_deny or needs_person
+        return PolicyMatch(None, might_deny or needs_person, tuple(steps))
 
 
 def _all_match(matches: Iterable[bool | None]) -> bool | None:
@@ -318,7 +334,7 @@ RULE_FIELDS = ("action", "reason", "always", *FILTERS)
 # Check and compile rules
 
 
-def parse_rule(number: int, fields: dict[str, Any], location: str) -> Rule:
+def parse_rule(number: int, fields: dict[str, Any], location: str, line: int = 0) -> Rule:
     """Return the rule with these fields, as in the file, or raise InvalidInputError, which names the location."""
     unknown = sorted(set(fields) - set(RULE_FIELDS))
     if unknown:
@@ -341,7 +357,8 @@ def parse_rule(number: int, fields: dict[str, Any], location: str) -> Rule:
     if action == "allow" and [name for name in FILTERS if name in fields] == ["path"]:
         tests.append(lambda query: query.kind != "execute" and not query.commands)  # Its files are not known.
     reason = reason or f"rule {number} of the policy"
-    return Rule(number, action, reason, always, tuple(tests), _exact_texts(fields))
+    filters = {name: fields[name] for name in FILTERS if name in fields}
+    return Rule(number, action, filters, reason, always, tuple(tests), _exact_texts(fields), line)
 
 
 def _exact_texts(fields: dict[str, Any]) -> frozenset[str] | None:

@@ -26,7 +26,10 @@ _ORDER = {"deny": 0, "ask": 1, "allow": 2}
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A rule that was compared with a call. `matches` is None if that is not known, or if a person must decide."""
+    """A rule that was compared with a call. `matches` is None if that is not known, or if a person must decide.
+
+    `rule` is the id of a saved rule, or `policy:` and the number of a rule in the policy file.
+    """
 
     rule: str
     action: str
@@ -36,14 +39,15 @@ class Step(msgspec.Struct, frozen=True):
 class Decision(msgspec.Struct, frozen=True):
     """What rules decide about a request. Without an action no rule is about it, and a person decides, as for `ask`.
 
-    `rules` are the ids of the rules that decide. It is one, except for a chain of commands; none if the policy file
-    decides. `steps` are the rules that were looked at.
+    `rules` are the ids of the saved rules that decide. It is one, except for a chain of commands; none if the policy
+    file decides, with its rule `policy_rule`. `steps` are the rules that were looked at.
     """
 
     action: Literal["allow", "deny", "ask", ""] = ""
     rules: tuple[str, ...] = ()
     reason: str = ""
     is_policy: bool = False
+    policy_rule: str = ""
     always: bool = False
     """Whether the option is allowed that the agent remembers."""
     steps: tuple[Step, ...] = ()
@@ -150,7 +154,9 @@ class _Deciding:
         if self._allows_chains and (chain := self._decide_chain(allowing, query)):
             return self._allow(chain)
         if matching or is_unclear:
-            return self._end("ask", "the call is not one simple command")
+            obstacles = [problem for command in query.list_commands() if (problem := find_obstacle(command))]
+            problem = f"the command {obstacles[0]}" if obstacles else "it is not known what the call runs"
+            return self._end("ask", f"not one simple command: {problem}")
         return self._end("", "no rule matches")
 
     def _allow(self, records: list[RuleRecord]) -> Decision:

@@ -118,7 +118,8 @@ class PermissionFilter:
         call = (identifier(params.get("sessionId")), identifier(request.update.get("toolCallId")))
         fields = {**declared_fields(request.new_call), **self._calls.get(call, {}), **declared_fields(request.update)}
         query = permission_query(fields)
-        rule, is_decided = self._policy.find_rule(query)
+        found = self._policy.find_rule(query)
+        rule = found.rule
         if rule is not None and rule.action == "allow" and find_protected(fields, query, self._places):
             rule = None  # Such a call always needs a person.
         option = ""
@@ -127,6 +128,6 @@ class PermissionFilter:
             option = choose_option(request.options, rule.action == "allow", durations)
         if rule is None or not option:
             can_be_answered = self.holds and option_ids(request.options)
-            return HeldRequest(codec.encode(request_id), is_decided) if can_be_answered else None
+            return HeldRequest(codec.encode(request_id), found.is_about) if can_be_answered else None
         result = {"outcome": {"outcome": "selected", "optionId": option}}
         return PolicyAnswer(codec.encode({"jsonrpc": "2.0", "id": request_id, "result": result}) + b"\n", rule.reason)

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from callslip.api.rule_book import RulePreview, RuleTest
-from callslip.api.rules import LIFETIMES, NewRule, RuleView
+from callslip.api.rules import LIFETIMES, NewRule, PolicyView, RuleView
 from callslip.cli.commands.answer import user_name
 from callslip.cli.options import (
     ID,
@@ -43,9 +43,15 @@ def rules() -> None:
 @db_option
 @json_option
 def list_rules(session: str | None) -> None:
-    """List saved rules, oldest first, also those that have ended."""
-    with open_selected() as selected:
+    """List saved rules, oldest first, also those that have ended.
+
+    If a server runs for the ledger, the rules of its policy file are printed first, on stderr.
+    """
+    with open_selected(asks_server=True) as selected:
+        policy = selected.ledger.rules.policy()
         found = selected.ledger.rules.list(session or "")
+    if policy is not None:
+        _print_policy(policy)
     if wants_json():
         tables.write_json(*map(_rule_json, found))
     elif found:
@@ -60,6 +66,14 @@ def list_rules(session: str | None) -> None:
         tables.print_table(head, cells)
     else:
         tables.print_status("no rules")
+
+
+def _print_policy(policy: PolicyView) -> None:
+    """Print the policy file on stderr: its rules cannot be changed here."""
+    tables.print_status(f"policy file {policy.file}, before saved rules: {policy.problem or 'the first match decides'}")
+    for rule in policy.rules:
+        place = f"line {rule.line}" if rule.line else rule.rule
+        tables.print_status(f"  {place}  {rule.action:5}  {json.dumps(rule.filters, ensure_ascii=False)}")
 
 
 def _add_pattern(members: dict[str, Any], path: list[str], pattern: str) -> None:
@@ -215,7 +229,7 @@ def test(
         session=session or "",
         project=project,
     )
-    with open_selected() as selected:
+    with open_selected(asks_server=True) as selected:
         decision = selected.ledger.rules.test(call)
     if wants_json():
         tables.write_json(msgspec.to_builtins(decision))

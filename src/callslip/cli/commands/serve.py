@@ -69,6 +69,35 @@ class LedgerSettings(TypedDict):
     write_connections: int
     statement_timeout: float
     database_timeout: float
+    policy_file: str
+    rules_allow_chains: bool
+
+
+def rule_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options about rules that answer requests for approval, with the names of `Settings`."""
+    policy = click.option(
+        "--policy",
+        "policy_file",
+        metavar="FILE",
+        default="",
+        callback=_check_policy,
+        help="A TOML file with rules that answer requests before saved rules do. It is read again when it changes.",
+    )
+    chains = click.option(
+        "--rules-allow-chains",
+        is_flag=True,
+        help="Let saved rules allow a chain (`a && b`) if each of its commands is allowed by itself.",
+    )
+    return policy(chains(command))
+
+
+def _check_policy(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Return the absolute path of a policy file, or raise InvalidInputError if it cannot be used."""
+    if not value:
+        return ""
+    from callslip.api.policy_file import read_policy
+
+    return read_policy(value).path
 
 
 @click.command()
@@ -156,6 +185,7 @@ class LedgerSettings(TypedDict):
     help="PostgreSQL: how long a read or a write waits for a server that cannot be reached. "
     f"[env: CALLSLIP_DATABASE_TIMEOUT; default: {DEFAULTS.database_timeout:g}]",
 )
+@rule_options
 @db_option
 @json_option
 def serve(

@@ -20,6 +20,7 @@ from callslip.cli.options import db_option, json_option, refuse_agent, selected_
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
 from callslip.model.display import pluralize
+from callslip.settings import Settings
 from callslip.transcripts.agents import SOURCES
 from callslip.transcripts.follow import Follower, Target
 from callslip.transcripts.importer import Report, TranscriptImporter
@@ -202,6 +203,7 @@ async def _until_signal(work: Any) -> int:
 @click.option(
     "--open/--no-browser", "opens_browser", default=False, help="Open the web UI in a browser. [default: --no-browser]"
 )
+@serving.rule_options
 @db_option
 @json_option
 def up(
@@ -210,6 +212,8 @@ def up(
     port: int,
     token: str,
     opens_browser: bool,
+    policy_file: str,
+    rules_allow_chains: bool,
 ) -> int:
     """Follow the session files of agents, and show them in the web UI.
 
@@ -230,7 +234,8 @@ def up(
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    return serving.run_server(reach, port, token, opens_browser=opens_browser, beside=following)
+    settings = Settings(policy_file=policy_file, rules_allow_chains=rules_allow_chains)
+    return serving.run_server(reach, port, token, opens_browser=opens_browser, settings=settings, beside=following)
 
 
 def _report_failure(task: asyncio.Task[None]) -> None:
