@@ -2615,6 +2615,15 @@ SESSION_LISTS = (
         ),
     ),
     R(
+        "USE5",
+        "The page shows tokens and costs by day, project, agent, model and session; what is unknown is never zero.",
+        (
+            "tests/ledger/test_summaries.py::test_tokens_without_a_stated_cost_are_counted",
+            "tests/web/test_usage_page.py::test_what_is_unknown_is_not_zero",
+            "tests/web/test_usage_page.py::test_usage_has_a_time_and_filters_in_the_address",
+        ),
+    ),
+    R(
         "USE3",
         "Retention keeps the sums; `verify` finds every difference.",
         (

@@ -3,7 +3,7 @@
 import { batch, signal } from "./ui.js";
 
 /**
- * @typedef {"sessions" | "session" | "call" | "inbox" | "commands" | "rules" | "search" | "notFound"} View
+ * @typedef {"sessions" | "session" | "call" | "inbox" | "commands" | "rules" | "search" | "usage" | "notFound"} View
  * @typedef {{view: View, session?: string, call?: string, search?: string}} Route
  */
 
@@ -18,6 +18,7 @@ const VIEWS = [
   [/^\/inbox$/, () => ({ view: "inbox" })],
   [/^\/commands$/, () => ({ view: "commands" })],
   [/^\/rules$/, () => ({ view: "rules" })],
+  [/^\/usage$/, () => ({ view: "usage", search: location.search })],
   [/^\/search$/, () => ({ view: "search", search: location.search })],
 ];
 

@@ -9,7 +9,7 @@ import { ActionsMenu, labelsOf, labelText, Question } from "./session_actions.js
 import { classes, html, useEffect, useMemo, useState } from "./ui.js";
 import { answerableRequests, get, go, link, loadedTopics, route, sessions } from "./state.js";
 import { describeState } from "./states.js";
-import { formatAge, formatDuration, isoTime, today } from "./time.js";
+import { formatAge, formatDuration, formatMoment, isoTime, today } from "./time.js";
 
 /** @typedef {import("./state.js").Row} Row */
 
@@ -154,7 +154,7 @@ function SessionRow({ row, answerable }) {
     <td class="n c-number c-opt">${cell(tokensOf(row))}</td>
     <td class="n c-number c-opt">${formatCosts(row.usage?.costs) || html`<span class="dim">–</span>`}</td>
     <td class="n c-time c-mid">${durationOf(row) > 0 ? formatDuration(durationOf(row)) : html`<span class="dim">–</span>`}</td>
-    <td class="n m c-age"><time datetime=${isoTime(row.activeAt)} title=${isoTime(row.activeAt)}>${formatAge(row.activeAt)}</time></td>
+    <td class="n m c-age"><time datetime=${isoTime(row.activeAt)} title=${isoTime(row.activeAt)}>${formatMoment(row.activeAt)}</time></td>
     <td class="c-menu"><${ActionsMenu} row=${row} onAsk=${setAsked} /></td>
   </tr>
   ${asked && html`<tr class="asked"><td colspan=${COLUMNS.length + 1}>

@@ -87,5 +87,10 @@ export function formatTime(at) {
   return then.toDateString() === new Date().toDateString() ? time : `${then.toLocaleDateString()} ${time}`;
 }
 
+const dayAndTime = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+
+/** Format a moment of today by its age, else as `19 Nov, 23:40`. @param {number | undefined} at */
+export const formatMoment = (at) => (at && at < today.value ? dayAndTime.format(at) : formatAge(at));
+
 /** Format a moment as ISO 8601, for tooltips. @param {number | undefined} at */
 export const isoTime = (at) => (at ? new Date(at).toISOString() : "");
