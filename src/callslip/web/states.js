@@ -1,18 +1,18 @@
-// How each state of a call is displayed: a glyph and a label. page.css sets the colour by the class `is-<state>`.
+// How each state of a call is displayed: a glyph, an icon and a label. page.css sets the colour by the class `is-<state>`.
 
-/** @typedef {{glyph: string, label: string, isOpen: boolean, hint?: string}} StateView */
+/** @typedef {{glyph: string, icon: string, label: string, isOpen: boolean, hint?: string}} StateView */
 
 /** @type {Record<string, StateView>} */
 export const STATES = {
-  queued: { glyph: "○", label: "Queued", isOpen: true },
-  awaiting_approval: { glyph: "?", label: "Waiting for approval", isOpen: true },
-  running: { glyph: "●", label: "Running", isOpen: true },
-  completed: { glyph: "✓", label: "Completed", isOpen: false },
-  failed: { glyph: "✗", label: "Failed", isOpen: false },
-  denied: { glyph: "⊘", label: "Denied", isOpen: false },
-  cancelled: { glyph: "■", label: "Cancelled", isOpen: false },
-  expired: { glyph: "!", label: "Expired", isOpen: false, hint: "Timed out" },
-  lost: { glyph: "~", label: "Lost", isOpen: false, hint: "Worker stopped responding" },
+  queued: { icon: "queue", glyph: "○", label: "Queued", isOpen: true },
+  awaiting_approval: { icon: "wait", glyph: "?", label: "Waiting for approval", isOpen: true },
+  running: { icon: "ring", glyph: "●", label: "Running", isOpen: true },
+  completed: { icon: "check", glyph: "✓", label: "Completed", isOpen: false },
+  failed: { icon: "fail", glyph: "✗", label: "Failed", isOpen: false },
+  denied: { icon: "deny", glyph: "⊘", label: "Denied", isOpen: false },
+  cancelled: { icon: "stop", glyph: "■", label: "Cancelled", isOpen: false },
+  expired: { icon: "expire", glyph: "!", label: "Expired", isOpen: false, hint: "Timed out" },
+  lost: { icon: "lost", glyph: "~", label: "Lost", isOpen: false, hint: "Worker stopped responding" },
 };
 
 /**
@@ -34,7 +34,7 @@ export const APPROVAL_STATES = {
  * @param {string | undefined} status @returns {StateView}
  */
 export const describeState = (status) =>
-  STATES[status ?? ""] ?? { glyph: "·", label: (status ?? "Unknown").replaceAll("_", " "), isOpen: false };
+  STATES[status ?? ""] ?? { glyph: "·", icon: "todo", label: (status ?? "Unknown").replaceAll("_", " "), isOpen: false };
 
 /** Return the id by which an approval request is answered. @param {any} request */
 export const approvalOf = (request) => String(request.approvalId ?? request.requestId);
