@@ -2674,6 +2674,7 @@ SESSION_LISTS = (
         (
             "tests/ledger/test_late_parents.py::test_entries_of_a_sub_agent_get_their_parent_later",
             "tests/ledger/test_late_parents.py::test_a_file_of_a_sub_agent_may_be_read_first",
+            "tests/rules/test_fold.py::test_a_checkpoint_has_few_entries_of_unknown_sub_agents",
         ),
     ),
     R(
@@ -2912,6 +2913,8 @@ TRANSCRIPTS = (
             "tests/transcripts/test_merged_texts.py::test_the_file_has_what_a_killed_recorder_has_not",
             "tests/transcripts/test_merged_texts.py::test_a_live_text_that_continues_differently_is_whole",
             "tests/transcripts/test_merged_texts.py::test_a_prompt_that_was_sent_later_is_another_one",
+            "tests/rules/test_merged_texts.py::test_a_text_is_found_where_chunks_start_and_end",
+            "tests/rules/test_merged_texts.py::test_very_long_texts_are_compared_only_where_chunks_start",
         ),
     ),
 )
