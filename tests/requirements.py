@@ -2615,6 +2615,15 @@ SESSION_LISTS = (
         ),
     ),
     R(
+        "USE5",
+        "The page shows tokens and costs by day, project, agent, model and session; what is unknown is never zero.",
+        (
+            "tests/ledger/test_summaries.py::test_tokens_without_a_stated_cost_are_counted",
+            "tests/web/test_usage_page.py::test_what_is_unknown_is_not_zero",
+            "tests/web/test_usage_page.py::test_usage_has_a_time_and_filters_in_the_address",
+        ),
+    ),
+    R(
         "USE3",
         "Retention keeps the sums; `verify` finds every difference.",
         (
@@ -2736,7 +2745,9 @@ SESSION_LISTS = (
         (
             "tests/web/test_sessions_page.py::test_sessions_show_what_people_recognize",
             "tests/web/test_sessions_page.py::test_sessions_are_filtered_by_words_and_state",
+            "tests/web/test_sessions_page.py::test_filters_of_sessions_are_in_the_address",
             "tests/web/test_sessions_page.py::test_sessions_are_sorted",
+            "tests/web/test_sessions_page.py::test_rows_have_one_height",
             "tests/web/test_sessions_page.py::test_a_session_is_deleted_after_a_confirmation",
         ),
     ),

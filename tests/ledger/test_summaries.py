@@ -447,6 +447,23 @@ async def test_the_tokens_of_a_turn_count_if_responses_state_only_costs(ledger: 
     assert await verify(ledger.log) == []
 
 
+async def test_tokens_without_a_stated_cost_are_counted(ledger: LocalLedger) -> None:
+    """USE5: a sum of costs that lacks something is known as such; a cost of 0 and that of a turn are stated."""
+    stated = [used("r1", 4, model="m", cost=0.0, currency="USD", at=NOON), used("r2", 6, model="n", at=NOON)]
+    await ledger.log.append("mixed", stated)
+    turn = used("cost", 1, cost=0.5, currency="USD", of_turn=True, at=NOON)
+    await ledger.log.append("turns", [used("r1", 20, model="n", at=NOON), turn])
+    cost = ev.UsageReported(id="r1", cost=0.25, currency="USD", at=NOON)
+    await ledger.log.append("costs", [used("", 5, of_turn=True, at=NOON), cost])
+
+    async def without_cost(by: str = "", **filters: Any) -> dict[str, int]:
+        return {group.group: group.tokens_without_cost for group in (await ledger.usage(by, **filters)).groups}
+
+    assert await without_cost("session", since=NOON) == {"mixed": 7, "turns": 0, "costs": 0}
+    assert await without_cost("model") == {"m": 0, "n": 7, "": 0}
+    assert await without_cost(session="mixed") == {"": 7} and await without_cost(session="turns") == {"": 0}
+
+
 async def test_usage_is_added_up_by_each_group(ledger: LocalLedger) -> None:
     """USE2: by day, model, project, agent, session, turn and call of a sub-agent, with filters."""
     await ledger.log.append("a", [ev.SessionInfo(agent="x", project="/p"), ev.TurnStarted(turn="t1")])

@@ -80,6 +80,6 @@ def test_a_session_says_where_its_request_must_be_answered(server: Server) -> No
     assert tab.find_overflow() == [] and tab.axe_violations() == []
     tab.go("/")
     expect(tab.page.get_by_role("link", name="editor")).to_be_visible()
-    expect(tab.page.locator("a.session")).not_to_contain_text("to approve")
-    expect(tab.page.locator("a.session")).not_to_contain_text("running")
+    expect(tab.page.locator(".session-row")).not_to_contain_text("to approve")
+    expect(tab.page.locator(".session-row")).not_to_contain_text("running")
     tab.assert_no_problems()

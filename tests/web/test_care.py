@@ -72,7 +72,7 @@ def test_past_does_not_show_later_changes(site: Server) -> None:
 def test_older_sessions_are_loaded_by_a_button(site: Server) -> None:
     """The server pushes a few hundred sessions. An error while loading older ones is shown."""
     for number in range(202):
-        site.append(f"one-of-many-{number:03}", event("message.user", text="hello"))
+        site.append(f"many-{number:03}", event("message.user", text=f"one-of-many-{number:03}"))
     tab = site.window().tab("/")
     first = tab.page.get_by_role("link", name="one-of-many-000")
     more = tab.page.get_by_role("button", name="Load older sessions")

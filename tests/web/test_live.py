@@ -74,13 +74,16 @@ def test_reload_at_any_time_shows_the_same(site: Server) -> None:
     window = site.window(height=12_000)
     window.context.clock.set_fixed_time(NOW)  # Otherwise durations would tick between the two reads.
     tab = window.tab("/s/reload")
+    buttons_off = tab.page.locator(".answer button:disabled")  # The page asks first what the agent can honour.
     for number, events in enumerate(run[1:], 1):
         seq = site.append("reload", *events)
         if number in moments:
             tab.wait_for_seq(seq)
+            expect(buttons_off).to_have_count(0)
             before = tab.rows()
             tab.reload()
             tab.wait_for_seq(seq)
+            expect(buttons_off).to_have_count(0)
             assert tab.rows() == before
     assert len(before) > 20
     tab.assert_no_problems()

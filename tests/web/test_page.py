@@ -59,6 +59,7 @@ def test_page_is_small(gallery: Server) -> None:
         ("session", "/s/states"),
         ("inbox", "/inbox"),
         ("commands", "/commands"),
+        ("usage", "/usage"),
         ("rules", "/rules"),
         ("sessions", "/"),
     ):

@@ -25,10 +25,12 @@ MAX_OFFSET_MINUTES = 24 * 60
 class UsageGroup(UsageTotals, kw_only=True):
     """The usage of a day (as 2026-11-19), model, project, agent, session or turn, or of the sub-agent of a call.
 
-    The group is "" for what has none, and for the sum over everything.
+    The group is "" for what has none, and for the sum over everything. `tokensWithoutCost` are the tokens for which no
+    agent stated a cost: if there are any, `costs` lack something.
     """
 
     group: str = ""
+    tokens_without_cost: int = 0
 
 
 class UsageReport(msgspec.Struct, frozen=True):
@@ -86,6 +88,7 @@ def _add_rows(rows: list[UsageRow], by: str) -> list[UsageGroup]:
         for field in UsageRow._fields[3:9]:
             setattr(group, field, getattr(group, field) + getattr(row, field))
         group.incomplete += row.incomplete
+        group.tokens_without_cost += row.tokens_without_cost
         if row.currency or row.cost:
             group.costs[row.currency] = round(group.costs.get(row.currency, 0.0) + row.cost, COST_DIGITS)
     return list(groups.values())

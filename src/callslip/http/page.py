@@ -89,6 +89,7 @@ PAGES = {
     "/inbox": "The page of pending approvals.",
     "/commands": "The page of the commands.",
     "/rules": "The page of rules.",
+    "/usage": "The page of tokens and costs.",
     "/search": "The page of the results of a search.",
 }
 

@@ -152,7 +152,10 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageRow(NamedTuple):
-    """The usage of a group in one session and currency. For days, `group` is the number of the day."""
+    """The usage of a group in one session and currency. For days, `group` is the number of the day.
+
+    `tokens_without_cost` are those of responses for which no cost is stated, also not by turns.
+    """
 
     group: Any
     session: str
@@ -165,6 +168,7 @@ class UsageRow(NamedTuple):
     reasoning_tokens: int
     cost: float
     incomplete: int
+    tokens_without_cost: int
 
 
 def labels_text(labels: Any) -> str:
@@ -211,7 +215,9 @@ def times_of(record: SessionRecord, summary: SessionSummary) -> tuple[int, int]:
 
 def usage_row(row: Sequence[Any]) -> UsageRow:
     """Convert a row of sums, which are decimal numbers in PostgreSQL."""
-    return UsageRow(*row[:3], *map(int, row[3:9]), cost=float(row[9]), incomplete=int(row[10]))
+    return UsageRow(
+        *row[:3], *map(int, row[3:9]), cost=float(row[9]), incomplete=int(row[10]), tokens_without_cost=int(row[11])
+    )
 
 
 def usage_record(row: Sequence[Any]) -> UsageRecord:
@@ -226,10 +232,10 @@ def usage_values(record: UsageRecord) -> tuple[Any, ...]:
 
 
 class _Conditions:
-    """The conditions of a query and the values of its parameters."""
+    """The conditions of a query and the values of its parameters, after those of conditions that precede them."""
 
-    def __init__(self, parameter: Callable[[int], str]) -> None:
-        self.values: list[Any] = []
+    def __init__(self, parameter: Callable[[int], str], values: Sequence[Any] = ()) -> None:
+        self.values: list[Any] = [*values]
         self._parameter = parameter
         self._parts: list[str] = []
 
@@ -315,7 +321,14 @@ def usage_sql(query: UsageQuery, parameter: Callable[[int], str], quotient: str)
 
     `quotient` is how the engine divides integers and rounds down, with the parts `{0}` and `{1}`.
     """
-    where = _Conditions(parameter)
+    # Sessions of which turns state the costs. They count only if no response states one.
+    turns = _Conditions(parameter)
+    turns.add("w.of_turn = 1 AND w.cost IS NOT NULL")
+    if query.session:
+        turns.add("w.session = (SELECT id FROM sessions WHERE name = ?)", query.session)
+    if query.since:
+        turns.add("w.at >= ?", query.since)
+    where = _Conditions(parameter, turns.values)
     where.add(f"({_COUNTS_TOKENS} OR ({_COUNTS_COST} AND u.cost IS NOT NULL))")
     if query.by == "day":
         group = quotient.format(f"(u.at + {int(query.utc_offset_ms)})", DAY_MS)
@@ -335,9 +348,13 @@ def usage_sql(query: UsageQuery, parameter: Callable[[int], str], quotient: str)
     tokens = ["CASE WHEN u.input_tokens + u.output_tokens > 0 THEN 1 ELSE 0 END"]
     tokens += [f"u.{name}" for name in UsageRow._fields[4:9]]
     cost = "coalesce(u.cost, 0)"
+    without_cost = f"u.cost IS NULL AND t.session IS NULL AND coalesce(m.has_responses, 0) <> {RESPONSE_COSTS}"
+    uncosted = f"CASE WHEN {without_cost} THEN u.input_tokens + u.output_tokens ELSE 0 END"
     return (
         f"SELECT {group}, s.name, u.currency, {_sum_if(_COUNTS_TOKENS, *tokens)}, {_sum_if(_COUNTS_COST, cost)}, "
-        f"{_sum_if(_COUNTS_TOKENS, 'u.incomplete')} FROM usage u JOIN sessions s ON s.id = u.session "
-        f"LEFT JOIN summaries m ON m.session = u.session {where.text()} GROUP BY 1, 2, 3",
+        f"{_sum_if(_COUNTS_TOKENS, 'u.incomplete', uncosted)} FROM usage u JOIN sessions s ON s.id = u.session "
+        f"LEFT JOIN summaries m ON m.session = u.session "
+        f"LEFT JOIN (SELECT DISTINCT w.session FROM usage w {turns.text()}) t ON t.session = u.session "
+        f"AND coalesce(m.has_responses, 0) IN (0, {RESPONSE_TOKENS}) {where.text()} GROUP BY 1, 2, 3",
         where.values,
     )

@@ -21,11 +21,12 @@ const VIEWS = {
   commands: lazy(() => import("./board.js")),
   rules: lazy(() => import("./rules.js")),
   search: lazy(() => import("./search.js")),
+  usage: lazy(() => import("./usage.js")),
   notFound: NotFound,
 };
 
 /** Views that arrange their own columns (frame.js). The others are in one that scrolls. */
-const WITH_COLUMNS = new Set(["session", "inbox", "rules"]);
+const WITH_COLUMNS = new Set(["session", "sessions", "inbox", "rules", "usage"]);
 
 /** @type {Record<import("./route.js").View, () => string>} */
 const TITLES = {
@@ -36,6 +37,7 @@ const TITLES = {
   commands: () => "Commands",
   rules: () => "Rules",
   search: () => "Search",
+  usage: () => "Usage",
   notFound: () => "Page not found",
 };
 

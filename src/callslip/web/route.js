@@ -3,7 +3,7 @@
 import { batch, signal } from "./ui.js";
 
 /**
- * @typedef {"sessions" | "session" | "call" | "inbox" | "commands" | "rules" | "search" | "notFound"} View
+ * @typedef {"sessions" | "session" | "call" | "inbox" | "commands" | "rules" | "search" | "usage" | "notFound"} View
  * @typedef {{view: View, session?: string, call?: string, search?: string}} Route
  */
 
@@ -12,12 +12,13 @@ export const root = document.documentElement.dataset.root ?? "";
 
 /** @type {[RegExp, (parameter: string) => Route][]} */
 const VIEWS = [
-  [/^\/$/, () => ({ view: "sessions" })],
+  [/^\/$/, () => ({ view: "sessions", search: location.search })],
   [/^\/s\/([^/]+)$/, (session) => ({ view: "session", session })],
   [/^\/c\/([^/]+)$/, (call) => ({ view: "call", call })],
   [/^\/inbox$/, () => ({ view: "inbox" })],
   [/^\/commands$/, () => ({ view: "commands" })],
   [/^\/rules$/, () => ({ view: "rules" })],
+  [/^\/usage$/, () => ({ view: "usage", search: location.search })],
   [/^\/search$/, () => ({ view: "search", search: location.search })],
 ];
 

@@ -2,10 +2,11 @@
 
 import { inert } from "./ansi.js";
 import { authorOf } from "./message.js";
-import { html, useEffect, useState } from "./ui.js";
-import { get, go, link, route } from "./state.js";
+import { countOf } from "./numbers.js";
+import { classes, html, useEffect, useState } from "./ui.js";
+import { get, go, link, route, sessions } from "./state.js";
 import { describeState } from "./states.js";
-import { formatAge, isoTime } from "./time.js";
+import { formatMoment, isoTime } from "./time.js";
 
 /** @typedef {import("./state.js").Row} Row */
 
@@ -49,26 +50,51 @@ function kindOf(row) {
   return row.role ? authorOf(row) : (row.type ?? "session").replaceAll("_", " ");
 }
 
+/** The icon of a kind of entry that is no call. @type {Record<string, string>} */
+const ICONS = { user: "user", assistant: "bot", thought: "thought", plan: "list" };
+
 /** @param {{row: Row}} props */
 function Result({ row }) {
   const path = `/s/${encodeURIComponent(row.session)}${row.entry ? `#entry-${row.entry}` : ""}`;
   const parts = splitAt(row.excerpt ?? "", row.ranges ?? []);
-  const { glyph, label } = describeState(row.state);
+  const { icon, label } = describeState(row.state);
   const kind = kindOf(row);
-  return html`<li>
-    <a class="session result" data-card ...${link(path)}>
-      <span class="what">
-        <span class="name untrusted" dir="auto">${inert(kind)}</span>
-        ${row.state && html`<span class=${`state is-${row.state}`}>
-          <span aria-hidden="true">${glyph}</span> ${label}</span>`}
-        ${row.parent && kind !== "Sub-agent" && html`<span class="label">Sub-agent</span>`}
-        <span class="dim untrusted" dir="auto">${inert(row.title || row.session)}</span>
-      </span>
-      <span class="how"><time class="when" datetime=${isoTime(row.at)}>${row.at ? formatAge(row.at) : ""}</time></span>
-      <span class="excerpt untrusted" dir="auto">${parts.map((part, index) =>
-        index % 2 ? html`<mark>${inert(part)}</mark>` : inert(part))}</span>
-    </a>
-  </li>`;
+  return html`<li><a class=${classes("hit", row.state && `is-${row.state}`)} data-card ...${link(path)}>
+    <span class="line">
+      ${row.state
+        ? html`<span class="state" title=${label}>${icon === "ring" ? html`<span class="ring"></span>` : html`<i class=${`i i-${icon}`} aria-hidden="true"></i>`}
+            <span class="visually-hidden">${label}</span></span>`
+        : html`<i class=${`i dim i-${ICONS[row.role] ?? ICONS[row.type] ?? "file"}`} aria-hidden="true"></i>`}
+      <span class="strong untrusted" dir="auto">${inert(kind)}</span>
+      ${row.parent && kind !== "Sub-agent" && html`<span class="chip">Sub-agent</span>`}
+      <span class="gap"></span>
+      <time class="dim" datetime=${isoTime(row.at)} title=${isoTime(row.at)}>${formatMoment(row.at)}</time>
+    </span>
+    <span class=${classes("excerpt untrusted", row.state && "mono")} dir="auto">${parts.map((part, index) =>
+      index % 2 ? html`<mark>${inert(part)}</mark>` : inert(part))}</span>
+  </a></li>`;
+}
+
+/** Consecutive results of one session, under its title: their order is that of the server. @param {Row[]} rows */
+function groupBySession(rows) {
+  const groups = /** @type {Row[][]} */ ([]);
+  for (const row of rows) {
+    if (groups.at(-1)?.[0].session === row.session) groups.at(-1)?.push(row);
+    else groups.push([row]);
+  }
+  return groups;
+}
+
+/** @param {{rows: Row[]}} props */
+function Hits({ rows }) {
+  const { session, title } = rows[0];
+  const about = sessions.value.get(session);
+  return html`<section class="hits">
+    <h2><a class="cut untrusted" dir="auto" title=${inert(session)} ...${link(`/s/${encodeURIComponent(session)}`)}>
+        ${inert(title || session)}</a>
+      ${about?.agent && html`<span class="dim cut untrusted" dir="auto">${inert(about.agent)}</span>`}</h2>
+    <ul>${rows.map((row) => html`<${Result} key=${row.entry} row=${row} />`)}</ul>
+  </section>`;
 }
 
 /** Load the results of a query string, page after page. @param {string} terms */
@@ -101,23 +127,31 @@ function SearchForm({ terms }) {
     const typed = [...new FormData(event.target)].filter(([, value]) => String(value).trim());
     go(`/search?${new URLSearchParams(/** @type {[string, string][]} */ (typed))}`);
   };
+  const [[, words], ...narrower] = FIELDS;
   return html`<form class="search-form" onSubmit=${submit}>
-    ${FIELDS.map(([name, label]) => html`<label key=${name}>
+    <div class="line">
+      <label class="field bigfind"><i class="i i-find dim" aria-hidden="true"></i><span class="visually-hidden">${words}</span>
+        <input name="q" type="text" autocomplete="off" spellcheck=${false} defaultValue=${terms.get("q") ?? ""}
+          placeholder="Words in messages, inputs and outputs" /></label>
+      <button class="btn main">Search</button>
+    </div>
+    <div class="narrower">${narrower.map(([name, label]) => html`<label class="field soft" key=${name}>
       <span class="dim">${label}</span>
-      <input class="field" name=${name} type=${DAYS.includes(name) ? "date" : "text"} autocomplete="off"
-        spellcheck=${false} defaultValue=${terms.get(name) ?? ""} />
-    </label>`)}
-    <button class="button primary">Search</button>
+      <input name=${name} type=${DAYS.includes(name) ? "date" : "text"} autocomplete="off" spellcheck=${false}
+        defaultValue=${terms.get(name) ?? ""} />
+    </label>`)}</div>
   </form>`;
 }
 
-/** @param {{last: Row | null, count: number, problem: string}} props */
-function Summary({ last, count, problem }) {
-  if (problem) return html`<p role="alert">${inert(problem)}</p>`;
-  if (!last) return html`<p class="dim" role="status"></p>`;
-  if (!last.words.length) return html`<p role="status">The search has no letters or digits.</p>`;
-  return html`<p class="dim" role="status">
-    ${count ? `${count}${last.cursor ? " or more" : ""} found.` : "Nothing found."}
+/** @param {{last: Row | null, rows: Row[], problem: string, terms: URLSearchParams}} props */
+function Summary({ last, rows, problem, terms }) {
+  if (problem) return html`<p class="searched bad" role="alert">${inert(problem)}</p>`;
+  if (!last) return html`<p class="searched dim" role="status">${terms.get("q") ? "Searching…" : ""}</p>`;
+  if (!last.words.length) return html`<p class="searched" role="status">The search has no letters or digits.</p>`;
+  const count = new Set(rows.map(({ session }) => session)).size;
+  return html`<p class="searched dim" role="status">
+    ${rows.length ? html`<span class="strong">${rows.length}${last.cursor ? " or more" : ""} found.</span> In ${countOf(count, "session")}, best match first.`
+      : "Nothing found."}
     ${last.limited && " Many entries match; only the newest of them were compared."}
     ${last.behind && " The newest entries of some sessions cannot be found yet."}
   </p>`;
@@ -127,12 +161,14 @@ export default function Search() {
   const { search = "" } = route.value;
   const terms = new URLSearchParams(search);
   const { rows, last, problem, loadMore } = useResults(requestQuery(terms));
-  return html`<div class="column">
-    <h1>Search</h1>
+  const hasNothing = last && last.words.length > 0 && !rows.length && !problem;
+  return html`<div class="found">
+    <h1 class="visually-hidden">Search</h1>
     <${SearchForm} key=${search} terms=${terms} />
-    <${Summary} last=${last} count=${rows.length} problem=${problem} />
-    ${rows.length > 0 && html`<ul class="panel">
-      ${rows.map((row) => html`<${Result} key=${`${row.session} ${row.entry}`} row=${row} />`)}</ul>`}
-    ${last?.cursor && html`<p class="more"><button class="button" onClick=${loadMore}>More results</button></p>`}
+    <${Summary} last=${last} rows=${rows} problem=${problem} terms=${terms} />
+    ${groupBySession(rows).map((group) => html`<${Hits} key=${`${group[0].session} ${group[0].entry}`} rows=${group} />`)}
+    ${hasNothing && html`<div class="void"><i class="i i-find" aria-hidden="true"></i><h2>No entry has all of these words</h2>
+      <p>Only whole words are found. Try fewer words, or remove a filter.</p></div>`}
+    ${last?.cursor && html`<p class="more"><button class="btn" onClick=${loadMore}>More results</button></p>`}
   </div>`;
 }

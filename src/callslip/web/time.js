@@ -30,6 +30,9 @@ export const clock = computed(() => stoppedAt.value || ticks.value);
 /** Like `clock`, updated every ten seconds: enough for times that are displayed in minutes. */
 const slowClock = computed(() => Math.floor(clock.value / 10_000) * 10_000 + 9_999);
 
+/** When today began. @type {import("./ui.js").ReadonlySignal<number>} */
+export const today = computed(() => new Date(slowClock.value).setHours(0, 0, 0, 0));
+
 const pad = (/** @type {number} */ number) => String(number).padStart(2, "0");
 
 /** Format a duration in ms: `640ms`, `3.2s`, `4m 05s`, `2h 07m`, `3d 4h`. @param {number} ms */
@@ -83,6 +86,11 @@ export function formatTime(at) {
   const time = `${pad(then.getHours())}:${pad(then.getMinutes())}:${pad(then.getSeconds())}`;
   return then.toDateString() === new Date().toDateString() ? time : `${then.toLocaleDateString()} ${time}`;
 }
+
+const dayAndTime = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+
+/** Format a moment of today by its age, else as `19 Nov, 23:40`. @param {number | undefined} at */
+export const formatMoment = (at) => (at && at < today.value ? dayAndTime.format(at) : formatAge(at));
 
 /** Format a moment as ISO 8601, for tooltips. @param {number | undefined} at */
 export const isoTime = (at) => (at ? new Date(at).toISOString() : "");
