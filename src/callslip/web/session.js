@@ -15,7 +15,7 @@ import {
 } from "./state.js";
 import { formatDuration } from "./time.js";
 import Timeline from "./timeline.js";
-import { formatCosts, formatTokens } from "./usage_text.js";
+import { countOf, formatCosts, shortNumber } from "./numbers.js";
 
 // Optional modules: if one of them fails to load, the session can still be read.
 
@@ -75,15 +75,12 @@ function TurnStatus() {
 /** @returns {any} */
 const sessionInfo = () => (past.value ? past.value.info : info.value);
 
-/** @param {string} noun @param {number} count */
-const countOf = (noun, count) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
-
 function CallCounts() {
   if (!result.value) return null; // The server counts the calls of a long session.
   const { calls } = result.value;
   const all = Object.values(calls).reduce((sum, count) => sum + count, 0);
   const failed = ["failed", "lost", "expired"].reduce((sum, state) => sum + (calls[state] ?? 0), 0);
-  return html`<span>${countOf("call", all)}</span>
+  return html`<span>${countOf(all, "call")}</span>
     ${failed > 0 && html`<span class="bad" title="Failed, lost or expired">${failed.toLocaleString("en")} failed</span>`}`;
 }
 
@@ -93,7 +90,7 @@ function Totals() {
   if (!row || past.value) return null;
   const tokens = (row.usage?.inputTokens ?? 0) + (row.usage?.outputTokens ?? 0);
   const costs = formatCosts(row.usage?.costs);
-  return html`${tokens > 0 && html`<span class="opt">${formatTokens(tokens)} tokens</span>`}
+  return html`${tokens > 0 && html`<span class="opt">${shortNumber(tokens)} tokens</span>`}
     ${costs && html`<span class="opt">${costs}</span>`}
     ${row.activeAt > row.startedAt && html`<span class="opt" title="From the first to the last event">
       ${formatDuration(row.activeAt - row.startedAt)}</span>`}`;

@@ -4,7 +4,7 @@ import { inert } from "./ansi.js";
 import { classes, html, signal } from "./ui.js";
 import { get, hasServer, past, sessionName } from "./state.js";
 import { formatDuration, formatElapsed, formatTime } from "./time.js";
-import { formatCosts, formatTokens } from "./usage_text.js";
+import { countOf, formatCosts, shortNumber } from "./numbers.js";
 
 /** @typedef {import("./rows.js").Turn} Turn */
 
@@ -62,7 +62,7 @@ function TurnUsage({ turn }) {
   if (!used) return null;
   const tokens = used.inputTokens + used.outputTokens;
   const costs = formatCosts(used.costs);
-  return html`${tokens > 0 && html`<span class="opt">${formatTokens(tokens)} tokens</span>`}
+  return html`${tokens > 0 && html`<span class="opt">${shortNumber(tokens)} tokens</span>`}
     ${costs && html`<span class="opt">${costs}</span>`}`;
 }
 
@@ -81,7 +81,7 @@ export default function TurnHeading({ turn }) {
       <i class=${`i i-${isFolded ? "right" : "down"}`} aria-hidden="true"></i>
       <b>Turn ${number}</b><span class="cut dim" dir="auto">${about}</span>
       <span class="facts">
-        ${calls > 0 && !turn.isPart && html`<span>${calls.toLocaleString("en")} call${calls === 1 ? "" : "s"}</span>`}
+        ${calls > 0 && !turn.isPart && html`<span>${countOf(calls, "call")}</span>`}
         ${!turn.isPart && html`<${Duration} turn=${turn} />`}<${TurnUsage} turn=${turn} /></span>
     </button></h2>`;
 }
