@@ -617,7 +617,7 @@ COMMANDS = (
             "tests/commands/test_commands.py::test_open_commands_survive_retention",
             "tests/http/test_commands.py::test_commands_are_listed_as_pending_and_recently_ended",
             "tests/cli/test_commands.py::test_ls_lists_pending_completed_and_failed_commands",
-            "tests/web/test_answers.py::test_commands_move_across_the_board",
+            "tests/web/test_answers.py::test_commands_move_from_group_to_group",
             "tests/mcp/test_polling_agent.py::test_the_dialogue_of_an_agent_that_polls",
         ),
     ),
@@ -710,6 +710,11 @@ COMMANDS = (
             "tests/http/test_browser_guard.py::test_an_allowed_origin_gets_cors_headers",
             "tests/http/test_browser_guard.py::test_a_preflight_of_an_allowed_origin_is_answered",
         ),
+    ),
+    R(
+        "S3.13",
+        "A command that waits for approval is approved, edited or denied in the page of the commands.",
+        ("tests/web/test_answers.py::test_a_command_is_approved_or_denied_in_the_table",),
     ),
 )
 
