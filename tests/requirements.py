@@ -2674,6 +2674,7 @@ SESSION_LISTS = (
         (
             "tests/ledger/test_late_parents.py::test_entries_of_a_sub_agent_get_their_parent_later",
             "tests/ledger/test_late_parents.py::test_a_file_of_a_sub_agent_may_be_read_first",
+            "tests/rules/test_fold.py::test_a_checkpoint_has_few_entries_of_unknown_sub_agents",
         ),
     ),
     R(
@@ -2912,6 +2913,8 @@ TRANSCRIPTS = (
             "tests/transcripts/test_merged_texts.py::test_the_file_has_what_a_killed_recorder_has_not",
             "tests/transcripts/test_merged_texts.py::test_a_live_text_that_continues_differently_is_whole",
             "tests/transcripts/test_merged_texts.py::test_a_prompt_that_was_sent_later_is_another_one",
+            "tests/rules/test_merged_texts.py::test_a_text_is_found_where_chunks_start_and_end",
+            "tests/rules/test_merged_texts.py::test_very_long_texts_are_compared_only_where_chunks_start",
         ),
     ),
 )
@@ -3796,6 +3799,56 @@ RULES = (
     ),
 )
 
+INBOX = (
+    R(
+        "INB1",
+        "The page lists the policy file above saved rules. A rule is added after its matches were shown, and revoked.",
+        (
+            "tests/web/test_rules_page.py::test_rules_are_added_tested_and_revoked",
+            "tests/web/test_rules_page.py::test_the_policy_file_is_above_saved_rules",
+        ),
+    ),
+    R(
+        "INB2",
+        "Always allow... shows a rule and what it would have matched; it is saved only with an approval that counts.",
+        (
+            "tests/web/test_rules_page.py::test_a_rule_is_saved_with_an_approval",
+            "tests/web/test_rules_page.py::test_no_rule_is_saved_if_the_approval_does_not_count",
+        ),
+    ),
+    R(
+        "INB3",
+        "A request shows its full command, the reason and what came before; the inbox lists what was decided recently.",
+        (
+            "tests/web/test_answers.py::test_a_request_shows_why_and_what_came_before",
+            "tests/web/test_answers.py::test_requests_are_answered_with_the_agents_options",
+            "tests/web/test_answers.py::test_request_counts_down_and_shows_an_answer_from_elsewhere",
+            "tests/api/test_approvals.py::test_answered_requests_are_listed_with_the_newest_first",
+        ),
+    ),
+    R(
+        "INB4",
+        "Questions and plans are readable, and buttons that an agent cannot honour are hidden.",
+        (
+            "tests/web/test_answers.py::test_questions_and_plans_are_readable",
+            "tests/api/test_approvals.py::test_an_offer_says_which_answers_the_agent_can_honour",
+        ),
+    ),
+    R(
+        "INB5",
+        "Several requests are shown in full before they are answered; what changed, came or was answered is left out.",
+        ("tests/web/test_answers.py::test_several_requests_are_answered_as_they_were_shown",),
+    ),
+    R(
+        "INB6",
+        "A key answers only the focused request, never repeated or with a modifier, nor within 500 ms of a change.",
+        (
+            "tests/web/test_answers.py::test_inbox_keyboard_shortcuts",
+            "tests/web/test_answers.py::test_keys_answer_nothing_shortly_after_the_list_has_changed",
+        ),
+    ),
+)
+
 REQUIREMENTS = (
     *(*CALLS, *SHELL, *ACT_OBSERVE, *ENTRIES, *COMMANDS, *HISTORY, *PYTHON_API),
     *(*ANSWERS, *POLICY, *TENANTS, *READERS, *BODIES, *EDGES, *FILES, *SECRETS, *OVERDUE, *PAGE, *HELD_TEXT),
@@ -3804,5 +3857,5 @@ REQUIREMENTS = (
     *(*DATABASES, *KILLS, *DATABASE_FAULTS, *POSTGRES_EDGES, *SERVERS, *MOVES, *OPERATIONS),
     *(*SESSION_LISTS, *TRANSCRIPTS, *AGENT_SESSIONS, *SEARCH, *AGENTS, *HOOKS, *HOOK_SETTINGS),
     *(*NOTIFICATIONS, *PHONES),
-    *RULES,
+    *(*RULES, *INBOX),
 )

@@ -18,6 +18,7 @@ from callslip.api import approvals
 from callslip.api.ledger import LocalLedger
 from callslip.api.session import Session
 from callslip.errors import AmbiguousIdError, CallDeniedError, ConflictError, InvalidInputError, NotFoundError
+from callslip.formats.hooks.answers import LEAVE
 from callslip.model import events as ev
 from callslip.model.entries import PermissionRequest
 from callslip.model.events import Alias
@@ -260,6 +261,58 @@ async def test_the_arguments_of_an_external_agent_cannot_be_edited(ledger: Local
 
 
 # Which answer counts
+
+
+ALLOW = {"optionId": "allow", "name": "Allow", "kind": "allow_once"}
+DENY = {"optionId": "deny", "name": "Deny", "kind": "reject_once"}
+CHOICE = {"optionId": "1", "name": "A", "kind": "choice"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "options", "source", "offer"),
+    [
+        ("bash", [], "python", ("call", True, True)),
+        ("bash", [ALLOW, DENY], "codex-hook", ("call", True, False)),
+        ("bash", [LEAVE, DENY], "gemini-hook", ("call", False, False)),
+        ("ExitPlanMode", [ALLOW, DENY], "claude-code-hook", ("plan", True, False)),
+        (
+            "AskUserQuestion",
+            [{"optionId": "1", "name": "A", "kind": "choice"}, DENY],
+            "claude-code-hook",
+            ("question", False, False),
+        ),
+    ],
+)
+async def test_an_offer_says_which_answers_the_agent_can_honour(
+    ledger: LocalLedger, tool: str, options: list[Any], source: str, offer: tuple[str, bool, bool]
+) -> None:
+    """Whether an approval lets the call run, and with other arguments. Nothing is left once it was answered."""
+    request = ev.ApprovalRequested(aliases=(Alias("t", "1"),), tool_name=tool, input={"x": 1}, options=options)
+    await ledger.log.append("a", [request], source=source)
+    (pending,) = await ledger.approvals()
+    found = await approvals.read_offer(ledger.log, pending.id)
+    assert (found.kind, found.can_allow, found.can_edit) == offer and found.can_answer
+    await ledger.deny(pending.id)
+    found = await approvals.read_offer(ledger.log, pending.id)
+    assert (found.can_answer, found.can_allow, found.can_edit) == (False, False, False)
+
+
+async def test_answered_requests_are_listed_with_the_newest_first(ledger: LocalLedger) -> None:
+    """Without those that are pending, in one session or in all."""
+    for session, number in (("a", 1), ("b", 2), ("a", 3), ("a", 4)):
+        request = ev.ApprovalRequested(
+            aliases=(Alias("t", str(number)),), tool_name=f"t{number}", description=str(number)
+        )
+        await ledger.log.append(session, [request], source="python")
+    for record in await ledger.approvals():
+        if record.description != "4":
+            await ledger.deny(record.id)
+    answered = await ledger.approvals(state="answered")
+    assert sorted(one.description for one in answered) == ["1", "2", "3"]
+    times = [one.created_at for one in answered]
+    assert times == sorted(times, reverse=True)
+    assert [one.description for one in await ledger.approvals(state="answered", session="a")] == ["3", "1"]
+    assert [one.description for one in await ledger.approvals(state="answered", session="a", limit=1)] == ["3"]
 
 
 async def test_a_second_answer_fails_with_the_first(ledger: LocalLedger, session: Session) -> None:

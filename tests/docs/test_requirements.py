@@ -21,7 +21,7 @@ GROUPS = {
     **{"IMP": 6, "RPL": 4, "ROW": 6, "JS": 3, "GUIDE": 2, "VIEW": 5, "ENT": 12, "IDS": 4, "STR": 5, "DB": 3},
     **{"KILL": 3, "DBF": 11, "PGE": 5, "PGS": 10, "MOVE": 9, "OPS": 9},
     **{"USE": 4, "SUB": 5, "LIST": 7, "TRN": 17, "MRG": 7, "CDX": 7, "GEM": 6, "OPC": 8, "SRCH": 14, "AGT": 6},
-    **{"HK": 13, "HI": 7, "NTF": 12, "PHN": 8, "RUL": 15},
+    **{"HK": 13, "HI": 7, "NTF": 12, "PHN": 8, "RUL": 15, "INB": 6},
 }
 CITED = re.compile(rf"\b((?:{'|'.join(map(re.escape, GROUPS))})\d+)\b")
 IDS = [f"{group}{number}" for group, count in GROUPS.items() for number in range(1, count + 1)]

@@ -68,6 +68,7 @@ RULE = RuleRecord("rule_00000000000a", "allow", {"tool": "x"}, scope="session", 
 
 READS = {
     *("session", "sessions", "events", "call", "calls", "alias", "approval", "approvals", "approvals_due"),
+    "answered_approvals",
     *("open_calls", "open_states", "calls_due", "calls_of_owners", "turns_of_owners", "texts_due", "owners"),
     *("open_owners", "queued_commands", "commands_before", "pending_commands", "completed_commands"),
     *("failed_commands", "commands_changed", "change_cursor", "sealed", "executors", "executor_seen", "heads"),

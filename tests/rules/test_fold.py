@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, structs
 
+from callslip.formats.transcripts import subagent_alias
 from callslip.model import events as ev
-from callslip.model.entries import Append, Entry, Patch, Put, Set
+from callslip.model.entries import Append, Entry, Patch, Put, Set, ToolCall
 from callslip.model.events import Alias, Event
 from callslip.rules.fold import RULES, SessionFold
+from callslip.rules.fold_state import MAX_PARENTLESS
 from tests.support.strategies import call_events, canonical_json, json_values, maybe, write_script
 
 ALIASES = (Alias("acp", "1"),)
@@ -491,3 +493,18 @@ def test_the_rules_create_exactly_the_seven_entry_types() -> None:
     assert kinds(memory.state.snapshot().entries) == [
         *("meta", "mode_change", "message", "thought", "message", "plan", "tool_call", "permission_request")
     ]
+
+
+def test_a_checkpoint_has_few_entries_of_unknown_sub_agents() -> None:
+    """SUB5: the call of a sub-agent may never be known; the first entries still get it as their parent."""
+    events = [
+        ev.MessageUser(seq=number, text="look", message_id=f"p{number}", parent="agent-7")
+        for number in range(1, MAX_PARENTLESS + 3)
+    ]
+    fold = SessionFold()
+    fold.fold(events)
+    assert sum(map(len, fold.parentless.values())) == MAX_PARENTLESS
+    task = ev.CallStarted(seq=len(events) + 1, call="exec_000000000001", aliases=(subagent_alias("agent-7"),))
+    fold.fold([task])
+    entries = [entry for entry in fold.snapshot().entries if not isinstance(entry, ToolCall)]
+    assert [entry.parent for entry in entries] == ["exec_000000000001"] * MAX_PARENTLESS + ["agent-7"] * 2

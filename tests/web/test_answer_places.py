@@ -12,7 +12,7 @@ from tests.support.browser import Server, in_browser, serving
 from tests.support.sample_sessions import OPTIONS, event
 
 PLACE = "Answer in the ACP client. An answer from here would not reach the agent."
-BUTTONS = ".button-row button, .reason"
+BUTTONS = ".decide button, .reason"
 
 
 @pytest.fixture
@@ -40,14 +40,16 @@ def test_a_request_that_must_be_answered_elsewhere_has_no_buttons(server: Server
     """The inbox lists it last, with its parameters and the place, does not count it, and shows the real answer."""
     elsewhere = request_elsewhere(server)
     tab = server.window().tab("/inbox")
-    status = tab.page.locator(".inbox [role=status]").first
-    card = tab.page.locator(f"[data-approval={elsewhere}]")
-    expect(card.locator(".arg-value")).to_have_text("rm -r build")
-    expect(card).to_contain_text(PLACE, use_inner_text=True)
+    status = tab.page.get_by_role("status").filter(has_text="elsewhere")
+    row = tab.page.locator(f"[data-approval={elsewhere}]")
+    detail = tab.page.locator(f"[data-detail={elsewhere}]")
+    row.get_by_role("button").click()
+    expect(detail.get_by_label("Command")).to_have_text("rm -r build")
+    expect(detail).to_contain_text(PLACE, use_inner_text=True)
     expect(status).to_have_text("1 to answer elsewhere")
     expect(tab.page.get_by_role("link", name="Inbox", exact=True)).to_be_visible()
-    assert card.locator(BUTTONS).count() == 0
-    card.get_by_role("article").focus()
+    assert detail.locator(BUTTONS).count() == 0 and row.get_by_role("checkbox").count() == 0
+    detail.focus()
     for key in ("a", "e", "d"):
         tab.page.keyboard.press(key)
     request = {"toolName": "bash", "input": {"command": "make"}, "options": OPTIONS}
@@ -59,8 +61,9 @@ def test_a_request_that_must_be_answered_elsewhere_has_no_buttons(server: Server
     expect(tab.page.locator("[data-approval]").last).to_have_attribute("data-approval", elsewhere)
     assert server.request(f"/v1/approvals/{elsewhere}")["state"] == "pending"
     post_acp(server, {"id": 1, "result": {"outcome": {"outcome": "selected", "optionId": OPTIONS[0]["optionId"]}}})
-    expect(card.locator(".decision")).to_contain_text("✓ Approved by client at")
-    expect(card).not_to_contain_text("Answer in")
+    row.get_by_role("button").click()
+    expect(detail.locator(".decision")).to_contain_text("✓ Approved by client at")
+    expect(detail).not_to_contain_text("Answer in")
     tab.assert_no_problems()
 
 

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.support.browser import Server, Tab, in_browser, serving
-from tests.support.sample_sessions import OPTIONS, event
+from tests.support.sample_sessions import OPTIONS, completed_call, event
 
 SCHEMA = {"type": "object", "properties": {"amount": {"type": "integer", "maximum": 100}}, "required": ["amount"]}
 
@@ -37,40 +37,129 @@ def get_approval(server: Server, approval: str) -> dict[str, Any]:
 
 
 def open_request(tab: Tab, approval: str) -> Locator:
-    """Open the card of a request in the inbox."""
-    card = tab.page.locator(f"[data-approval={approval}]")
-    card.wait_for()
-    closed = card.get_by_role("button", expanded=False)
-    if closed.count():
-        closed.click()
-    card.locator(".arg-value").first.wait_for()
-    return card
+    """Choose a request of the inbox, and return its page when it is shown in full."""
+    tab.page.locator(f"[data-approval={approval}] .opener").click()
+    detail = tab.page.locator(f"[data-detail={approval}]")
+    detail.locator(".bigcmd, .arg-value, .question, .plan-text").first.wait_for()
+    return detail
+
+
+def wait_for_keys(tab: Tab, approval: str) -> None:
+    """Wait until the list has not changed for so long that keys answer the chosen request."""
+    tab.page.locator(f"[data-detail={approval}][aria-keyshortcuts]").wait_for()
 
 
 @in_browser
 def test_requests_are_answered_with_the_agents_options(server: Server) -> None:
-    """A card must be opened first; one request is approved by an option, the other denied with a reason."""
+    """One request is approved by an option, the other denied with a reason; then both are among the decided ones."""
     make, push = request_approval(server, "make install"), request_approval(server, "git push", "other")
     tab = server.window().tab("/inbox")
     expect(tab.page.get_by_role("status").filter(has_text="2 pending")).to_be_visible()
     expect(tab.page.get_by_role("link", name="Inbox 2 pending")).to_be_visible()
-    assert tab.page.get_by_role("button", name="Allow once").count() == 0
-    card = open_request(tab, make)
-    assert card.locator(".arg-value").all_inner_texts() == ["make install"]
-    labels = [name.split(maxsplit=1)[1] for name in card.locator(".button-row button").all_inner_texts()]
-    assert labels == ["Allow once", "Always allow this", "Edit…", "Reject"]
-    card.get_by_role("button", name="Always allow this").click()
-    expect(card.locator(".decision")).to_contain_text("✓ Approved by user at")
-    expect(card.locator(".decision q")).to_have_text("Always allow this")
-    expect(card.get_by_role("article")).to_be_focused()
+    detail = open_request(tab, make)
+    expect(detail.get_by_label("Command")).to_have_text("make install")
+    expect(detail.get_by_role("button", name="Allow once")).to_be_visible()
+    labels = [name.split("\n")[0] for name in detail.locator(".decide button").all_inner_texts()]
+    assert labels == ["Allow once", "Always allow this", "Edit…", "Always allow…", "Reject"]
+    detail.get_by_role("button", name="Always allow this").click()
+    expect(detail.locator(".decision")).to_contain_text("✓ Approved by user at")
+    expect(detail.locator(".decision q")).to_have_text("Always allow this")
+    expect(detail).to_be_focused()
     assert (get_approval(server, make)["state"], get_approval(server, make)["option"]) == ("granted", "always")
-    card = open_request(tab, push)
-    card.get_by_label("Reason (sent to the agent)").fill("Not on a Friday.")
-    card.get_by_role("button", name="Reject").click()
-    expect(card.locator(".decision")).to_contain_text("⊘ Denied by user at")
+    detail = open_request(tab, push)
+    detail.get_by_label("Reason (sent to the agent)").fill("Not on a Friday.")
+    detail.get_by_role("button", name="Reject").click()
+    expect(detail.locator(".decision")).to_contain_text("⊘ Denied by user at")
     denied = get_approval(server, push)
     assert (denied["state"], denied["option"], denied["reason"]) == ("refused", "no", "Not on a Friday.")
     expect(tab.page.get_by_role("link", name="Inbox", exact=True)).to_be_visible()
+    tab.reload()
+    decided = tab.page.locator("[data-decided]")
+    expect(decided).to_have_count(2)
+    expect(decided.nth(0)).to_contain_text("Denied by user: Not on a Friday.")
+    expect(decided.nth(1)).to_contain_text("Approved by user")
+    decided.nth(1).get_by_role("button").click()
+    expect(tab.page.locator(f"[data-detail={make}] .decision")).to_contain_text("Approved by user")
+    tab.assert_no_problems()
+
+
+LONG_COMMAND = "cd /srv/app && ./deploy.sh " + " ".join(f"--set key{number}=value{number}" for number in range(60))
+
+
+@in_browser
+def test_a_request_shows_why_and_what_came_before(server: Server) -> None:
+    """The full command, what the agent said, its last calls, the turn, and the files; on a phone as its own screen."""
+    server.append("work", event("turn.started"), event("message.user", text="Deploy it."))
+    for number in range(4):
+        server.append("work", *completed_call(f"c{number}", f"make step{number}", text="ok"))
+    server.append("work", event("message.delta", text="The steps are done, so I deploy.", chunks="delta"))
+    locations = [{"path": "/srv/app/deploy.sh"}]
+    server.append("work", event("call.proposed", LONG_COMMAND[:50], toolName="bash", locations=locations))
+    server.append(
+        "work",
+        event(
+            "approval.requested",
+            LONG_COMMAND[:50],
+            description="Deploy",
+            input={"command": LONG_COMMAND, "cwd": "/srv"},
+            options=OPTIONS,
+        ),
+    )
+    (approval,) = server.request("/v1/approvals")["approvals"]
+    window = server.window("dark", 380, 780, has_touch=True)
+    tab = window.tab("/inbox")
+    opener = tab.page.locator(f"[data-approval={approval['approval']}] .opener")
+    opener.wait_for()
+    expect(tab.page.locator(".request.whole")).to_have_count(0)
+    detail = open_request(tab, approval["approval"])
+    expect(opener).to_be_hidden()
+    expect(detail.get_by_label("Command")).to_have_text(LONG_COMMAND)
+    assert detail.get_by_label("Command").evaluate("(one) => one.scrollHeight <= one.clientHeight + 2")
+    expect(detail.get_by_label("What the agent said")).to_have_text("The steps are done, so I deploy.")
+    expect(detail.locator(".flat-rows li")).to_have_count(3)
+    expect(detail.locator(".flat-rows li").last).to_contain_text("make step3")
+    expect(detail.get_by_role("list", name="Files")).to_have_text("/srv/app/deploy.sh")
+    expect(detail.locator(".about")).to_contain_text("turn 1, asked just now, with bash", use_inner_text=True)
+    assert tab.axe_violations() == [] and tab.find_overflow() == []
+    tab.reload()  # The address names the request.
+    detail.get_by_role("button", name="Back to the list").click()
+    expect(opener).to_be_focused()
+    tab.assert_no_problems()
+
+
+@in_browser
+def test_questions_and_plans_are_readable(server: Server) -> None:
+    """A question shows its options with what they mean; a plan is Markdown. Neither can be edited, or have a rule."""
+    choices = [
+        {"label": "PostgreSQL", "description": "Several servers."},
+        {"label": "SQLite", "description": "One file."},
+    ]
+    question = {"question": "Which database?", "header": "Database", "options": choices, "multiSelect": False}
+    options = [{"optionId": "choice-1", "name": "PostgreSQL", "kind": "choice"}, OPTIONS[2]]
+    approval = request_approval(
+        server, "Which database?", toolName="AskUserQuestion", input={"questions": [question]}, options=options
+    )
+    plan = request_approval(server, "Plan", toolName="ExitPlanMode", input={"plan": "# Steps\n\n1. Copy **all**"})
+    leave = [{"optionId": "leave", "name": "Let the agent decide", "kind": "allow_once"}, OPTIONS[2]]
+    left = request_approval(server, "rm -r build", options=leave)
+    tab = server.window().tab("/inbox")
+    detail = open_request(tab, approval)
+    expect(detail.locator(".question li")).to_have_text(["PostgreSQL: Several servers.", "SQLite: One file."])
+    expect(detail.locator(".decide button")).to_have_text(["PostgreSQL", re.compile("Reject")])
+    wait_for_keys(tab, approval)
+    detail.focus()
+    tab.page.keyboard.press("a")  # No option allows the call as such.
+    assert tab.axe_violations() == []
+    detail.get_by_role("button", name="PostgreSQL").click()
+    expect(detail.locator(".decision")).to_contain_text("PostgreSQL")
+    assert get_approval(server, approval)["option"] == "choice-1"
+    detail = open_request(tab, plan)
+    expect(detail.locator(".plan-text strong")).to_have_text("all")
+    expect(detail.get_by_role("button", name="Edit…")).to_have_count(0)
+    detail = open_request(tab, left)
+    expect(detail.locator(".decide button").first).to_have_text("Let the agent decide")
+    expect(detail.get_by_role("button", name="Always allow…")).to_have_count(0)
+    expect(detail.locator(".yes")).to_have_count(0)
     tab.assert_no_problems()
 
 
@@ -104,53 +193,86 @@ def test_edited_parameters_must_match_the_schema(server: Server) -> None:
 
 @in_browser
 def test_inbox_keyboard_shortcuts(server: Server) -> None:
-    """`j` and `k` move, a key opens a closed card; then `a` approves, `d` denies and `e` edits the focused one only."""
+    """`j` and `k` choose a request; `a` approves, `d` denies and `e` edits the focused one only."""
     ids = [request_approval(server, title) for title in ("first", "second", "third")]
     tab = server.window().tab("/inbox")
     tab.page.get_by_role("status").filter(has_text="3 pending").wait_for()
     press = tab.page.keyboard.press
-    focused = tab.page.locator("[data-approval]:has(> article:focus)")
+    focused = tab.page.locator("[data-approval]:has(:focus)")
+    detail = tab.page.locator(".request.whole")
 
     def read_states() -> list[str]:
         return [get_approval(server, approval)["state"] for approval in ids]
 
+    wait_for_keys(tab, ids[0])
+    press("a")  # Nothing has the focus.
     press("j")
     expect(focused).to_contain_text("first")
-    press("a")
-    focused.get_by_role("button", name="Allow once").wait_for()
+    for key in ("Control+a", "Shift+A", "Alt+d", "Meta+a"):
+        press(key)
+    tab.page.evaluate(
+        "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key: 'a', repeat: true, bubbles: true }))"
+    )
     assert read_states() == ["pending"] * 3
     press("a")
-    expect(focused.locator(".decision")).to_contain_text("Approved")
+    expect(detail.locator(".decision")).to_contain_text("Approved")
     press("j")
-    press("Enter")
-    focused.get_by_role("button", name="Reject").wait_for()
+    expect(focused).to_contain_text("second")
+    wait_for_keys(tab, ids[1])
     press("d")
     tab.page.keyboard.type("No, and e is a letter")
     press("Enter")
-    expect(focused.locator(".decision")).to_contain_text("Denied")
+    expect(detail.locator(".decision")).to_contain_text("Denied")
     assert get_approval(server, ids[1])["reason"] == "No, and e is a letter"
     press("j")
-    press("Enter")
-    focused.get_by_role("button", name="Allow once").wait_for()
+    wait_for_keys(tab, ids[2])
     press("e")
     expect(tab.page.get_by_label("Parameters (JSON)")).to_be_focused()
     press("Escape")
-    expect(focused).to_contain_text("third")
+    expect(detail).to_be_focused()
     assert read_states() == ["granted", "refused", "pending"]
     tab.assert_no_problems()
 
 
 @in_browser
+def test_keys_answer_nothing_shortly_after_the_list_has_changed(server: Server) -> None:
+    """For half a second, because the list may change while the finger is on its way. The clock is that of the test."""
+    first = request_approval(server, "first")
+    window = server.window()
+    window.context.clock.install()
+    tab = window.tab("/inbox")
+    detail = open_request(tab, first)
+    detail.get_by_role("button", name="Allow once").wait_for()
+    tab.page.clock.run_for(1000)
+    wait_for_keys(tab, first)
+    tab.page.clock.pause_at(tab.page.evaluate("Date.now()") + 1000)
+    second = request_approval(server, "second")
+    tab.page.locator(f"[data-approval={second}]").wait_for()
+    expect(tab.page.locator(f"[data-detail={first}][aria-keyshortcuts]")).to_have_count(0)
+    detail.focus()
+    tab.page.keyboard.press("a")
+    tab.page.clock.run_for(400)
+    tab.page.keyboard.press("a")
+    assert [get_approval(server, one)["state"] for one in (first, second)] == ["pending", "pending"]
+    tab.page.clock.run_for(200)
+    wait_for_keys(tab, first)
+    tab.page.keyboard.press("a")
+    expect(detail.locator(".decision")).to_contain_text("Approved")
+    assert get_approval(server, second)["state"] == "pending"
+    tab.assert_no_problems()
+
+
+@in_browser
 def test_request_counts_down_and_shows_an_answer_from_elsewhere(server: Server) -> None:
-    """The time left ticks; an answer from elsewhere is shown with its author and time, and disappears after a while."""
+    """The time left ticks; an answer from elsewhere is shown with its author and time, and then among the decided."""
     wipe = request_approval(server, "wipe", expiresAt=int(time.time() * 1000) + 600_000)
     window = server.window()
     window.context.clock.install()
     tab = window.tab("/inbox")
     card = open_request(tab, wipe)
-    expect(card.get_by_role("timer")).to_have_text(re.compile(r"◷ (9m \d\ds|10m 00s) left"))
+    expect(card.get_by_role("timer")).to_have_text(re.compile(r"(9m \d\ds|10m 00s) left"))
     tab.page.clock.run_for(560_000)
-    expect(card.get_by_role("timer")).to_have_text(re.compile(r"◷ \d\ds left"))
+    expect(card.get_by_role("timer")).to_have_text(re.compile(r"\d\ds left"))
     card.get_by_label("Reason (sent to the agent)").fill("Half a sent")
     server.request(f"/v1/approvals/{wipe}", {"decision": "deny", "option": "no", "reason": "It is the last copy."})
     expect(card.locator(".decision")).to_have_text(
@@ -159,6 +281,48 @@ def test_request_counts_down_and_shows_an_answer_from_elsewhere(server: Server) 
     expect(card.get_by_role("button", name="Allow once")).to_have_count(0)
     tab.page.clock.run_for(10_000)
     tab.page.get_by_text("You're all caught up.").wait_for()
+    expect(tab.page.locator(f"[data-decided={wipe}]")).to_contain_text("Denied by user: It is the last copy.")
+    tab.assert_no_problems()
+
+
+@in_browser
+def test_several_requests_are_answered_as_they_were_shown(server: Server) -> None:
+    """Each is shown in full first. Those that were answered, changed or came meanwhile are left out."""
+    titles = ("make one", "make two " + "x" * 200, "make three", "make four")
+    ids = [request_approval(server, title) for title in titles]
+    tab = server.window().tab("/inbox")
+    for title in titles:
+        tab.page.get_by_role("checkbox", name=f"Choose {title}").check()
+    tab.page.get_by_role("checkbox", name="Choose make four").uncheck()
+    held = tab.hold_responses("**/v1/approvals/answers")
+    tab.page.get_by_role("button", name="Approve 3…").click()
+    dialog = tab.page.get_by_role("dialog")
+    expect(dialog.get_by_label("Command")).to_have_text(list(titles[:3]))
+    assert tab.axe_violations() == []
+    late = request_approval(server, "too late")
+    server.request(f"/v1/approvals/{ids[0]}", {"decision": "deny", "option": "no"})
+    expect(dialog.locator(f"[data-request={ids[0]}]")).to_contain_text("Left out: it was answered meanwhile")
+    # The call of the third request changes its arguments: the server knows it before the page does.
+    server.append("work", event("call.progress", titles[2], input={"command": "make something else"}))
+    dialog.get_by_role("button", name="Approve 2", exact=True).click()
+    tab.until(lambda: held, "the answers").pop()()
+    expect(dialog.get_by_role("heading", name="Results")).to_be_visible()
+    expect(dialog.locator(f"[data-request={ids[1]}]")).to_contain_text("Approved")
+    expect(dialog.locator(f"[data-request={ids[2]}]")).to_contain_text("Left out: it has changed since it was shown")
+    dialog.get_by_role("button", name="Close").click()
+    expect(dialog).to_have_count(0)
+    states = [get_approval(server, approval)["state"] for approval in (*ids, late)]
+    assert states == ["refused", "granted", "pending", "pending", "pending"]
+    tab.page.set_viewport_size({"width": 380, "height": 780})
+    tab.page.get_by_role("button", name="Back to the list").click()
+    tab.page.get_by_role("checkbox", name="Choose make four").check()
+    tab.page.get_by_role("button", name="Deny 1…").click()
+    dialog.get_by_label("Reason (sent to the agents)").fill("not now")
+    assert tab.axe_violations() == [] and tab.find_overflow() == []
+    dialog.get_by_role("button", name="Deny 1", exact=True).click()
+    tab.until(lambda: held, "the answers").pop()()
+    expect(dialog.locator(f"[data-request={ids[3]}]")).to_contain_text("Denied")
+    assert get_approval(server, ids[3])["reason"] == "not now"
     tab.assert_no_problems()
 
 

@@ -248,7 +248,8 @@ def test_a_code_in_the_address_signs_a_phone_in(server: Server) -> None:
     tab.go(f"/inbox#{fragment}")
     expect(tab.page.get_by_role("heading", name="Inbox")).to_be_visible()
     assert tab.page.url == f"{server.url}/inbox"
-    card = tab.page.locator(f"[data-approval={approval}]")
+    tab.page.locator(f"[data-approval={approval}] .opener").click()
+    card = tab.page.locator(f"[data-detail={approval}]")
     card.get_by_role("button", name="Allow once").click()
     expect(card.locator(".decision")).to_contain_text("phone")
     assert server.request(f"/v1/approvals/{approval}")["by"] == "phone"
@@ -271,15 +272,18 @@ def test_the_inbox_fits_a_phone(server: Server, theme: str) -> None:
     approvals = [ask(server, f"fits-{theme}", text) for text in (f"{LONG} {theme}", "npm publish", "x" * 300)]
     tab = server.window(theme, 380, 780, has_touch=True).tab("/inbox")
     for approval in approvals:
-        opener = tab.page.locator(f"[data-approval={approval}] .opener")
-        opener.click()
-        expect(tab.page.locator(f"[data-approval={approval}] .args")).to_be_visible()
+        tab.page.locator(f"[data-approval={approval}] .opener").click()
+        detail = tab.page.locator(f"[data-detail={approval}]")
+        expect(detail.locator(".bigcmd, .args").first).to_be_visible()
+        expect(detail.get_by_role("button", name="Always allow…")).to_be_visible()
+        assert tab.find_overflow() == [] and tab.axe_violations() == []
+        small = tab.page.evaluate(
+            "[...document.querySelectorAll('.answer button, .answer input')].map((one) => one.getBoundingClientRect())"
+            ".filter(({ height }) => height < 44).length"
+        )
+        assert small == 0, "a finger needs 44 px"
+        detail.get_by_role("button", name="Back to the list").click()
     assert tab.find_overflow() == [] and tab.axe_violations() == []
-    small = tab.page.evaluate(
-        "[...document.querySelectorAll('.answer button, .answer input')].map((one) => one.getBoundingClientRect())"
-        ".filter(({ height }) => height < 44).length"
-    )
-    assert small == 0, "a finger needs 44 px"
     for approval in approvals:
         deny(server, approval)
     tab.assert_no_problems()

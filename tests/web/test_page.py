@@ -56,7 +56,13 @@ def wait_until_drawn(tab: Tab, site: Server, session: str) -> Tab:
 def test_page_is_small(gallery: Server) -> None:
     """All views together load less than 200 KB, and nothing from other hosts."""
     tab = gallery.window().tab("/")
-    for view, path in (("session", "/s/states"), ("inbox", "/inbox"), ("commands", "/commands"), ("sessions", "/")):
+    for view, path in (
+        ("session", "/s/states"),
+        ("inbox", "/inbox"),
+        ("commands", "/commands"),
+        ("rules", "/rules"),
+        ("sessions", "/"),
+    ):
         # As a click on a link does.
         tab.page.evaluate("async (path) => (await import('/web/state.js')).go(path)", path)
         tab.page.locator(f"main.view-{view} h1").first.wait_for(state="attached")
@@ -105,7 +111,8 @@ def show_waterfall(tab: Tab, shown: str = "git push") -> None:
 
 def open_request(tab: Tab) -> None:
     tab.page.get_by_role("button", name="git push").click()
-    tab.page.get_by_role("button", name="Allow once").wait_for()
+    tab.page.get_by_role("button", name="Always allow…").click()
+    tab.page.get_by_text("Would have matched").wait_for()
 
 
 def choose_failed_facet(tab: Tab) -> None:
@@ -119,6 +126,11 @@ def show_past(tab: Tab) -> None:
     tab.page.get_by_text("Viewing event 12 of").wait_for()
 
 
+def check_a_command(tab: Tab) -> None:
+    tab.page.get_by_role("textbox", name="Command").fill("git push --force")
+    tab.page.locator(".verdict").wait_for()
+
+
 VIEWS: dict[str, tuple[str, Callable[[Tab], object]]] = {
     "sessions": ("/", lambda tab: tab.page.get_by_text("Notes on the week").wait_for()),
     "timeline": ("/s/story", show_timeline_start),
@@ -126,6 +138,7 @@ VIEWS: dict[str, tuple[str, Callable[[Tab], object]]] = {
     "filtered": ("/s/story", choose_failed_facet),
     "past": ("/s/story", show_past),
     "inbox": ("/inbox", open_request),
+    "rules": ("/rules", check_a_command),
     "commands": ("/commands", lambda tab: tab.page.get_by_text("open_page").first.wait_for()),
 }
 
@@ -183,7 +196,10 @@ def test_hostile_text_is_escaped(site: Server) -> None:
     site.append("hostile <b>", *hostile_session())
     site.request("/v1/calls", {"action": HOSTILE[0], "params": {"x": HOSTILE[1]}, "client": "h", "timeout": 600})
     window = site.window(height=8000)
-    for path in ("/s/hostile%20%3Cb%3E", "/inbox", "/commands", "/"):
+    site.request(
+        "/v1/rules", {"action": "deny", "filters": {"tool": HOSTILE[0]}, "reason": HOSTILE[1], "scope": "everywhere"}
+    )
+    for path in ("/s/hostile%20%3Cb%3E", "/inbox", "/commands", "/rules", "/"):
         tab = window.tab(path)
         if path.startswith("/s/"):
             wait_until_drawn(tab, site, "hostile <b>")

@@ -26,6 +26,7 @@ from callslip.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
+from callslip.formats.hooks.answers import LEAVE
 from callslip.formats.registry import FORMATS
 from callslip.ledger.aio import run_off_loop
 from callslip.ledger.event_log import EventLog
@@ -35,8 +36,10 @@ from callslip.model import events as ev
 from callslip.model.events import Draft, decode_event
 from callslip.model.names import SOURCE_PYTHON
 from callslip.model.records import ApprovalRecord
+from callslip.model.views import CamelStruct
 from callslip.rules import json_schema
 from callslip.rules.approval_options import choose_option, option_allows, option_ids
+from callslip.rules.notices import question_kind
 from callslip.store.unit_of_work import UnitOfWork
 
 MAX_BULK_ANSWERS = 100
@@ -148,6 +151,37 @@ async def _answer_shown(log: EventLog, shown: BulkAnswer, by: str, access: Acces
         return BulkResult(id=shown.id, result="refused", detail=str(error))
     now = await log.store.approval(record.id) or record
     return BulkResult(id=record.id, result=cast(Any, result), state=now.state, by=now.by)
+
+
+class Offer(CamelStruct):
+    """What a request asks, and which answers its agent can honour.
+
+    `canAnswer` is false if it was answered, must be answered elsewhere, or the caller may not answer it. `canAllow` is
+    also false if an agent decides by itself what is not denied, and for a question: then no rule allows it.
+    `canEdit`: it is a call that can be approved with other arguments.
+    """
+
+    kind: Literal["call", "question", "plan"]
+    can_answer: bool
+    can_allow: bool
+    can_edit: bool
+
+
+async def read_offer(log: EventLog, id_or_prefix: str, *, access: Access = FULL_ACCESS) -> Offer:
+    """Return what a request asks, and which answers its agent can honour."""
+    record = await find_approval(log, id_or_prefix, access=access)
+    call = await log.store.call(record.call)
+    request = await load_request(log, record)
+    allowing = [option for option in record.options if option != LEAVE]
+    kind = question_kind(call.tool if call is not None else "")
+    may_answer = await access.may(record.session, "approve")
+    is_here = may_answer and record.state == "pending" and not record.answer_at
+    return Offer(
+        kind=kind or "call",
+        can_answer=is_here,
+        can_allow=is_here and kind != "question" and (not record.options or bool(choose_option(allowing, allow=True))),
+        can_edit=is_here and not kind and request is not None and request.source not in _EXTERNAL_SOURCES,
+    )
 
 
 async def withdraw(

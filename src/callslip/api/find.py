@@ -29,6 +29,7 @@ R = TypeVar("R", CallRecord, ApprovalRecord)
 M = TypeVar("M", bound=SessionRecord | CallRecord | ApprovalRecord)
 CALL_STATES = (*sorted(OPEN_STATES), *sorted(TERMINAL_STATES))
 APPROVAL_STATES = ("pending", *ANSWER_STATES.values(), "moot", "superseded")
+ANSWERED = "answered"
 LAST = "@last"
 CALL_PREFIX = "exec_"
 APPROVAL_PREFIX = "appr_"
@@ -204,10 +205,18 @@ async def list_approvals(
     access: Access = FULL_ACCESS,
     verb: Verb = "read",
 ) -> list[ApprovalRecord]:
-    """Return the approvals that the caller may see, oldest first. A limit of 0 returns all, and state "" any."""
-    check_states([state] if state else [], APPROVAL_STATES, "state")
+    """Return the approvals that the caller may see, oldest first. A limit of 0 returns all, and state "" any.
+
+    The state "answered" is any but pending, with the newest request first.
+    """
+    check_states([state] if state not in ("", ANSWERED) else [], APPROVAL_STATES, "state")
+    store = log.store
     return await first_visible(
-        lambda count: log.store.approvals(session=session, state=state, limit=count),
+        lambda count: (
+            store.answered_approvals(session=session, limit=count)
+            if state == ANSWERED
+            else store.approvals(session=session, state=state, limit=count)
+        ),
         lambda record: can_see(access, record.session, verb),
         limit,
     )

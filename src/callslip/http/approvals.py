@@ -8,8 +8,8 @@ import msgspec
 from msgspec import UNSET, Meta
 from starlette.responses import Response
 
-from callslip.api.approvals import BulkAnswer, answer_several, approve, deny
-from callslip.api.find import APPROVAL_STATES, find_approval, list_approvals
+from callslip.api.approvals import BulkAnswer, Offer, answer_several, approve, deny, read_offer
+from callslip.api.find import ANSWERED, APPROVAL_STATES, find_approval, list_approvals
 from callslip.errors import InvalidInputError
 from callslip.http import schemas
 from callslip.http.request import NoQuery, RequestContext, Route, json_response
@@ -22,14 +22,17 @@ class ApprovalsQuery(msgspec.Struct, kw_only=True):
 
     state: Annotated[
         str,
-        Meta(description="The state; empty for all.", extra_json_schema={"enum": ["", *APPROVAL_STATES]}),
+        Meta(
+            description="The state; empty for all. `answered` is any but pending, with the newest request first.",
+            extra_json_schema={"enum": ["", *APPROVAL_STATES, ANSWERED]},
+        ),
     ] = "pending"
     session: Annotated[str, Meta(description="Only approvals of this session.")] = ""
     limit: Limit | None = None
 
 
 async def approvals(context: RequestContext) -> Response:
-    """List the approvals of sessions that the caller may read, oldest first."""
+    """List the approvals of sessions that the caller may read, oldest first unless the state is `answered`."""
     await context.admit()
     query = context.query(ApprovalsQuery)
     if query.session:
@@ -49,6 +52,12 @@ async def approval(context: RequestContext) -> Response:
     record = await find_approval(context.ledger.log, context.path_params["approval"], access=context.access)
     context.query(NoQuery)
     return json_response(schemas.approval_view(record))
+
+
+async def offer(context: RequestContext) -> Response:
+    """Return what a request asks, and which answers its agent can honour."""
+    context.query(NoQuery)
+    return json_response(await read_offer(context.ledger.log, context.path_params["approval"], access=context.access))
 
 
 _ANSWER = cast("type[schemas.Answer]", schemas.Answer)
@@ -101,6 +110,7 @@ ROUTES = (
     ),
     Route("GET", "/v1/approvals", approvals, query=ApprovalsQuery, answers={200: schemas.Approvals}, problems=(404,)),
     Route("GET", "/v1/approvals/{approval}", approval, query=NoQuery, answers={200: schemas.ApprovalView}),
+    Route("GET", "/v1/approvals/{approval}/offer", offer, query=NoQuery, answers={200: Offer}),
     *(
         Route("POST", path, answer_one, "approve", NoQuery, schemas.Answer, {200: schemas.ApprovalView})
         for path in ("/v1/approvals/{approval}", "/v1/sessions/{session}/approvals/{approval}")

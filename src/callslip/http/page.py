@@ -88,6 +88,7 @@ PAGES = {
     "/c/{call}": "The page of a call: its session with the call's card open.",
     "/inbox": "The page of pending approvals.",
     "/commands": "The page of the commands.",
+    "/rules": "The page of rules.",
     "/search": "The page of the results of a search.",
 }
 

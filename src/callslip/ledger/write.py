@@ -1,7 +1,8 @@
 """Turn drafts into events: find the call of each, decide its verdict, and append what follows from it.
 
 This runs inside the store's transaction, reads only records, and changes only the unit of work. The rules about states,
-texts and matching are in `lifecycle`, `redaction` and `projection`.
+texts and matching are in `lifecycle`, `redaction` and `projection`. What several sources recorded of a session is
+compared in `merged_session`.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import copy
 from itertools import groupby, pairwise
-from typing import Any, NamedTuple, TypeGuard, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 from msgspec import structs
 
 from callslip.errors import ConflictError, InvalidInputError, InvalidTransitionError, PermissionDeniedError
+from callslip.ledger.merged_session import MergedSession
+from callslip.ledger.unnamed_calls import with_place
 from callslip.model import codec, ids
 from callslip.model import events as ev
 from callslip.model.events import Draft, Event, Verdict, encode_event
 from callslip.model.names import (
-    HOOK_SOURCES,
     NEW_CALL_PREFIX,
     SOURCE_LEDGER,
     SOURCE_PYTHON,
@@ -29,9 +31,8 @@ from callslip.model.names import (
     TRANSCRIPT_SOURCES,
     UNNAMED_NAMESPACE,
 )
-from callslip.model.records import ApprovalRecord, CallRecord, HeldText, KeyRecord, SessionRecord
-from callslip.rules.agent_report import describe_end, report_text
-from callslip.rules.continued_text import find_missing_text, starts_before
+from callslip.model.records import ApprovalRecord, CallRecord, KeyRecord, SessionRecord
+from callslip.rules.agent_report import report_text
 from callslip.rules.edited_title import retitle
 from callslip.rules.lifecycle import (
     TERMINAL_STATES,
@@ -44,22 +45,8 @@ from callslip.rules.lifecycle import (
     repeats_refusal,
     resolve_call,
 )
-from callslip.rules.merged_prompts import RecordedPrompts
-from callslip.rules.merged_texts import (
-    MAX_COMPARED,
-    LiveTexts,
-    beginning_of,
-    comparable_text,
-    match_chunk,
-    pack_expected,
-    unpack_expected,
-)
 from callslip.rules.projection import (
-    CONTINUED_NAMESPACE,
-    LIVE_NAMESPACE,
-    LIVE_PROMPT,
     MESSAGE_NAMESPACE,
-    TRANSCRIPT_NAMESPACE,
     TRANSCRIPT_READ,
     TURN_NAMESPACE,
     apply_event,
@@ -86,17 +73,10 @@ from callslip.rules.replayed_turns import (
     split_turns,
 )
 from callslip.rules.streamed_text import ends_text
-from callslip.rules.unnamed_calls import UNNAMED_CALLS, has_place, places, unnamed_alias
 from callslip.store.unit_of_work import UnitOfWork
 
 E = TypeVar("E", bound=Event)
 MS = 1000
-LOOK_BACK_EVENTS = (100, 2000)
-"""How many of the newest events may be read to find the text of the newest live message: first few, then more."""
-MAX_TURN_EVENTS = 10_000
-"""How many of the newest events of a turn are read to compare its texts."""
-EXPECTED_STREAMS = {ev.MessageDelta: "expected message", ev.ThoughtDelta: "expected thought"}
-"""Where the texts are stored that the session file has and that may arrive live, beside the texts that are held."""
 
 
 class PostedAnswer(NamedTuple):
@@ -133,26 +113,17 @@ class WriteContext(msgspec.Struct, frozen=True, kw_only=True):
 class WriteOperation:
     """One write to one session. `blank` is whether the session was empty when a replay began.
 
-    `prompts` are those recorded so far, None before they are read, and `has_live_prompts` whether some were recorded
-    live. `live_texts` are those of the turn that starts with the live prompt `live_start`. `is_repeated` is whether
-    another source has recorded the prompt of the turn that starts, None if no prompt follows, and `is_same_turn` if it
-    has recorded the turn, too. `repeated_message` is the newest text of the file that was recorded live without an id.
-    `new_key` is one that is not stored, as the caller knows.
+    `merged` knows what other sources have recorded of the session. `new_key` is one that is not stored, as the caller
+    knows.
     """
 
     __slots__ = (
         "blank",
         "context",
-        "has_live_prompts",
-        "is_repeated",
-        "is_same_turn",
-        "live_start",
-        "live_texts",
+        "merged",
         "named",
         "new_key",
         "now",
-        "prompts",
-        "repeated_message",
         "replaying",
         "session",
         "unit",
@@ -165,14 +136,9 @@ class WriteOperation:
         self.now = unit.now
         self.named: dict[str, str] = {}
         self.replaying = self.blank = False
-        self.prompts: RecordedPrompts | None = None
-        self.has_live_prompts: bool | None = None
-        self.live_texts: LiveTexts | None = None
-        self.live_start = 0
-        self.is_repeated: bool | None = None
-        self.is_same_turn = False
-        self.repeated_message = ""
         self.new_key = ""
+        is_posted = context.caller is not None
+        self.merged = MergedSession(unit, self.session, context.source, context.redactor, is_posted=is_posted)
 
     def run(self, drafts: Sequence[Draft]) -> list[Event]:
         """Write drafts and return their events in order; for a known key, the event that was written for it."""
@@ -188,7 +154,8 @@ class WriteOperation:
         events: list[Event] = []
         for draft, following in pairwise(drafts):
             if type(draft.event) is ev.TurnStarted and type(following.event) is ev.MessageUser:
-                self.is_repeated = self._repeats_turn(draft, following.event)
+                is_old = draft.witness or (bool(draft.key) and self._find_key(draft.key) is not None)
+                self.merged.is_repeated = not is_old and self.merged.repeats_turn(draft.event, following.event)
             events.append(self._write_draft(draft))
         if drafts:
             events.append(self._write_draft(drafts[-1]))
@@ -244,10 +211,10 @@ class WriteOperation:
             return self._write_chunk(event)
         if isinstance(event, ev.MessageUser):
             return self._write_prompt(event)
-        if isinstance(event, ev.MessageEnded) and self._is_of_transcript(event) and self._repeats_text(event):
+        if isinstance(event, ev.MessageEnded) and self.merged.repeats_text(event):
             return self._append(event, "witness")  # The live text ends by its own source.
         if ends_text(event, known=False):
-            self._release(TEXT_STREAM, remember=self._is_of_transcript(event))  # The live text may continue.
+            self._release(TEXT_STREAM, remember=self.merged.is_of_transcript(event))  # The live text may continue.
         if isinstance(event, ev.TurnStarted):
             return self._start_turn(event)
         if isinstance(event, ev.TurnEnded):
@@ -256,23 +223,14 @@ class WriteOperation:
 
     # A session that was recorded live and read from the agent's session file
 
-    def _is_of_transcript(self, event: Event) -> bool:
-        return (event.source or self.context.source) in TRANSCRIPT_SOURCES
-
-    def _is_whole(self, event: ev.MessageDelta | ev.ThoughtDelta) -> bool:
-        """Return whether a text is not continued, as in a session file that this process reads. Callers split texts."""
-        context = self.context
-        is_own = context.caller is None and event.source in ("", context.source)
-        return is_own and context.source in TRANSCRIPT_SOURCES
-
     def _write_chunk(self, event: ev.MessageDelta | ev.ThoughtDelta) -> Event:
-        if self._repeats_message(event):
-            missing = self._find_missing(event) if self._is_whole(event) else ""
+        if self.merged.repeats_message(event):
+            missing = self.merged.find_missing(event) if self.merged.is_whole(event) else ""
             return self._continue_text(event, missing) if missing else self._append(event, "witness")
-        if self._is_whole(event):
+        if self.merged.is_whole(event):
             return self._write_whole_text(structs.replace(event, text=self.context.redactor.text(event.text)))
         if self.session.carry and not event.message_id:
-            found = self._match_expected(event)
+            found = self.merged.match_expected(event)
             if found is None:
                 return self._append(event, "witness")
             event = found
@@ -280,13 +238,13 @@ class WriteOperation:
 
     def _write_whole_text(self, event: ev.MessageDelta | ev.ThoughtDelta) -> Event:
         """Write a text of the session file, unless it was recorded live without an id."""
-        if event.parent or not self._has_live_prompts():
+        if event.parent or not self.merged.has_live_prompts():
             self._release(TEXT_STREAM)
             return self._append(event)
-        live = self._find_live_texts()
+        live = self.merged.find_live_texts()
         missing = live.match(type(event), event.text) if live is not None else None
         if missing == "":
-            self.repeated_message = event.message_id
+            self.merged.repeated_message = event.message_id
             return self._append(event, "witness")
         if missing:
             done = self._continue_text(event, missing)
@@ -295,224 +253,27 @@ class WriteOperation:
                 self._write_event(ev.MessageEnded(at=event.at, source=SOURCE_LEDGER))
             self._release(TEXT_STREAM)
             done = self._append(event)
-        self._expect(type(event), done.seq)
+        self.merged.expect(type(event), done.seq)
         return done
-
-    def _repeats_message(self, event: ev.MessageDelta | ev.ThoughtDelta | ev.MessageUser | ev.MessageEnded) -> bool:
-        """Return whether another source has recorded a message with this id: live, or from the session file."""
-        session, message = self.session, event.message_id
-        if message and self._is_of_transcript(event):
-            is_live = self.unit.alias(session.name, MESSAGE_NAMESPACE, message) is not None
-            return is_live and self.unit.alias(session.name, CONTINUED_NAMESPACE, message) is None
-        return bool(message) and message != session.message and self._is_known(message)
-
-    def _find_missing(self, event: ev.MessageDelta | ev.ThoughtDelta) -> str:
-        """Return what the session file adds to the newest message that was recorded live."""
-        if event.message_id != self.session.message or event.parent:
-            return ""
-        for count in LOOK_BACK_EVENTS:
-            parts = self._read_newest_message(count)
-            if parts is not None:
-                return find_missing_text(parts, type(event), self.context.redactor.text(event.text))
-        return ""
-
-    def _read_newest_message(self, count: int) -> list[Event] | None:
-        """Return the chunks of the newest live message, and what ended its texts; None if it has more events."""
-        session = self.session
-        first = max(session.pruned_seq, session.last_seq - count) + 1
-        # All are read before any is looked at, because an engine reads what is missing in one step.
-        events = [self.unit.event(session.name, seq) for seq in range(first, session.last_seq + 1)]
-        parts: list[Event] = []
-        for event in reversed(events):
-            if event is None or event.verdict != "applied":
-                continue
-            if starts_before(event, session.message):
-                return parts[::-1]
-            is_chunk = isinstance(event, ev.CHUNKS) and not event.parent
-            if is_chunk or ends_text(event, known=self._had_entry(event)):
-                parts.append(event)
-        return parts[::-1] if first == 1 else None
-
-    def _had_entry(self, event: Event) -> bool:
-        """Return whether the call of an event had an entry before it."""
-        record = self.unit.call(event.call) if isinstance(event, ev.CallEvent) else None
-        return record is not None and record.entry != event.seq
 
     def _continue_text(self, event: ev.MessageDelta | ev.ThoughtDelta, missing: str) -> Event:
         """Append the end of a text that was recorded live. What else of the message arrives live is a repetition."""
         held_text = self.session.carry.get(TEXT_STREAM)
         if held_text is not None and continues_text(held_text, event):
-            self._set_held_text(TEXT_STREAM, None)  # It is the beginning of what is missing.
+            self.session.hold_text(TEXT_STREAM, None)  # It is the beginning of what is missing.
         self._release(TEXT_STREAM)
         return self._append(structs.replace(event, text=missing, chunks="delta"))
 
-    def _is_known(self, identity: str) -> bool:
-        """Return whether a message or a turn is known from the session file of the agent."""
-        return self.unit.alias(self.session.name, TRANSCRIPT_NAMESPACE, identity) is not None
-
     def _write_prompt(self, prompt: ev.MessageUser) -> Event:
-        is_repeated, self.is_repeated = self.is_repeated, None
+        is_repeated, self.merged.is_repeated = self.merged.is_repeated, None
         if is_repeated is None:
-            is_repeated = self._repeats_prompt(prompt)
+            is_repeated = self.merged.repeats_prompt(prompt)
         if is_repeated:
             return self._append(prompt, "witness")
-        if not (prompt.message_id or self._is_of_transcript(prompt)):
-            self._expect_nothing()
-        self._release(TEXT_STREAM, remember=self._is_of_transcript(prompt))
+        if not (prompt.message_id or self.merged.is_of_transcript(prompt)):
+            self.merged.expect_nothing()
+        self._release(TEXT_STREAM, remember=self.merged.is_of_transcript(prompt))
         return self._append(prompt)
-
-    def _repeats_prompt(self, prompt: ev.MessageUser) -> bool:
-        """Return whether another source has recorded a prompt. One without an id is compared by its text."""
-        if self._repeats_message(prompt):
-            return True
-        is_comparable = self._is_of_transcript(prompt) and not prompt.parent and self._has_live_prompts()
-        return is_comparable and self._read_prompts().match_read(prompt) is not None
-
-    def _has_live_prompts(self) -> bool:
-        if self.has_live_prompts is None:
-            found = self.unit.alias(self.session.name, LIVE_NAMESPACE, LIVE_PROMPT)
-            self.has_live_prompts = found is not None
-        return self.has_live_prompts
-
-    def _read_prompts(self) -> RecordedPrompts:
-        """Return the recorded prompts. The log of the session is read for them once in each write."""
-        if self.prompts is None:
-            self.prompts = RecordedPrompts(self.unit.all_user_messages(self.session.name))
-        return self.prompts
-
-    def _repeats_turn(self, draft: Draft, prompt: ev.MessageUser) -> bool:
-        """Return whether another source has recorded the prompt that follows, and note whether its turn, too."""
-        self.is_same_turn = False
-        if draft.witness or (draft.key and self._find_key(draft.key) is not None):
-            return False
-        if self._is_of_transcript(draft.event):
-            self.is_same_turn = self._repeats_prompt(prompt)
-            return self.is_same_turn
-        if prompt.message_id or prompt.parent or not self._is_known(TRANSCRIPT_READ):
-            return False
-        recorded = self._read_prompts().match_live(structs.replace(prompt, at=prompt.at or self.now))
-        if recorded is None:
-            return False
-        turn = recorded.message_id
-        is_over = not self._has_live_turn() and self.session.turn != turn
-        self.is_same_turn = self.session.turn == turn or (is_over and self._is_known_turn(turn))
-        self._expect_texts_after(recorded.seq)
-        return True
-
-    def _is_known_turn(self, turn: str) -> bool:
-        return bool(turn) and self.unit.alias(self.session.name, TURN_NAMESPACE, turn) is not None
-
-    # Texts without an id. Of both sides, the one that comes second with a text repeats it.
-
-    def _repeats_text(self, end: ev.MessageEnded) -> bool:
-        """Return whether the text that the session file ends was recorded live."""
-        return bool(end.message_id) and (end.message_id == self.repeated_message or self._repeats_message(end))
-
-    def _find_live_texts(self) -> LiveTexts | None:
-        """Return the live texts of the turn that the file is at, None if that was not recorded live."""
-        turn = self._read_prompts().turn
-        if turn is None or not turn.live:
-            return None
-        if self.live_texts is None or self.live_start != turn.live:
-            self.live_start = turn.live
-            end = self._read_prompts().end_of_live(turn.live)
-            events = self._read_events(turn.live, end - 1 if end else self.session.last_seq)
-            parts = [each for each in events if _is_own_chunk(each) or ends_text(each, known=self._had_entry(each))]
-            self.live_texts = LiveTexts(part for part in parts if part.verdict == "applied")
-            for event in self._read_events(turn.read, self.session.last_seq) if turn.read else ():
-                if _is_own_chunk(event) and event.verdict == "witness" and event.source in TRANSCRIPT_SOURCES:
-                    self.live_texts.match(type(event), event.text)
-        return self.live_texts
-
-    def _read_events(self, after: int, last: int) -> list[Event]:
-        """Return the events of a turn after its prompt; of very many, the newest."""
-        first = max(after, self.session.pruned_seq, last - MAX_TURN_EVENTS) + 1
-        events = [self.unit.event(self.session.name, seq) for seq in range(first, last + 1)]
-        return [event for event in events if event is not None]
-
-    def _expect(self, kind: type[ev.MessageDelta | ev.ThoughtDelta], seq: int) -> None:
-        """Note a text of the session file that may arrive live."""
-        stream = EXPECTED_STREAMS[kind]
-        expected = unpack_expected(self.session.carry.get(stream)).add(seq)
-        self._set_held_text(stream, pack_expected(expected))
-
-    def _expect_nothing(self) -> None:
-        for stream in EXPECTED_STREAMS.values():
-            if stream in self.session.carry:
-                self._set_held_text(stream, None)
-
-    def _expect_texts_after(self, prompt: int) -> None:
-        """Note the texts of the session file that follow a prompt, which may arrive live now."""
-        self._expect_nothing()
-        for event in self._read_events(prompt, self.session.last_seq):
-            is_read = event.source in TRANSCRIPT_SOURCES and event.verdict == "applied"
-            if is_read and isinstance(event, ev.MessageUser) and not event.parent:
-                break
-            if is_read and _is_own_chunk(event):
-                self._expect(type(event), event.seq)
-
-    def _match_expected(self, event: ev.MessageDelta | ev.ThoughtDelta) -> ev.MessageDelta | ev.ThoughtDelta | None:
-        """Return a live chunk to write, None if the file has it. What was taken for a repetition comes first."""
-        stream = EXPECTED_STREAMS[type(event)]
-        if stream not in self.session.carry:
-            return event
-        expected = unpack_expected(self.session.carry[stream])
-        events = [self.unit.event(self.session.name, seq) for seq in expected.seqs[:MAX_COMPARED]]
-        texts = [each.text if isinstance(each, ev.CHUNKS) else "" for each in events]
-        found = match_chunk(texts, expected.arrived, event.text)
-        if found is not None:
-            number, arrived = found
-            rest = structs.replace(expected, seqs=expected.seqs[number:], arrived=arrived)
-            self._set_held_text(stream, pack_expected(rest))
-            return None
-        if not expected.arrived:
-            return event
-        rest = structs.replace(expected, seqs=expected.seqs[1:], arrived=0)
-        self._set_held_text(stream, pack_expected(rest) if rest.seqs else None)
-        if expected.arrived == len(comparable_text(texts[0])):
-            return event
-        return structs.replace(event, text=beginning_of(texts[0], expected.arrived) + event.text)
-
-    def _is_within_live_turn(self, event: ev.TurnStarted) -> bool:
-        """Return whether a turn without a prompt is a part of one that was recorded live."""
-        live = self._find_live_texts() if self._has_live_prompts() else None
-        return live is not None and event.at <= live.ended_at
-
-    def _has_live_turn(self) -> bool:
-        return bool(self.session.turn) and not self._is_known(self.session.turn)
-
-    def _judge_repetition(self, event: ev.CallEvent, record: CallRecord) -> ev.CallEvent | None:
-        """Return an event to write in place of one that cannot change a call, if the other source knows the call.
-
-        None: both the call and its end are of the same source, so the event is judged like any other. What only the
-        session file knows about the end of a call is a report.
-        """
-        is_read = self._is_of_transcript(event)
-        if is_read and record.state == "lost" and isinstance(event, ev.CallEnd) and not isinstance(event, ev.CallLost):
-            return self._report_end(event, lost=True)
-        if record.state in ("lost", "expired") or not (is_read or self._is_known(TRANSCRIPT_READ)):
-            return None
-        end = self.unit.event(self.session.name, record.end) if record.end else None
-        is_end_read = (end.source if end is not None else record.source) in TRANSCRIPT_SOURCES
-        if (record.source in TRANSCRIPT_SOURCES) == is_end_read == is_read:
-            return None
-        status = event.exit_status if isinstance(event, ev.CallEnd) else msgspec.UNSET
-        is_failure = isinstance(event, ev.CallEnd) and (
-            not isinstance(event, ev.CallCompleted) or status not in (msgspec.UNSET, None, 0)
-        )
-        if not (is_read and is_failure and record.state == "completed" and not is_end_read):
-            return event
-        return self._report_end(cast(ev.CallEnd, event))
-
-    def _report_end(self, end: ev.CallEnd, *, lost: bool = False) -> ev.CallReported:
-        """Return what the session file says about the end of a call. Of a lost one, that says how it ended."""
-        text, status = report_text(end), end.exit_status
-        if lost:
-            text = "\n".join(filter(None, (f"The call {describe_end(end)} after it was lost.", text)))
-            status = msgspec.UNSET  # A lost call counts as failed already.
-        return ev.CallReported(
-            aliases=end.aliases, at=end.at, source=end.source, key=end.key, text=text, exit_status=status
-        )
 
     def _append(self, event: Event, verdict: Verdict = "applied", *, source: str | None = None) -> Event:
         if verdict != "applied" and isinstance(event, ev.STREAMED):
@@ -541,12 +302,8 @@ class WriteOperation:
         chunk = hold_back(redactor, held_text, timed, self.now + int(self.context.text_hold * MS))
         if chunk.first:
             self._release(stream)
-        self._set_held_text(stream, chunk.held)
+        self.session.hold_text(stream, chunk.held)
         return chunk.event
-
-    def _set_held_text(self, stream: str, held_text: HeldText | None) -> None:
-        others = {name: other for name, other in self.session.carry.items() if name != stream}
-        self.session.carry = {**others, stream: held_text} if held_text is not None else others
 
     def release_due(self, until: int) -> None:
         """Append the held texts that are due by then, and remember them: the rest of a secret may follow."""
@@ -559,7 +316,7 @@ class WriteOperation:
             held_text = self.session.carry.get(stream)
             if held_text is None:
                 continue
-            self._set_held_text(stream, remember_release(self.context.redactor, held_text) if remember else None)
+            self.session.hold_text(stream, remember_release(self.context.redactor, held_text) if remember else None)
             event = release_text(self.context.redactor, held_text)
             if isinstance(event, ev.CallEvent):
                 record = self.unit.call(event.call)
@@ -571,10 +328,10 @@ class WriteOperation:
     # Turns
 
     def _start_turn(self, event: ev.TurnStarted) -> Event:
-        is_read = self._is_of_transcript(event)
-        if (self.is_repeated and self.is_same_turn) or (is_read and self._has_live_turn()):
+        is_read = self.merged.is_of_transcript(event)
+        if (self.merged.is_repeated and self.merged.is_same_turn) or (is_read and self.merged.has_live_turn()):
             return self._append(event, "witness")
-        if is_read and self.is_repeated is None and self._is_within_live_turn(event):
+        if is_read and self.merged.is_repeated is None and self.merged.is_within_live_turn(event):
             return self._append(event, "witness")
         if event.turn and self._is_open_turn(event.turn):
             return self._append(event, "duplicate")
@@ -596,11 +353,11 @@ class WriteOperation:
 
     def _end_turn(self, event: ev.TurnEnded) -> Event:
         """End a turn. End calls that cannot finish without it now; start the grace period of the others."""
-        is_read = self._is_of_transcript(event)
+        is_read = self.merged.is_of_transcript(event)
         if not is_read:
-            self._expect_nothing()
+            self.merged.expect_nothing()
         if not self.session.turn or (event.turn and not self._is_open_turn(event.turn)):
-            return self._append(event, "witness" if is_read or self._is_known(TRANSCRIPT_READ) else "orphan")
+            return self._append(event, "witness" if is_read or self.merged.is_known(TRANSCRIPT_READ) else "orphan")
         end_class = TURN_CLOSES.get(event.reason)
         for call in self.unit.open_calls(self.session.name):
             if call.scope != "turn":
@@ -619,7 +376,7 @@ class WriteOperation:
     def _write_call_event(self, event: ev.CallEvent, witness: bool, *, adds_nothing: bool = False) -> Event:
         if isinstance(event, ev.ApprovalAnswer):
             return self._write_answer(event)
-        event = self._with_place(event)
+        event = with_place(self.unit, self.session.name, event, event.source or self.context.source)
         name = event.call if event.call.startswith(NEW_CALL_PREFIX) else ""
         if name:
             event = structs.replace(event, call=self.named.get(name, ""))
@@ -629,7 +386,8 @@ class WriteOperation:
         if match == "new":
             record = None
         verdict: Verdict = "duplicate" if match == "duplicate" else classify_event(record, event)
-        if verdict != "applied" and record is not None and (other := self._judge_repetition(event, record)) is not None:
+        other = self.merged.judge_repetition(event, record) if verdict != "applied" and record is not None else None
+        if other is not None:
             event, verdict = other, "applied" if isinstance(other, ev.CallReported) else "witness"
         is_posted = self.context.caller is not None
         if verdict == "applied" and is_posted and record is not None and not may_be_posted(record, event):
@@ -693,28 +451,6 @@ class WriteOperation:
             if call:
                 return self.unit.call(call)
         return None
-
-    def _with_place(self, event: ev.CallEvent) -> ev.CallEvent:
-        """Return an event about a call that a hook recorded without an id with the place of that call as an alias."""
-        source = event.source or self.context.source
-        if source in TRANSCRIPT_SOURCES and isinstance(event, ev.CallProposed | ev.CallStarted) and event.aliases:
-            has_alias = any(alias.ns in (UNNAMED_NAMESPACE, SOURCE_LEDGER) for alias in event.aliases)
-            if has_alias or not isinstance(event.tool_name, str) or event.input is msgspec.UNSET:
-                return event
-            if not self._is_taken(UNNAMED_CALLS) or self._find_by_alias(event) is not None:
-                return event
-            taken = [place for place in places(unnamed_alias(event.tool_name, event.input)) if self._is_taken(place)]
-            return structs.replace(event, aliases=(*event.aliases, *taken[:1]))
-        if source in HOOK_SOURCES:
-            unplaced = [alias for alias in event.aliases if alias.ns == UNNAMED_NAMESPACE and not has_place(alias)]
-            for alias in unplaced:
-                free = [place for place in places(alias) if not self._is_taken(place)]
-                others = tuple(other for other in event.aliases if other != alias)
-                event = structs.replace(event, aliases=(*others, *free[:1]))
-        return event
-
-    def _is_taken(self, place: ev.Alias) -> bool:
-        return bool(self.unit.alias(self.session.name, place.ns, place.id))
 
     def _with_identity(self, event: ev.CallEvent, record: CallRecord | None) -> ev.CallEvent:
         """Return an event to apply with the id of its call, a new id for a new call."""
@@ -952,7 +688,7 @@ class WriteOperation:
 
     def _is_known_message(self, message_id: str) -> bool:
         live = self.unit.alias(self.session.name, MESSAGE_NAMESPACE, message_id)
-        return live is not None or self._is_known(message_id)
+        return live is not None or self.merged.is_known(message_id)
 
     def _is_unrecorded(self, event: Event) -> bool:
         """Return whether a replayed event is not in the log: by its id, or because the session was empty."""
@@ -975,11 +711,6 @@ def _append_event(unit: UnitOfWork, session: SessionRecord, event: E, **fields: 
 
 def _digest(event: Event) -> str:
     return codec.digest(encode_event(event))
-
-
-def _is_own_chunk(event: Event) -> TypeGuard[ev.MessageDelta | ev.ThoughtDelta]:
-    """Return whether an event is a chunk of the agent itself, not of a sub-agent."""
-    return isinstance(event, ev.CHUNKS) and not event.parent
 
 
 def write_events(unit: UnitOfWork, session: str, drafts: Sequence[Draft], context: WriteContext) -> list[Event]:

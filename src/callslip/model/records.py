@@ -48,8 +48,9 @@ class SessionRecord(msgspec.Struct, gc=False):
     """A session.
 
     `last_seq` is its newest event, `pruned_seq` the last one that retention removed, `turn` its open turn or "".
-    `message` is the newest message id. `carry` has the held text of each stream and is replaced, never mutated. `owner`
-    is the first owner in the log, `labels` are the newest labels.
+    `message` is the newest message id. `carry` has the held text of each stream, and which texts of the session
+    file may still arrive live; it is replaced, never mutated. `owner` is the first owner in the log, `labels` are the
+    newest labels.
     """
 
     name: str
@@ -72,6 +73,11 @@ class SessionRecord(msgspec.Struct, gc=False):
     def release_at(self) -> int:
         """When the first of the held texts must be released, in ms; 0 if none must."""
         return min((held.due for held in self.carry.values() if held.due), default=0) if self.carry else 0
+
+    def hold_text(self, stream: str, held: HeldText | None) -> None:
+        """Replace the held text of a stream, or remove it."""
+        others = {name: other for name, other in self.carry.items() if name != stream}
+        self.carry = {**others, stream: held} if held is not None else others
 
 
 class ListedSession(SessionRecord, kw_only=True, gc=False):

@@ -27,6 +27,8 @@ from callslip.model.ids import CALL
 from callslip.rules.streamed_text import Proof, StreamedText, replace_if_cumulative
 
 Out = list[Patch] | None
+MAX_PARENTLESS = 5000
+"""How many entries may wait for the call of their sub-agent."""
 TextKey = tuple[int, str]
 
 
@@ -107,8 +109,12 @@ def set_info(state: FoldState, out: Out, *names: str) -> None:
 
 
 def note_parentless(state: FoldState, parent: str, entry: Entry) -> None:
-    """Note that an entry has the foreign id of a sub-agent as its parent, until the call with that id is known."""
-    state.parentless.setdefault(parent, []).append(entry.id)
+    """Note that an entry has the foreign id of a sub-agent as its parent, until the call with that id is known.
+
+    Each checkpoint stores these entries, and the call may never come, so only the first ones are noted.
+    """
+    if sum(map(len, state.parentless.values())) < MAX_PARENTLESS:
+        state.parentless.setdefault(parent, []).append(entry.id)
 
 
 def add_entry(state: FoldState, entry: Entry, out: Out) -> None:

@@ -7,6 +7,7 @@ whole; live it is a series of chunks, of which each belongs to one text.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -30,40 +31,41 @@ def comparable_text(text: str) -> str:
 
 
 class _Texts:
-    """The live texts of one kind, joined. `ends` are the ends of chunks, `run` where the newest text starts."""
+    """The live texts of one kind, joined. `run` is where the newest text starts.
+
+    A text starts and ends where chunks do, so only these places are compared: chunks and texts may be very long.
+    """
 
     def __init__(self) -> None:
         self.joined = ""
-        self.ends = {0}
+        self._ends = [0]
         self.run = self.length = self.position = 0
         self._parts: list[str] = []
+        self._is_end = frozenset(self._ends)
 
     def add(self, text: str) -> None:
-        self._parts.append(text)
-        self.length += len(text)
-        self.ends.add(self.length)
+        if text:
+            self._parts.append(text)
+            self.length += len(text)
+            self._ends.append(self.length)
 
     def join(self) -> None:
         self.joined = "".join(self._parts)
+        self._is_end = frozenset(self._ends)
 
     def find(self, text: str) -> int:
         """Return where a text starts that has not been repeated yet, -1 if it is not there."""
-        start = self.joined.find(text, self.position)
-        while start >= 0 and not (start in self.ends and start + len(text) in self.ends):
-            start = self.joined.find(text, start + 1)
-        return start
+        starts = self._ends[bisect_left(self._ends, self.position) :]
+        known = (start for start in starts if start + len(text) in self._is_end)
+        return next((start for start in known if self.joined.startswith(text, start)), -1)
 
     def find_beginning(self, text: str) -> int:
         """Return where the end of the live texts starts with which a longer text begins, -1 if there is none."""
-        starts = [self.run, *(end for end in sorted(self.ends) if len(self.joined) - end >= MIN_COMMON_CHARS)]
-        return next(
-            (
-                start
-                for start in starts
-                if self.position <= start < len(self.joined) and text.startswith(self.joined[start:])
-            ),
-            -1,
-        )
+        length = len(self.joined)
+        first = max(self.position, length - len(text))
+        ends = self._ends[bisect_left(self._ends, first) : bisect_right(self._ends, length - MIN_COMMON_CHARS)]
+        starts = [start for start in (self.run, *ends) if first <= start < length]
+        return next((start for start in starts if text.startswith(self.joined[start:])), -1)
 
 
 class LiveTexts:

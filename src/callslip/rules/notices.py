@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -10,8 +11,16 @@ from callslip.model.notices import Notice, NoticeDelays
 from callslip.model.records import ApprovalRecord, CallRecord, ListedSession
 from callslip.rules.lifecycle import strip_mcp_prefix
 
-QUESTION_TOOLS = frozenset(("AskUserQuestion", "ExitPlanMode", "ask_user", "exit_plan_mode", "question"))
-"""Tools with which agents ask their user, or show a plan to accept."""
+QUESTION_TOOLS = frozenset(("AskUserQuestion", "ask_user", "question"))
+"""Tools with which agents ask their user."""
+PLAN_TOOLS = frozenset(("ExitPlanMode", "exit_plan_mode"))
+"""Tools with which agents show a plan to accept."""
+
+
+def question_kind(tool: str) -> Literal["question", "plan", ""]:
+    """Return what an agent asks with a tool; "" for any other tool."""
+    name = strip_mcp_prefix(tool)
+    return "question" if name in QUESTION_TOOLS else "plan" if name in PLAN_TOOLS else ""
 
 
 def approval_notice(
@@ -21,7 +30,7 @@ def approval_notice(
     tool = call.tool if call is not None else ""
     return Notice(
         id=approval.id,
-        kind="question" if strip_mcp_prefix(tool) in QUESTION_TOOLS else "approval",
+        kind="question" if question_kind(tool) else "approval",
         session=approval.session,
         at=approval.created_at,
         due=approval.created_at + _to_ms(delays.approval),

@@ -404,6 +404,9 @@ class PostgresStore:
             rows = await self._all("approvals", state, limit, prefix, prefix + LAST)
         return [approval_record(row) for row in rows]
 
+    async def answered_approvals(self, *, session: str = "", limit: int = 100) -> list[ApprovalRecord]:
+        return [approval_record(row) for row in await self._all("answered_approvals", session, limit)]
+
     async def approvals_due(self, until: int) -> list[ApprovalRecord]:
         """Return the pending approvals that expire by `until`."""
         return [approval_record(row) for row in await self._all("approvals_due", until)]

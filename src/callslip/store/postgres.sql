@@ -225,6 +225,11 @@ WHERE a.session = (SELECT s.id FROM sessions s WHERE s.name = $4) AND ($1::text 
   AND starts_with(a.id, $3)
 ORDER BY a.created_at, a.session, a.entry LIMIT $2;
 
+-- name: answered_approvals
+{approvals}
+WHERE ($1::text = '' OR a.session = (SELECT s.id FROM sessions s WHERE s.name = $1)) AND a.state <> 'pending'
+ORDER BY a.created_at DESC, a.session DESC, a.entry DESC LIMIT $2;
+
 -- name: approvals_due
 {approvals} WHERE a.state = 'pending' AND a.expires_at > 0 AND a.expires_at <= $1;
 

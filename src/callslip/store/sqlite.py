@@ -409,6 +409,9 @@ class SqliteStore:
     ) -> list[ApprovalRecord]:
         return [approval_row(row) for row in self._all("approvals", session, state, prefix, prefix + LAST, limit)]
 
+    async def answered_approvals(self, *, session: str = "", limit: int = 100) -> list[ApprovalRecord]:
+        return [approval_row(row) for row in self._all("answered_approvals", session, limit)]
+
     async def approvals_due(self, until: int) -> list[ApprovalRecord]:
         """Return the pending approvals that expire by `until`."""
         return [approval_row(row) for row in self._all("approvals_due", until)]

@@ -293,6 +293,11 @@ INSERT OR REPLACE INTO aliases (session, id, ns, call) VALUES (?, ?, ?, ?);
 WHERE (?1 = '' OR s.name = ?1) AND (?2 = '' OR state = ?2) AND a.id >= ?3 AND a.id < ?4
 ORDER BY a.created_at, a.session, a.entry LIMIT ?5;
 
+-- name: answered_approvals
+{approvals}
+WHERE (?1 = '' OR s.name = ?1) AND state <> 'pending'
+ORDER BY a.created_at DESC, a.session DESC, a.entry DESC LIMIT ?2;
+
 -- name: approvals_due
 {approvals}
 WHERE state = 'pending' AND expires_at > 0 AND expires_at <= ?;

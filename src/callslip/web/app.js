@@ -19,12 +19,13 @@ const VIEWS = {
   call: lazy(() => import("./call.js")),
   inbox: lazy(() => import("./inbox.js")),
   commands: lazy(() => import("./board.js")),
+  rules: lazy(() => import("./rules.js")),
   search: lazy(() => import("./search.js")),
   notFound: NotFound,
 };
 
 /** Views that arrange their own columns (frame.js). The others are in one that scrolls. */
-const WITH_COLUMNS = new Set(["session"]);
+const WITH_COLUMNS = new Set(["session", "inbox", "rules"]);
 
 /** @type {Record<import("./route.js").View, () => string>} */
 const TITLES = {
@@ -33,6 +34,7 @@ const TITLES = {
   call: () => "Call",
   inbox: () => "Inbox",
   commands: () => "Commands",
+  rules: () => "Rules",
   search: () => "Search",
   notFound: () => "Page not found",
 };

@@ -131,8 +131,8 @@ export function EditForm({ id, input, schema, busy, error: serverError, onSend, 
     <p id=${`${id}-wrong`} class="error-text" role="alert">${error}</p>
     <${ParameterHints} schema=${schema} />
     <div class="button-row">
-      <button type="submit" class="button allow primary" disabled=${busy}>✓ Approve with changes</button>
-      <button type="button" class="button" disabled=${busy} onClick=${onCancel}>Cancel</button>
+      <button type="submit" class="btn yes" disabled=${busy}>Approve with changes</button>
+      <button type="button" class="btn" disabled=${busy} onClick=${onCancel}>Cancel</button>
       <span class="dim keys"><kbd>Ctrl</kbd> <kbd>Enter</kbd> to approve, <kbd>Esc</kbd> to cancel</span>
     </div>
   </form>`;

@@ -15,6 +15,7 @@ const PLACES = [
   { path: "/", label: "Sessions", views: ["sessions", "session", "call"], further: false },
   { path: "/inbox", label: "Inbox", views: ["inbox"], further: false },
   { path: "/commands", label: "Commands", views: ["commands"], further: false },
+  { path: "/rules", label: "Rules", views: ["rules"], further: true },
 ];
 
 /** @param {typeof PLACES[number]} place */

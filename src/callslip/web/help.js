@@ -21,6 +21,7 @@ const KEY_HELP = [
     ["Esc", "Close, or leave a field"],
   ]],
   ["Open approval request", [
+    ["x", "Choose, to answer several"],
     ["a", "Approve once"],
     ["d", "Deny: enter a reason, then press Enter"],
     ["e", "Edit and approve"],

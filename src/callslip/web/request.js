@@ -1,19 +1,26 @@
 // An approval request: the requested call, the options that the agent offers, and the decision. The first decision
-// wins, wherever it was made; afterwards the card is read-only.
+// wins, wherever it was made; afterwards the request is read-only. The session shows it as a card, the inbox as a page.
 
 import { inert } from "./ansi.js";
 import { Arguments, EditForm } from "./edit.js";
-import { classes, html, useEffect, useRef, useState } from "./ui.js";
-import { answeredRequests as answeredRequests, decide, link } from "./state.js";
-import { APPROVAL_STATES, approvalOf, describeState } from "./states.js";
+import { Markdown } from "./markdown.js";
+import { classes, html, lazy, useEffect, useRef, useState } from "./ui.js";
+import { answeredRequests, decide, get, link, post } from "./state.js";
+import { APPROVAL_STATES, approvalOf } from "./states.js";
 import { formatAge, formatRemaining, formatTime, isoTime } from "./time.js";
 
 /** @typedef {{optionId?: string, name?: string, kind?: string}} Option */
+/** @typedef {{kind: "call" | "question" | "plan", canAnswer: boolean, canAllow: boolean,
+ *   canEdit: boolean}} Offer */
 /** @typedef {{id: number, at?: number, approvalId?: string, callId: string, state?: string, toolName?: string | null,
  *   description?: string, options?: Option[], rawInput?: unknown, schema?: any, expiresAt?: number, answerAt?: string,
  *   responseOption?: string | null, responseInput?: unknown, responseTime?: number, by?: string,
  *   reason?: string}} Request */
 
+const RuleEditor = lazy(() => import("./rule_editor.js"));
+
+/** What can be answered if the server does not say: what every agent understands. @type {Offer} */
+const UNKNOWN_OFFER = { kind: "call", canAnswer: true, canAllow: false, canEdit: false };
 
 const EXPIRES_SOON_MS = 15_000;
 /** @param {any} row */
@@ -51,13 +58,13 @@ export const answerFields = (row) => ({
  * The time left to answer.
  * @param {{at: number | undefined}} props
  */
-function Countdown({ at }) {
+export function Countdown({ at }) {
   if (!at) return null;
   const remaining = formatRemaining(at);
   const isSoon = at - Date.now() < EXPIRES_SOON_MS;
   const title = `Expires at ${formatTime(at)}`;
   return html`<span class=${classes("countdown", isSoon && "soon")} role="timer" title=${title}>
-    ${remaining ? html`<span aria-hidden="true">◷</span> ${remaining} <span class="wide">left</span>` : "Expired"}
+    ${remaining ? html`${remaining} <span class="wide">left</span>` : "Expired"}
   </span>`;
 }
 
@@ -68,7 +75,7 @@ const isEdited = (entry) => entry.responseInput !== undefined && entry.responseI
  * The decision: what, by whom and when.
  * @param {{entry: Request}} props
  */
-function Decision({ entry }) {
+export function Decision({ entry }) {
   const unknown = { glyph: "·", label: entry.state ?? "", look: "cancelled" };
   const decision = APPROVAL_STATES[entry.state ?? ""] ?? unknown;
   const option = entry.options?.find((one) => one?.optionId && one.optionId === entry.responseOption);
@@ -76,13 +83,20 @@ function Decision({ entry }) {
   return html`<p class="decision">
       <span class=${`state is-${decision.look}`}>
         <span aria-hidden="true">${decision.glyph}</span> ${decision.label}</span>
-      ${entry.by ? html` by <b class="untrusted" dir="auto">${inert(entry.by)}</b>` : ""}
+      ${entry.by ? html` by <${Author} by=${entry.by} />` : ""}
       ${time ? html` <${Time} at=${time} />` : ""}
       ${option?.name ? html`<span class="dim">: </span><${Quote} text=${String(option.name)} />` : ""}
       ${entry.reason ? html`<span class="dim">. Reason: </span><${Quote} text=${entry.reason} />` : ""}
       ${isEdited(entry) ? html`<span class="dim">, with changes:</span>` : ""}
     </p>
     ${isEdited(entry) ? html`<${Arguments} input=${entry.responseInput} />` : ""}`;
+}
+
+/** Who answered; a rule is a link to it. @param {{by: string}} props */
+function Author({ by }) {
+  const [, rule] = by.match(/^rule (rule_\w+)$/) ?? [];
+  const name = html`<b class="untrusted" dir="auto">${inert(by)}</b>`;
+  return rule ? html`<a ...${link(`/rules#${rule}`)}>${name}</a>` : name;
 }
 
 /** @param {{at: number}} props */
@@ -95,49 +109,156 @@ const Quote = ({ text }) => html`<q class="untrusted" dir="auto">${inert(text)}<
 /** @param {Option} option @param {string} begin */
 const isKind = (option, begin) => String(option.kind ?? "").startsWith(begin);
 
-/** Sort options by what they do. Options of an unknown kind are listed after those that allow, with their own mark. */
-function sortOptions(/** @type {Option[]} */ options) {
+/**
+ * Sort options by what they do. Options of an unknown kind are listed after those that allow, and so is one with which an
+ * agent decides by itself.
+ * @param {Option[]} options @param {Offer} offer
+ */
+function sortOptions(options, offer) {
   const valid = options.filter((option) => option && typeof option === "object");
   const denies = valid.filter((option) => isKind(option, "reject"));
-  const allows = valid.filter((option) => isKind(option, "allow"));
+  const allows = valid.filter((option) => isKind(option, "allow") && offer.canAllow);
   return { allows, denies, others: valid.filter((option) => !denies.includes(option) && !allows.includes(option)) };
 }
 
 /** Return the least permissive option that allows: the key `a` selects it. @param {Option[]} allows */
 const leastPermissive = (allows) => allows.find((option) => option.kind === "allow_once") ?? allows[0];
 
+// What is requested
+
+/** Return the command in parameters, if it is one text. @param {any} input */
+export const commandText = (input) => [input?.command, input?.cmd].find((value) => typeof value === "string") ?? "";
+
+/** @param {{question: any}} props */
+const Question = ({ question }) => html`<div class="question">
+  <p class="untrusted" dir="auto">${question?.header ? html`<span class="chip">${inert(String(question.header))}</span>${" "}` : ""}
+    <b>${inert(String(question?.question ?? ""))}</b></p>
+  ${question?.multiSelect ? html`<p class="dim">Several answers are possible.</p>` : ""}
+  <ul>${[question?.options ?? []].flat().map((/** @type {any} */ option) => html`<li class="untrusted" dir="auto">
+    <b>${inert(String(option?.label ?? ""))}</b>${option?.description
+      ? html`<span class="dim">: ${inert(String(option.description))}</span>` : ""}</li>`)}</ul>
+</div>`;
+
 /**
- * The decision buttons, and a field for the reason of a denial.
- * @param {{id: string, options: Option[], busy: boolean, onAnswer: (answer: any) => void, onEdit: () => void}} props
+ * What is to be decided: a question, a plan, or the parameters of a call. A command is shown in full.
+ * @param {{input: any, kind?: Offer["kind"]}} props
  */
-function DecisionForm({ id, options, busy, onAnswer, onEdit }) {
+export function Requested({ input, kind = "call" }) {
+  if (kind === "question" && Array.isArray(input?.questions)) {
+    return html`<div class="questions">${input.questions.map((/** @type {any} */ one) => html`<${Question} question=${one} />`)}</div>`;
+  }
+  if (kind === "plan" && typeof input?.plan === "string") {
+    return html`<div class="plan-text" dir="auto"><${Markdown} text=${input.plan} /></div>`;
+  }
+  const command = commandText(input);
+  if (!command) return html`<${Arguments} input=${input} />`;
+  const rest = Object.fromEntries(Object.entries(input).filter(([, value]) => value !== command));
+  return html`<pre class="bigcmd untrusted" role="group" aria-label="Command" dir="auto">${inert(command)}</pre>
+    ${Object.keys(rest).length ? html`<${Arguments} input=${rest} />` : ""}`;
+}
+
+// The answer
+
+/**
+ * The state of answering a request: what the agent can honour, and what the user is doing.
+ * @param {Request} requested @param {boolean} live
+ */
+export function useAnswer(requested, live) {
+  const [answerHere, setAnswerHere] = useState(/** @type {any} */ (null));
+  const [isBusy, setIsBusy] = useState(false);
+  const [error, setError] = useState("");
+  const [note, setNote] = useState("");
+  const [mode, setMode] = useState(/** @type {"decide" | "edit" | "rule"} */ ("decide"));
+  const [offer, setOffer] = useState(/** @type {Offer | null} */ (null));
+  const approval = approvalOf(requested);
+  const row = answeredRequests.value.get(approval);
+  const answer = live && (answerHere ?? (row && answerFields(row)));
+  const editedInput = live ? answerHere?.responseInput : undefined; // Rows do not contain the changed parameters.
+  const inputField = editedInput === undefined ? {} : { responseInput: editedInput };
+  const entry = /** @type {Request} */ ({ ...requested, ...(answer && isPending(requested) ? answer : {}), ...inputField });
+  const isWaiting = isPending(entry);
+  const place = isWaiting && live ? entry.answerAt : "";
+  const path = `/v1/approvals/${encodeURIComponent(approval)}`;
+  const isAsked = isWaiting && live;
+  useEffect(() => {
+    if (isAsked && !offer) get(`${path}/offer`).then(setOffer, () => setOffer(UNKNOWN_OFFER));
+  }, [isAsked]);
+
+  /** Send a decision. Return whether it counts. @param {any} decision */
+  async function send(decision) {
+    setIsBusy(true);
+    setError("");
+    try {
+      const row = await decide(approval, decision);
+      setAnswerHere({ ...answerFields(row), responseInput: decision.input });
+      return true;
+    } catch (cause) {
+      const current = /** @type {any} */ (cause).body?.current;
+      if (current?.state && current.state !== "pending") setAnswerHere(answerFields(current));
+      setError(current?.state ? alreadyAnswered(current) : /** @type {Error} */ (cause).message);
+      return false;
+    } finally {
+      setIsBusy(false);
+    }
+  }
+
+  /** Approve, and save a rule if the approval counts. @param {import("./rule_editor.js").Rule} rule */
+  async function approveAndSave(rule) {
+    if (!(await send({ decision: "approve" }))) throw new Error("The rule was not saved.");
+    try {
+      await post("/v1/rules", rule);
+      setNote("The rule was saved.");
+    } catch (cause) {
+      setError(`Approved, but the rule was not saved: ${/** @type {Error} */ (cause).message}`);
+    }
+  }
+
+  const change = (/** @type {"decide" | "edit" | "rule"} */ next) => (setMode(next), setError(""));
+  return {
+    id: `request-${approval}`, path, entry, offer, isWaiting, place, isBusy, error, note, mode, change, send, approveAndSave,
+    hasAnswer: Boolean(answerHere), canAnswer: isWaiting && live && !place && offer?.canAnswer === true,
+    isForbidden: isWaiting && live && !place && offer?.canAnswer === false,
+  };
+}
+
+/** @typedef {ReturnType<typeof useAnswer>} Answer */
+
+/**
+ * The buttons of the decision, and a field for the reason of a denial.
+ * @param {{answer: Answer}} props
+ */
+export function DecisionForm({ answer }) {
+  const { id, entry, isBusy, send, change } = answer;
+  const offer = answer.offer ?? UNKNOWN_OFFER;
   const [reason, setReason] = useState("");
-  const { allows, denies, others } = sortOptions(options);
+  const { allows, denies, others } = sortOptions(entry.options ?? [], offer);
   if (!allows.length && !others.length) allows.push({ name: "Approve" });
   if (!denies.length) denies.push({ name: "Deny" });
-  const deny = (/** @type {Option} */ option) => onAnswer({ decision: "deny", ...optionField(option), reason });
-  const allow = (/** @type {Option} */ option) => onAnswer({ decision: "approve", ...optionField(option) });
+  const deny = (/** @type {Option} */ option) => send({ decision: "deny", ...optionField(option), reason });
+  const allow = (/** @type {Option} */ option) => send({ decision: "approve", ...optionField(option) });
   const primary = leastPermissive(allows);
-  const button = (/** @type {Option} */ option, kind = "", glyph = "", /** @type {(option: Option) => void} */ act) =>
-    html`<button type="button" class=${classes("button", kind, option === primary && "primary")} disabled=${busy}
-      data-action=${option === primary || option === denies[0] ? kind : undefined} onClick=${() => act(option)}>
-      <span aria-hidden="true">${glyph}</span>
+  /** @param {Option} option @param {string} css @param {string} key @param {string} action @param {(option: Option) => void} act */
+  const button = (option, css, key, action, act) =>
+    html`<button type="button" class=${classes("btn", css)} disabled=${isBusy} data-action=${action || undefined}
+      onClick=${() => act(option)}>
       <span class="untrusted" dir="auto">${inert(String(option.name ?? option.optionId ?? ""))}</span>
-    </button>`;
+      ${key ? html`<kbd aria-hidden="true">${key}</kbd>` : ""}</button>`;
   const submit = (/** @type {Event} */ event) => (event.preventDefault(), deny(denies[0]));
-  return html`<form class="answer" onSubmit=${submit}>
+  return html`<form class="answer decide" onSubmit=${submit}>
     <div class="button-row" role="group" aria-label="Approve">
-      ${allows.map((option) => button(option, "allow", "✓", allow))}
-      ${others.map((option) => button(option, "other", "?", allow))}
-      <button type="button" class="button" data-action="edit" disabled=${busy} onClick=${onEdit}>
-        <span aria-hidden="true">✎</span> Edit…
-      </button>
+      ${allows.map((option) => button(option, option === primary ? "yes" : "", option === primary ? "A" : "",
+        option === primary ? "allow" : "", allow))}
+      ${others.map((option) => button(option, "", "", "", allow))}
+      ${offer.canEdit ? html`<button type="button" class="btn" data-action="edit" disabled=${isBusy}
+        onClick=${() => change("edit")}><i class="i i-edit" aria-hidden="true"></i>Edit…<kbd aria-hidden="true">E</kbd></button>` : ""}
+      ${offer.canAllow ? html`<button type="button" class="btn" data-action="rule" disabled=${isBusy}
+        onClick=${() => change("rule")}><i class="i i-shield" aria-hidden="true"></i>Always allow…</button>` : ""}
     </div>
-    <div class="button-row" role="group" aria-label="Deny">
-      ${denies.map((option) => button(option, "deny", "⊘", deny))}
+    <div class="button-row grow" role="group" aria-label="Deny">
+      ${denies.map((option) => button(option, "no", option === denies[0] ? "D" : "", option === denies[0] ? "deny" : "", deny))}
       <label class="visually-hidden" for=${`${id}-reason`}>Reason (sent to the agent)</label>
       <input id=${`${id}-reason`} class="field reason" maxlength="2000" autocomplete="off" dir="auto"
-        placeholder="Reason (sent to the agent)" disabled=${busy} value=${reason}
+        placeholder="Reason (sent to the agent)" disabled=${isBusy} value=${reason}
         onInput=${(/** @type {any} */ event) => setReason(event.target.value)} />
     </div>
   </form>`;
@@ -145,136 +266,126 @@ function DecisionForm({ id, options, busy, onAnswer, onEdit }) {
 
 const optionField = (/** @type {Option} */ option) => (option.optionId ? { option: option.optionId } : {});
 
-/** Keyboard shortcuts click the buttons of the card, so that a key can do nothing that is not visible. */
-const KEY_ACTIONS = /** @type {Record<string, ((card: HTMLElement) => void) | undefined>} */ ({
-  a: (card) => pressButton(card, "allow"),
-  e: (card) => pressButton(card, "edit"),
-  d: (card) => /** @type {HTMLElement | null} */ (card.querySelector(".reason"))?.focus(),
-});
-const pressButton = (/** @type {HTMLElement} */ card, /** @type {string} */ kind) =>
-  /** @type {HTMLElement | null} */ (card.querySelector(`[data-action="${kind}"]`))?.click();
+/**
+ * The form of a rule that would have allowed the request; or why there can be none.
+ * @param {{answer: Answer, onCancel: () => void}} props
+ */
+function RuleForm({ answer, onCancel }) {
+  const [proposal, setProposal] = useState(/** @type {any} */ (null));
+  const [problem, setProblem] = useState("");
+  useEffect(() => {
+    get(`${answer.path}/rule`).then(
+      (found) => (setProposal(found), setProblem(found.problem ?? "")),
+      (error) => setProblem(error.message),
+    );
+  }, []);
+  if (problem) {
+    return html`<div class="rule"><div class="foot">
+      <p class="grow" role="alert"><i class="i i-wait wait" aria-hidden="true"></i> ${inert(problem)}</p>
+      <button type="button" class="btn" onClick=${onCancel}>Close</button></div></div>`;
+  }
+  if (!proposal) return html`<p class="dim" role="status">Loading a proposal…</p>`;
+  return html`<${RuleEditor} id=${`${answer.id}-rule`} start=${proposal.rule} label="Approve and save rule"
+    places=${{ session: proposal.session, project: proposal.project }} onSave=${answer.approveAndSave} onCancel=${onCancel} />`;
+}
 
 /**
- * The header of a request: the call, the time left, the tool, the session and the time of the request.
- * @param {{id: string, entry: Request, session: string, live: boolean, open: boolean, onOpen?: () => void}} props
+ * The form that the user has opened, if any: to change the parameters, or for a rule.
+ * @param {{answer: Answer, onCancel: () => void}} props
  */
-function RequestHeader({ id, entry, session, live, open, onOpen }) {
-  const isWaiting = isPending(entry);
-  const title = html`<span class="untrusted" dir="auto">${inert(entry.description || entry.toolName || "Call")}</span>`;
-  return html`<header>
-    <h2 id=${`${id}-title`}>
-      ${isWaiting
-        ? html`<span class="state"><span aria-hidden="true">${describeState("awaiting_approval").glyph}</span>
-            <span class="visually-hidden">Approval request: </span></span>`
-        : ""}
-      ${onOpen
-        ? html`<button type="button" class="opener" aria-expanded=${open ? "true" : "false"}
-            onClick=${onOpen}>${title}</button>`
-        : title}
-    </h2>
-    ${isWaiting && live ? html`<${Countdown} at=${entry.expiresAt} />` : ""}
-    <p class="about dim">
-      ${entry.toolName ? html`<code class="untrusted">${inert(entry.toolName)}</code>` : ""}
-      ${session
-        ? html`<a class="untrusted" dir="auto" ...${link(`/s/${encodeURIComponent(session)}#entry-${entry.id}`)}>
-            ${inert(session)}</a>`
-        : ""}
-      <time datetime=${isoTime(entry.at)} title=${isoTime(entry.at)}>Requested ${formatAge(entry.at)}</time>
-    </p>
-  </header>`;
+export function AnswerEditor({ answer, onCancel }) {
+  const { id, entry, isBusy, error, mode, send, change } = answer;
+  const cancel = () => (change("decide"), onCancel());
+  if (mode === "decide" || !answer.canAnswer) return null;
+  if (mode === "rule") return html`<section class="rule-sec"><h3>Always allow</h3>
+    <${RuleForm} answer=${answer} onCancel=${cancel} /></section>`;
+  return html`<${EditForm} id=${id} input=${entry.rawInput} schema=${entry.schema} busy=${isBusy} error=${error}
+    onSend=${(/** @type {unknown} */ input) => send({ decision: "edit", input })} onCancel=${cancel} />`;
 }
+
+/**
+ * Do what a key does on a focused request, by its buttons, so that a key can do nothing that is not visible.
+ * @param {HTMLElement} element The request. @param {string} key
+ */
+export function pressKey(element, key) {
+  const find = (/** @type {string} */ selector) => /** @type {HTMLElement | null} */ (element.querySelector(selector));
+  if (key === "d") find(".reason")?.focus();
+  else find(`[data-action="${key === "a" ? "allow" : "edit"}"]`)?.click();
+}
+
+/** @param {KeyboardEvent} event */
+export const isAnswerKey = (event) =>
+  ["a", "e", "d"].includes(event.key) && !event.ctrlKey && !event.metaKey && !event.altKey && !event.shiftKey;
 
 /**
  * Where to answer a request that cannot be answered on this page.
  * @param {{place: string}} props
  */
-const AnswerPlace = ({ place }) =>
+export const AnswerPlace = ({ place }) =>
   html`<p class="note">Answer in <b class="untrusted" dir="auto">${inert(place)}</b>. An answer from here would not
     reach the agent.</p>`;
+
+/**
+ * The problem and the result of an answer.
+ * @param {{answer: Answer}} props
+ */
+export const AnswerResult = ({ answer }) => html`
+  ${answer.isForbidden ? html`<p class="note">You may not answer this request.</p>` : ""}
+  ${answer.mode !== "edit" || !answer.isWaiting ? html`<p class="error-text" role="alert">${inert(answer.error)}</p>` : ""}
+  <div role="status">${answer.isWaiting ? "" : html`<${Decision} entry=${answer.entry} />`}
+    ${answer.note ? html`<p class="good">${answer.note}</p>` : ""}</div>`;
+
+// The card in a session
+
+/** @param {{id: string, entry: Request, live: boolean}} props */
+const RequestHeader = ({ id, entry, live }) => html`<header>
+    <h2 id=${`${id}-title`}>
+      ${isPending(entry) ? html`<i class="i i-wait wait" aria-hidden="true"></i>
+        <span class="visually-hidden">Approval request: </span>` : ""}
+      <span class="untrusted" dir="auto">${inert(entry.description || entry.toolName || "Call")}</span>
+    </h2>
+    ${isPending(entry) && live ? html`<${Countdown} at=${entry.expiresAt} />` : ""}
+    <p class="about dim">
+      ${entry.toolName ? html`<code class="untrusted">${inert(entry.toolName)}</code>` : ""}
+      <time datetime=${isoTime(entry.at)} title=${isoTime(entry.at)}>Requested ${formatAge(entry.at)}</time>
+    </p>
+  </header>`;
 
 /** @param {{input: unknown}} props */
 const RequestedParameters = ({ input }) =>
   html`<details class="hints"><summary>Requested parameters</summary><${Arguments} input=${input} /></details>`;
 
 /**
- * The card of an approval request. `session` is its session, for lists of many sessions. A card that is not `open`
- * shows no parameters and accepts no decision, so that nothing is approved unseen. `hasInput` means that the parameters
- * are loaded, `loadError` that loading them failed. A card that is not `live` shows a past moment and is read-only.
- * @param {{entry: Request, live?: boolean, session?: string, open?: boolean, hasInput?: boolean, loadError?: string,
- *   onOpen?: () => void}} props
+ * The card of an approval request. A card that is not `live` shows a past moment and is read-only.
+ * @param {{entry: Request, live?: boolean}} props
  */
-export default function PermissionCard(props) {
-  const { entry: requested, live = true, session = "", open = true, hasInput = true, onOpen } = props;
-  const { loadError = "" } = props;
-  const [answerHere, setAnswerHere] = useState(/** @type {any} */ (null));
-  const [isBusy, setIsBusy] = useState(false);
-  const [error, setError] = useState("");
-  const [isEditing, setIsEditing] = useState(false);
+export default function PermissionCard({ entry: requested, live = true }) {
+  const answer = useAnswer(requested, live);
+  const { id, entry, isWaiting, canAnswer, mode } = answer;
   const card = /** @type {{current: HTMLElement | null}} */ (useRef(null));
-  const hadAnswer = useRef(false);
-  const row = answeredRequests.value.get(approvalOf(requested));
-  const answer = live && (answerHere ?? (row && answerFields(row)));
-  const editedInput = live ? answerHere?.responseInput : undefined; // Rows do not contain the changed parameters.
-  const inputField = editedInput === undefined ? {} : { responseInput: editedInput };
-  const entry = { ...requested, ...(answer && isPending(requested) ? answer : {}), ...inputField };
-  const isWaiting = isPending(entry);
-  const id = `request-${approvalOf(entry)}`;
   useEffect(() => {
     const isFocusLost = document.activeElement === document.body; // The button that had the focus is gone.
-    if (!isWaiting && hadAnswer.current && isFocusLost) card.current?.focus();
+    if (!isWaiting && answer.hasAnswer && isFocusLost) card.current?.focus();
   }, [isWaiting]);
-
-  async function sendDecision(/** @type {any} */ decision) {
-    setIsBusy(true);
-    setError("");
-    hadAnswer.current = true;
-    try {
-      const row = await decide(approvalOf(entry), decision);
-      setAnswerHere({ ...answerFields(row), responseInput: decision.input });
-    } catch (cause) {
-      const current = /** @type {any} */ (cause).body?.current;
-      if (current?.state && current.state !== "pending") setAnswerHere(answerFields(current));
-      setError(current?.state ? alreadyAnswered(current) : /** @type {Error} */ (cause).message);
-    } finally {
-      setIsBusy(false);
-    }
-  }
 
   function onKey(/** @type {KeyboardEvent} */ event) {
     if (event.key === "Escape" && event.target !== card.current) card.current?.focus();
-    if (event.target !== card.current || event.ctrlKey || event.metaKey || event.altKey) return;
-    const action = KEY_ACTIONS[event.key];
-    if (event.key === "Enter" && onOpen) onOpen();
-    else if (action && !open) onOpen?.();
-    else if (action && canAnswer && !event.repeat) action(/** @type {HTMLElement} */ (card.current));
-    else return;
+    else if (event.target !== card.current || !isAnswerKey(event)) return;
+    else if (canAnswer && !event.repeat) pressKey(/** @type {HTMLElement} */ (card.current), event.key);
     event.preventDefault();
   }
 
-  const startEdit = () => (setIsEditing(true), setError(""));
-  const stopEdit = () => (setIsEditing(false), setError(""), card.current?.focus());
-  const place = isWaiting && live ? entry.answerAt : "";
-  const canAnswer = open && hasInput && isWaiting && live && !place;
-  const showsForm = canAnswer && isEditing;
-  return html`<article class=${classes("request", isWaiting ? "is-awaiting_approval" : "answered", !open && "closed")}
-    ref=${card} tabindex="0" data-card=${onOpen ? "" : undefined} aria-labelledby=${`${id}-title`}
-    aria-keyshortcuts=${isWaiting && live && !place ? "a d e" : undefined} onKeyDown=${onKey}>
-    <${RequestHeader} id=${id} entry=${entry} session=${session} live=${live} open=${open} onOpen=${onOpen} />
-    ${open && loadError ? html`<p class="error-text" role="alert">Could not load parameters: ${loadError}</p>` : ""}
-    ${open && !hasInput && !loadError ? html`<p class="dim">Loading parameters…</p>` : ""}
-    ${open && hasInput && (isWaiting || onOpen) && !showsForm ? html`<${Arguments} input=${entry.rawInput} />` : ""}
-    ${showsForm
-      ? html`<${EditForm} id=${id} input=${entry.rawInput} schema=${entry.schema} busy=${isBusy} error=${error}
-          onSend=${(/** @type {unknown} */ input) => sendDecision({ decision: "edit", input })} onCancel=${stopEdit} />`
-      : ""}
-    ${canAnswer && !isEditing
-      ? html`<${DecisionForm} id=${id} options=${entry.options ?? []} busy=${isBusy} onAnswer=${sendDecision}
-          onEdit=${startEdit} />`
-      : ""}
-    ${showsForm ? "" : html`<p class="error-text" role="alert">${error}</p>`}
-    ${place ? html`<${AnswerPlace} place=${place} />` : ""}
+  const showsEditor = canAnswer && mode !== "decide";
+  return html`<article class=${classes("request", isWaiting ? "is-awaiting_approval" : "answered")}
+    ref=${card} tabindex="0" aria-labelledby=${`${id}-title`}
+    aria-keyshortcuts=${canAnswer ? "a d e" : undefined} onKeyDown=${onKey}>
+    <${RequestHeader} id=${id} entry=${entry} live=${live} />
+    ${isWaiting && mode !== "edit" ? html`<${Requested} input=${entry.rawInput} kind=${answer.offer?.kind} />` : ""}
+    <${AnswerEditor} answer=${answer} onCancel=${() => card.current?.focus()} />
+    ${canAnswer && !showsEditor ? html`<${DecisionForm} answer=${answer} />` : ""}
+    ${answer.place ? html`<${AnswerPlace} place=${answer.place} />` : ""}
     ${isWaiting && !live ? html`<p class="dim">Not answered yet at this point.</p>` : ""}
-    <div role="status">${isWaiting ? "" : html`<${Decision} entry=${entry} />`}</div>
-    ${!isWaiting && !onOpen ? html`<${RequestedParameters} input=${entry.rawInput} />` : ""}
+    <${AnswerResult} answer=${answer} />
+    ${isWaiting ? "" : html`<${RequestedParameters} input=${entry.rawInput} />`}
   </article>`;
 }

@@ -3,7 +3,7 @@
 import { batch, signal } from "./ui.js";
 
 /**
- * @typedef {"sessions" | "session" | "call" | "inbox" | "commands" | "search" | "notFound"} View
+ * @typedef {"sessions" | "session" | "call" | "inbox" | "commands" | "rules" | "search" | "notFound"} View
  * @typedef {{view: View, session?: string, call?: string, search?: string}} Route
  */
 
@@ -17,6 +17,7 @@ const VIEWS = [
   [/^\/c\/([^/]+)$/, (call) => ({ view: "call", call })],
   [/^\/inbox$/, () => ({ view: "inbox" })],
   [/^\/commands$/, () => ({ view: "commands" })],
+  [/^\/rules$/, () => ({ view: "rules" })],
   [/^\/search$/, () => ({ view: "search", search: location.search })],
 ];
 

@@ -20,7 +20,7 @@ from callslip.formats.html.markup import Html, element, joined
 from callslip.formats.html.style import STYLE
 from callslip.model import codec
 
-NEEDS_A_SERVER = {"fault_lab.js", "prompt.js", "scrubber.js"}
+NEEDS_A_SERVER = {"fault_lab.js", "prompt.js", "rule_editor.js", "scrubber.js"}
 """Modules that the view loads on demand, and works without."""
 
 _IMPORT = re.compile(r'((?:\bfrom|^import|(?:=>|await) import\()\s*")\./([\w./-]+\.m?js)(?=")', re.MULTILINE)
