@@ -241,6 +241,8 @@ def test_a_command_about_files_of_callslip_always_needs_a_person(text: str) -> N
         },
         {"tool_name": "Bash", "kind": "execute", "input": {"command": "cat */token", "cwd": "/home/me/.local/share"}},
         {"tool_name": "Bash", "kind": "execute", "input": {"command": "cat ../agent.db", "cwd": "web"}},
+        {"tool_name": "AskUserQuestion", "input": {"questions": ["Deploy?"]}},
+        {"tool_name": "ExitPlanMode", "input": {"plan": "Deploy."}},
     ],
 )
 def test_a_tool_call_about_files_of_callslip_always_needs_a_person(call: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
-"""Find calls that saved rules never allow: those that touch Callslip's files, its command line or agents' settings.
+"""Find calls that rules never allow: those that touch Callslip's files, its command line or agents' settings.
 
-Such a call could answer requests, write rules or switch the questions off, so a person must see it. This is a guard
-rail, not a sandbox: what a program does by itself, and a name that a shell computes, cannot be seen here.
+Such a call could answer requests, write rules or switch the questions off, so a person must see it. The same
+holds for questions and plans of an agent. This is a guard rail, not a sandbox: what a program does by itself, and a
+name that a shell computes, cannot be seen here.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from urllib.parse import unquote
 import msgspec
 
 from callslip.rules.call_commands import PLACE_NAMES, plain_name
+from callslip.rules.notices import question_kind
 from callslip.rules.policy import PermissionQuery
 from callslip.rules.shell_command import ShellCommand, Word
 
@@ -71,6 +73,9 @@ def find_protected(call: dict[str, Any], query: PermissionQuery, places: Protect
 
     `project` is the folder that relative paths are in, as far as the call itself names none.
     """
+    kinds = [kind for tool in query.tools if (kind := question_kind(tool))]
+    if kinds:
+        return f"is a {kinds[0]} of the agent"
     commands = query.list_commands()
     if query.is_execute and query.title_command is not None:
         commands.append(query.title_command)
