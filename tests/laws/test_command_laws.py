@@ -235,7 +235,9 @@ class Machine(RuleBasedStateMachine):
         before, now_ms = self.rows(), self.clock.time() * 1000
         self.run(self.settle())
         until = time.monotonic() + SETTLING_S  # Threads and servers may be late, and the fake clock does not move.
-        while (self.waiting_for_ended(before) or self.waiting_for_work(before)) and time.monotonic() < until:
+        while time.monotonic() < until and (
+            self.waiting_for_ended(before) or self.waiting_for_work(before) or self.waiting_too_long()
+        ):
             time.sleep(0.005)
             self.run(self.settle(0))
         rows = self.read_consistent_rows()
@@ -281,6 +283,10 @@ class Machine(RuleBasedStateMachine):
         open_callers = [caller for caller in self.waiting if not caller.task.done()]
         return [caller for caller in open_callers if caller.call in rows and rows[caller.call].state in TERMINAL_STATES]
 
+    def waiting_too_long(self) -> list[WaitingCaller]:
+        """Return the callers that still wait a second after their timeout."""
+        return [caller for caller in self.waiting if not caller.task.done() and self.clock.now >= caller.until + 1]
+
     def waiting_for_work(self, before: dict[str, CallRecord]) -> bool:
         """Return whether a worker waits while its queue has a command, which had been queued before."""
         clients = {client for client, _, task in self.waiting_workers if not task.done()}
@@ -295,9 +301,9 @@ class Machine(RuleBasedStateMachine):
         """Check that callers have the result of an ended command, or their timeout."""
         still_waiting: list[WaitingCaller] = []
         assert not self.waiting_for_ended(rows), f"a caller waits for an ended command: {self.describe_ledgers()}"
+        assert not self.waiting_too_long(), f"a caller waits longer than its timeout: {self.describe_ledgers()}"
         for caller in self.waiting:
             if not caller.task.done():
-                assert self.clock.now < caller.until + 1, "a caller waits longer than its timeout"
                 still_waiting.append(caller)
             elif isinstance(caller.task.exception(), StoreError | NotFoundError):
                 pass  # Its ledger was closed.

@@ -74,13 +74,16 @@ def test_reload_at_any_time_shows_the_same(site: Server) -> None:
     window = site.window(height=12_000)
     window.context.clock.set_fixed_time(NOW)  # Otherwise durations would tick between the two reads.
     tab = window.tab("/s/reload")
+    buttons_off = tab.page.locator(".answer button:disabled")  # The page asks first what the agent can honour.
     for number, events in enumerate(run[1:], 1):
         seq = site.append("reload", *events)
         if number in moments:
             tab.wait_for_seq(seq)
+            expect(buttons_off).to_have_count(0)
             before = tab.rows()
             tab.reload()
             tab.wait_for_seq(seq)
+            expect(buttons_off).to_have_count(0)
             assert tab.rows() == before
     assert len(before) > 20
     tab.assert_no_problems()
@@ -113,10 +116,8 @@ def test_decision_in_one_tab_is_shown_in_the_others(site: Server) -> None:
     first, second, inbox = window.tab("/s/asked"), window.tab("/s/asked"), site.window().tab("/inbox")
     for tab in (first, second):
         tab.wait_for_seq(seq)
-    card = inbox.page.locator("[data-approval=appr_00000000a5ed]")
-    card.wait_for()
-    if card.get_by_role("button", expanded=False).count():
-        card.get_by_role("button", expanded=False).click()
+    inbox.page.locator("[data-approval=appr_00000000a5ed] .opener").click()
+    card = inbox.page.locator("[data-detail=appr_00000000a5ed]")
     cards = (first.page.locator(".row"), second.page.locator(".row"), card)
     for shown in cards:
         shown.get_by_role("button", name="Allow once").wait_for()

@@ -221,6 +221,7 @@ def test_no_rule_is_saved_if_the_approval_does_not_count(server: Server) -> None
     form.get_by_role("button", name="Approve and save rule").click()
     expect(page.locator(".decision")).to_contain_text("Denied")
     assert server.request("/v1/rules")["rules"] == []
+    tab.until(lambda: tab.problems, "the conflict")
     tab.ignore_problems("409")
     tab.assert_no_problems()
 

@@ -7,7 +7,7 @@ import BatchReview from "./inbox_batch.js";
 import RequestDetail from "./inbox_detail.js";
 import { NotifyButton } from "./notifications.js";
 import { isAnswerKey, pressKey } from "./request.js";
-import { html, useEffect, useRef, useState } from "./ui.js";
+import { classes, html, useEffect, useRef, useState } from "./ui.js";
 import { answerableRequests, answeredRequests, get, go, inbox, loadedTopics, sessions } from "./state.js";
 import { APPROVAL_STATES } from "./states.js";
 import { clock, formatAge, formatRemaining, formatTime } from "./time.js";
@@ -276,7 +276,8 @@ export default function Inbox() {
     event.preventDefault();
   }
 
-  return html`<div class=${`list-detail${row ? " has-open" : ""}`} onKeyDown=${onKeyDown}>
+  const isEmpty = !row && !all.size && !decided.length;
+  return html`<div class=${classes("list-detail", row && "has-open", isEmpty && "is-empty")} onKeyDown=${onKeyDown}>
     <h1 id="inbox-title" class="visually-hidden">Inbox</h1>
     <section class="left inbox" aria-labelledby="inbox-title">
       <div class="lhead"><b class="title" aria-hidden="true">Inbox</b>
@@ -307,7 +308,7 @@ export default function Inbox() {
           onClick=${() => setChecked(new Set())}><i class="i i-close" aria-hidden="true"></i></button></div>` : ""}
     </section>
     ${row ? html`<${RequestDetail} key=${row.approval} row=${row} keys=${keys} onBack=${back} />`
-      : html`<div class="request nothing"><p class="dim">Choose a request.</p></div>`}
+      : isEmpty ? "" : html`<div class="request nothing"><p class="dim">Choose a request.</p></div>`}
     ${review ? html`<${BatchReview} ...${review} onClose=${() => (setReview(null), setChecked(new Set()))} />` : ""}
   </div>`;
 }

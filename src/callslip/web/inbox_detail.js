@@ -154,6 +154,6 @@ export default function RequestDetail({ row, keys, onBack }) {
         <ol class="flat-rows">${context.before.map((call) => html`<${CallRow} key=${call.id} call=${call} session=${row.session} />`)}</ol>
       </section>` : ""}
     </div>
-    ${canAnswer && !isOpenForm ? html`<${DecisionForm} answer=${answer} />` : ""}
+    ${answer.showsForm && context && !isOpenForm ? html`<${DecisionForm} answer=${answer} />` : ""}
   </article>`;
 }

@@ -19,7 +19,7 @@ import { formatAge, formatRemaining, formatTime, isoTime } from "./time.js";
 
 const RuleEditor = lazy(() => import("./rule_editor.js"));
 
-/** What can be answered if the server does not say: what every agent understands. @type {Offer} */
+/** What can be answered as long as the server has not said it: what every agent understands. @type {Offer} */
 const UNKNOWN_OFFER = { kind: "call", canAnswer: true, canAllow: false, canEdit: false };
 
 const EXPIRES_SOON_MS = 15_000;
@@ -216,7 +216,7 @@ export function useAnswer(requested, live) {
   const change = (/** @type {"decide" | "edit" | "rule"} */ next) => (setMode(next), setError(""));
   return {
     id: `request-${approval}`, path, entry, offer, isWaiting, place, isBusy, error, note, mode, change, send, approveAndSave,
-    hasAnswer: Boolean(answerHere), canAnswer: isWaiting && live && !place && offer?.canAnswer === true,
+    hasAnswer: Boolean(answerHere), showsForm: isWaiting && live && !place && offer?.canAnswer !== false, canAnswer: isWaiting && live && !place && offer?.canAnswer === true,
     isForbidden: isWaiting && live && !place && offer?.canAnswer === false,
   };
 }
@@ -230,8 +230,9 @@ export function useAnswer(requested, live) {
 export function DecisionForm({ answer }) {
   const { id, entry, isBusy, send, change } = answer;
   const offer = answer.offer ?? UNKNOWN_OFFER;
+  const isOff = isBusy || !answer.offer; // The buttons have their place before the server says what the agent can honour.
   const [reason, setReason] = useState("");
-  const { allows, denies, others } = sortOptions(entry.options ?? [], offer);
+  const { allows, denies, others } = sortOptions(entry.options ?? [], answer.offer ? offer : { ...offer, canAllow: true });
   if (!allows.length && !others.length) allows.push({ name: "Approve" });
   if (!denies.length) denies.push({ name: "Deny" });
   const deny = (/** @type {Option} */ option) => send({ decision: "deny", ...optionField(option), reason });
@@ -239,7 +240,7 @@ export function DecisionForm({ answer }) {
   const primary = leastPermissive(allows);
   /** @param {Option} option @param {string} css @param {string} key @param {string} action @param {(option: Option) => void} act */
   const button = (option, css, key, action, act) =>
-    html`<button type="button" class=${classes("btn", css)} disabled=${isBusy} data-action=${action || undefined}
+    html`<button type="button" class=${classes("btn", css)} disabled=${isOff} data-action=${action || undefined}
       onClick=${() => act(option)}>
       <span class="untrusted" dir="auto">${inert(String(option.name ?? option.optionId ?? ""))}</span>
       ${key ? html`<kbd aria-hidden="true">${key}</kbd>` : ""}</button>`;
@@ -249,9 +250,9 @@ export function DecisionForm({ answer }) {
       ${allows.map((option) => button(option, option === primary ? "yes" : "", option === primary ? "A" : "",
         option === primary ? "allow" : "", allow))}
       ${others.map((option) => button(option, "", "", "", allow))}
-      ${offer.canEdit ? html`<button type="button" class="btn" data-action="edit" disabled=${isBusy}
+      ${offer.canEdit ? html`<button type="button" class="btn" data-action="edit" disabled=${isOff}
         onClick=${() => change("edit")}><i class="i i-edit" aria-hidden="true"></i>Edit…<kbd aria-hidden="true">E</kbd></button>` : ""}
-      ${offer.canAllow ? html`<button type="button" class="btn" data-action="rule" disabled=${isBusy}
+      ${offer.canAllow ? html`<button type="button" class="btn" data-action="rule" disabled=${isOff}
         onClick=${() => change("rule")}><i class="i i-shield" aria-hidden="true"></i>Always allow…</button>` : ""}
     </div>
     <div class="button-row grow" role="group" aria-label="Deny">
@@ -382,7 +383,7 @@ export default function PermissionCard({ entry: requested, live = true }) {
     <${RequestHeader} id=${id} entry=${entry} live=${live} />
     ${isWaiting && mode !== "edit" ? html`<${Requested} input=${entry.rawInput} kind=${answer.offer?.kind} />` : ""}
     <${AnswerEditor} answer=${answer} onCancel=${() => card.current?.focus()} />
-    ${canAnswer && !showsEditor ? html`<${DecisionForm} answer=${answer} />` : ""}
+    ${answer.showsForm && !showsEditor ? html`<${DecisionForm} answer=${answer} />` : ""}
     ${answer.place ? html`<${AnswerPlace} place=${answer.place} />` : ""}
     ${isWaiting && !live ? html`<p class="dim">Not answered yet at this point.</p>` : ""}
     <${AnswerResult} answer=${answer} />

@@ -3,7 +3,7 @@
 
 import { inert } from "./ansi.js";
 import RuleEditor, { DecisionMark, emptyRule, listFilters } from "./rule_editor.js";
-import { html, useEffect, useRef, useState } from "./ui.js";
+import { classes, html, useEffect, useRef, useState } from "./ui.js";
 import { get, link, post, remove, sessions } from "./state.js";
 import { formatAge, formatRemaining, isoTime } from "./time.js";
 
@@ -60,6 +60,10 @@ function SavedRow({ rule, onChange }) {
   const [problem, setProblem] = useState("");
   const row = /** @type {{current: HTMLElement | null}} */ (useRef(null));
   const ended = rule.state !== "active";
+  const isNamed = location.hash === `#${rule.rule}`;
+  useEffect(() => {
+    if (isNamed) row.current?.scrollIntoView({ block: "center" });
+  }, []);
   const ask = (/** @type {boolean} */ asks) => {
     setIsAsking(asks);
     setProblem("");
@@ -68,7 +72,7 @@ function SavedRow({ rule, onChange }) {
   const revoke = () =>
     remove(`/v1/rules/${encodeURIComponent(rule.rule)}`).then(onChange, (error) => setProblem(error.message));
   const effect = rule.action === "allow" ? "Calls like this ask again" : "It decides no call any more";
-  return html`<tr ref=${row} id=${rule.rule} class=${ended ? "ended" : undefined}>
+  return html`<tr ref=${row} id=${rule.rule} class=${classes(ended && "ended", isNamed && "named")}>
     <td class="t m"><div class="ttl"><${DecisionMark} action=${rule.action} />
       <span class="patterns"><${Patterns} filters=${rule.filters} /></span></div>
       ${rule.reason ? html`<p class="why untrusted dim" dir="auto">${inert(rule.reason)}</p>` : ""}</td>
@@ -89,18 +93,21 @@ function SavedRow({ rule, onChange }) {
   </tr>`;
 }
 
+/** The reason that a rule of the file without one has. */
+const OWN_REASON = /^rule \d+ of the policy$/;
+
 /** @param {{rule: PolicyRule}} props */
 const PolicyRow = ({ rule }) => html`<tr>
   <td class="t m"><div class="ttl"><${DecisionMark} action=${rule.action} />
     <span class="patterns"><${Patterns} filters=${rule.filters} /></span></div>
-    ${rule.reason ? html`<p class="why untrusted dim" dir="auto">${inert(rule.reason)}</p>` : ""}</td>
+    ${OWN_REASON.test(rule.reason) ? "" : html`<p class="why untrusted dim" dir="auto">${inert(rule.reason)}</p>`}</td>
   <td class="c-mid untrusted" dir="auto">${inert(toolsOf(rule.filters)) || "Any"}</td>
   <td class="m">Everywhere</td><td class="m">Always</td><td class="c-opt">In the file</td><td class="n c-opt"></td>
   <td class="n m dim">${rule.line ? `Line ${rule.line}` : ""}</td>
 </tr>`;
 
 /** @param {{policy: Policy}} props */
-const PolicyHead = ({ policy }) => html`<tr class="day"><th colspan="7" scope="rowgroup"><i class="i i-lock dim" aria-hidden="true"></i>
+const PolicyHead = ({ policy }) => html`<tr class="day"><th colspan="7" scope="rowgroup"><i class="i i-lock dim" aria-hidden="true"></i>${" "}
   Policy file <code class="untrusted" dir="auto">${inert(policy.file)}</code>${" "}<span>read-only here, decides first</span>
   ${policy.problem ? html`<p class="error-text" role="alert">The file cannot be used, so every request waits for you:
     ${" "}<span class="untrusted" dir="auto">${inert(policy.problem)}</span></p>` : ""}</th></tr>`;
