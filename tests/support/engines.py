@@ -67,7 +67,6 @@ SQLITE_ONLY: dict[str, str] = {
     "tests/api/test_public_names.py": NO_LEDGER,
     "tests/api/test_python_api.py::test_a_sync_ledger_that_cannot_open_names_the_file": ONE_FILE,
     "tests/api/test_python_api.py::test_importing_modules_changes_no_public_name": NO_LEDGER,
-    "tests/api/test_rules.py::test_the_corpora_are_decided_alike_in_every_scope_and_lifetime": ONLY_RULES,
     "tests/commands/test_commands.py::test_command_queries_use_an_index": QUERY_PLAN,
     "tests/commands/test_commands.py::test_a_file_without_command_tables_is_migrated": OLDER_FILE,
     "tests/commands/test_commands.py::test_a_read_only_file_without_command_tables_has_no_commands": OLDER_FILE,

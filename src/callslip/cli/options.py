@@ -188,10 +188,10 @@ def open_selected(
 
 def refuse_agent(action: str) -> None:
     """Raise PermissionDeniedError in a program that an agent started: it must not answer its own requests."""
-    from callslip.model.agent_env import AGENT_VARIABLE, is_agent
+    from callslip.model.agent_env import find_agent_mark
 
-    if is_agent():
-        raise PermissionDeniedError(f"programs that an agent started may not {action} ({AGENT_VARIABLE} is set)")
+    if mark := find_agent_mark():
+        raise PermissionDeniedError(f"programs that an agent started may not {action} ({mark} is set)")
 
 
 def has_server() -> bool:
