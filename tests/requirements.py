@@ -3360,6 +3360,7 @@ HOOKS = (
             "tests/hooks/test_server.py::test_a_killed_server_delays_no_agent_and_loses_nothing",
             "tests/agents/test_hooked_agents.py::test_without_an_answer_the_agent_decides",
             "tests/agents/test_hooked_agents.py::test_nobody_at_the_terminal_refuses",
+            "tests/agents/test_hooked_agents.py::test_opencode_run_refuses_by_itself",
         ),
     ),
     R(
@@ -3410,6 +3411,7 @@ HOOKS = (
             "tests/hooks/test_receiver.py::test_a_request_has_what_the_agent_can_honour",
             "tests/hooks/test_server.py::test_an_answer_from_the_inbox_reaches_each_agent",
             "tests/agents/test_hooked_agents.py::test_a_run_is_answered_in_the_inbox_and_recorded_once",
+            "tests/agents/test_hooked_agents.py::test_a_run_is_answered_on_postgresql",
             "tests/agents/test_hooked_agents.py::test_a_question_or_a_plan_is_answered_in_the_inbox",
         ),
     ),
