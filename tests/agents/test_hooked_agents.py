@@ -145,7 +145,9 @@ def answering(db: str, verb_for: Callable[[str], str]) -> Generator[list[str]]:
 
     async def answer_all(ledger: LocalLedger) -> None:
         for request in await ledger.approvals():
-            title = (await ledger.find_call(request.call)).title
+            title = (
+                f"{(await ledger.find_call(request.call)).title} {request.description}"  # opencode has no title yet.
+            )
             titles.append(title)
             await getattr(ledger, verb_for(title))(request.id, reason=REASON)
 
@@ -346,7 +348,12 @@ QUESTION = {"question": "Which colour?", "header": "Colour", "multiSelect": Fals
             {"option": "choice-2"},
             '"Which colour?"="Blue"',
         ),
-        (Call("ExitPlanMode", {"plan": "First look, then leap."}), "approve", {}, "approved your plan"),
+        (
+            Call("ExitPlanMode", {"plan": "First look, then leap."}),
+            "approve",
+            {},
+            "User has approved exiting plan mode",
+        ),
         (Call("ExitPlanMode", {"plan": "First look, then leap."}), "deny", {"reason": REASON}, REASON),
     ],
     ids=["question", "plan", "no-plan"],
