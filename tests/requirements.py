@@ -3359,7 +3359,7 @@ HOOKS = (
             "tests/hooks/test_server.py::test_no_answer_in_time_leaves_it_to_the_agent",
             "tests/hooks/test_server.py::test_a_killed_server_delays_no_agent_and_loses_nothing",
             "tests/agents/test_hooked_agents.py::test_without_an_answer_the_agent_decides",
-            "tests/agents/test_hooked_agents.py::test_nobody_at_the_terminal_refuses",
+            "tests/agents/test_hooked_agents.py::test_a_run_without_a_terminal_refuses",
             "tests/agents/test_hooked_agents.py::test_opencode_run_refuses_by_itself",
         ),
     ),

@@ -225,7 +225,7 @@ def test_without_an_answer_the_agent_decides(agent: RealAgent, db: str) -> None:
 
 @pytest.mark.agents
 @pytest.mark.parametrize("agent", [BY_NAME["claude-code"]], indirect=True)
-def test_nobody_at_the_terminal_refuses(agent: RealAgent, db: str) -> None:
+def test_a_run_without_a_terminal_refuses(agent: RealAgent, db: str) -> None:
     """HK4: `claude -p` without an answer in time refuses the call, as without hooks."""
     hooks = install(agent, db, approvals=True, wait_s=1)
     agent.arguments = lambda prompt, resume, fork: ["-p", prompt, "--output-format", "json"]
@@ -293,7 +293,7 @@ def test_a_killed_server_leaves_the_agent_working(agent: RealAgent, db: str) -> 
 @pytest.mark.agents
 @pytest.mark.parametrize("agent", ARGS, indirect=True)
 def test_a_killed_agent_leaves_no_request_behind(agent: RealAgent, db: str) -> None:
-    """HK11: its hook, which goes on by itself, sees that nobody reads its answer any more."""
+    """HK11: its hook, which is still running, notices that its output is not read any more."""
     hooks = install(agent, db, approvals=True, wait_s=3600)
     terminal = Terminal(agent)
     agent.models.scripts["main"] = [Reply("I will look.", calls=(terminal.call("touch made"),)), Reply("Done.")]
@@ -320,10 +320,10 @@ def test_under_wrap_only_the_client_is_asked(agent: RealAgent, db: str) -> None:
         client.ask("initialize", protocolVersion=1, clientCapabilities={})
         session = client.ask("session/new", cwd=str(agent.project), mcpServers=[])["result"]["sessionId"]
         number = client.request("session/prompt", sessionId=session, prompt=[{"type": "text", "text": PROMPT}])
-        asked = client.until(lambda message: message.get("method") == "session/request_permission")
-        chosen = next(option for option in asked["params"]["options"] if option["kind"] == "allow_once")
+        request = client.until(lambda message: message.get("method") == "session/request_permission")
+        chosen = next(option for option in request["params"]["options"] if option["kind"] == "allow_once")
         outcome = {"outcome": {"outcome": "selected", "optionId": chosen["optionId"]}}
-        client.send(id=asked["id"], result=outcome)
+        client.send(id=request["id"], result=outcome)
         client.until(lambda message: message.get("id") == number and "method" not in message)
         assert len([message for message in client.requests if "permission" in message["method"]]) == 1
     assert (agent.project / "made").exists()

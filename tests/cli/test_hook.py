@@ -270,8 +270,8 @@ def test_status_tells_a_plugin_of_another_version(home: Path) -> None:
 def test_status_tells_what_waits_for_a_server(home: Path) -> None:
     """[HI8] Stored messages and approvals need a running Callslip; without a ledger each command says so."""
     hook("install", "gemini", "--approvals", "--yes")
-    asked = "no server runs, so requests for approval are only in the terminals: run `callslip up`"
-    assert asked in hook("status").stdout and "stored message" not in hook("status").stdout
+    stays = "no server runs, so requests for approval are only in the terminals: run `callslip up`"
+    assert stays in hook("status").stdout and "stored message" not in hook("status").stdout
     assert (read_status("gemini")[0]["isServed"], read_status("gemini")[0]["waiting"]) == (False, 0)
     folder = Path(read_status("gemini")[0]["folder"])
     for number in range(2):
@@ -288,12 +288,12 @@ def test_status_tells_what_waits_for_a_server(home: Path) -> None:
     assert findings[1]["what"] == waiting and findings[1]["advice"] == "run `callslip up`, which creates the ledger"
     assert not (folder / "lock").exists()
     with try_lock(folder):
-        assert asked not in hook("status").stdout and waiting not in hook("status").stdout
+        assert stays not in hook("status").stdout and waiting not in hook("status").stdout
         assert read_status("gemini")[0]["isServed"] is True
 
 
 def test_settings_stay_if_no_copy_can_be_kept(home: Path, agent: str) -> None:
-    """[HI1] What cannot be kept is not changed, and the reason is told."""
+    """[HI1] What cannot be kept is not changed, and the message has the reason."""
     path = home / SETTINGS[agent]
     path.parent.mkdir(parents=True)
     path.write_text("" if agent == "opencode" else "{}")

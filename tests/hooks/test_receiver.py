@@ -301,7 +301,7 @@ QUESTIONS: dict[str, tuple[dict[str, Any] | None, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("agent", QUESTIONS)
 async def test_no_stored_message_answers_a_request(spool: Spool, agent: str) -> None:
-    """HK7: whatever its name and its fields are: the waiting hook prints nothing, and no answer is recorded."""
+    """HK7: with any name and any fields. The waiting hook prints nothing, and no answer is recorded."""
     start, question = QUESTIONS[agent]
     receiver = spool.receiver()
     names = {name for known in HOOK_DECODERS for name in known.READERS}

@@ -165,7 +165,7 @@ def test_each_request_waits_for_its_own_answer(hooks: Hooks) -> None:
 
 @pytest.mark.usefixtures("served")
 def test_an_agent_that_is_gone_leaves_no_request_behind(hooks: Hooks) -> None:
-    """HK11: it was killed, so nobody reads what its hook prints: the hook ends, and the request is released."""
+    """HK11: it was killed, so the output of its hook is not read. The hook ends, and the request is released."""
     hooks.wait_s = 3600
     record(hooks, claude("PreToolUse", **BASH, tool_use_id="c1"))
     process = ask(hooks)
@@ -229,7 +229,7 @@ async def test_a_request_that_fails_is_left_to_the_agent(hooks: Hooks, monkeypat
 
 
 async def test_a_bug_in_a_reader_stops_no_hook(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """HK1: it is reported, and the next round of the server goes on."""
+    """HK1: it is reported, and the server continues with its next round."""
     failures = [ValueError("a bug"), ValueError("a bug")]
 
     async def poll(_: FollowedTranscripts) -> None:

@@ -1,7 +1,7 @@
 """Run the real agents in such a way that they ask before a call, with a program in place of the person at the terminal.
 
 The person waits until `may_answer` is set, and then gives the answer `verb` to each request that the agent still has.
-Gemini CLI asks nobody when it runs headless, so it has no such person: its own policy decides.
+Gemini CLI does not ask when it runs headless, so it has no such person: its own policy decides.
 """
 
 from __future__ import annotations
