@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Generator
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from callslip.api.ledger import LocalLedger
+from callslip.api.ledger import LocalLedger, open_ledger
+from callslip.client.location import parse_location
 from callslip.model.entries import PermissionRequest
 from callslip.model.records import ApprovalRecord
+from callslip.settings import Settings
 from tests.support.acp_process import Client, with_ledger, wrap_command
 from tests.support.agent_terminals import DECLINED, Background, Terminal
 from tests.support.engines import POSTGRES
@@ -143,8 +146,13 @@ def answering(db: str, verb_for: Callable[[str], str]) -> Generator[list[str]]:
     titles: list[str] = []
     stopped = threading.Event()
 
-    async def answer_all(ledger: LocalLedger) -> None:
-        for request in await ledger.approvals():
+    async def answer_all() -> None:
+        async with await open_ledger(parse_location(db, "test").url, Settings(reaper_interval=3600)) as ledger:
+            for request in await ledger.approvals():
+                await answer(ledger, request)
+
+    async def answer(ledger: LocalLedger, request: ApprovalRecord) -> None:
+        for _ in (1,):
             title = (
                 f"{(await ledger.find_call(request.call)).title} {request.description}"  # opencode has no title yet.
             )
@@ -153,7 +161,7 @@ def answering(db: str, verb_for: Callable[[str], str]) -> Generator[list[str]]:
 
     def work() -> None:
         while not stopped.wait(0.1):
-            with_ledger(db, answer_all)
+            asyncio.run(answer_all())
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -139,7 +139,8 @@ def with_ledger(db: str, work: Callable[[LocalLedger], Awaitable[Any]]) -> Any:
     async def run_work() -> Any:
         url = db if "://" in db else f"sqlite:///{db}"
         async with await open_ledger(url, Settings(reaper_interval=3600)) as ledger:
-            assert not await find_faults(ledger)
+            faults = await find_faults(ledger)
+            assert not faults, faults
             return await work(ledger)
 
     return asyncio.run(run_work())

@@ -149,8 +149,8 @@ class Terminal:
         finally:
             has_ended.set()
             person.join()
-        process.terminate()
-        _close(process)
+            process.terminate()
+            _close(process)
 
 
 class _Lines:
