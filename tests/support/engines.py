@@ -29,6 +29,7 @@ SQLITE, POSTGRES = "sqlite", "postgres"
 SHARED = (
     "tests/api/",
     "tests/commands/",
+    "tests/hooks/test_receiver.py",
     "tests/http/test_prompts.py",
     "tests/ledger/",
     "tests/transcripts/test_importer.py",
@@ -79,6 +80,7 @@ SQLITE_ONLY: dict[str, str] = {
         "a lock file shows that no other process has the file open"
     ),
     "tests/commands/test_sealed_params.py": ONE_FILE,
+    "tests/hooks/test_receiver.py::test_a_time_of_a_message_is_plausible": NO_LEDGER,
     "tests/ledger/test_aio.py": NO_LEDGER,
     "tests/ledger/test_held_text.py::test_an_idle_ledger_finds_due_texts_by_index": QUERY_PLAN,
     "tests/ledger/test_held_text.py::test_an_older_version_releases_a_held_text_once": OLDER_FILE,
