@@ -49,6 +49,17 @@ def wait_for_keys(tab: Tab, approval: str) -> None:
     tab.page.locator(f"[data-detail={approval}][aria-keyshortcuts]").wait_for()
 
 
+def press_until_focused(tab: Tab, key: str, field: Locator) -> None:
+    """Press a key until it has moved the focus: while the list changes, keys do nothing."""
+
+    def press() -> bool:
+        if not field.count() or not field.evaluate("(field) => field === document.activeElement"):
+            tab.page.keyboard.press(key)
+        return bool(field.count()) and bool(field.evaluate("(field) => field === document.activeElement"))
+
+    tab.until(press, f"the focus after {key}")
+
+
 @in_browser
 def test_requests_are_answered_with_the_agents_options(server: Server) -> None:
     """One request is approved by an option, the other denied with a reason; then both are among the decided ones."""
@@ -219,15 +230,14 @@ def test_inbox_keyboard_shortcuts(server: Server) -> None:
     press("j")
     expect(focused).to_contain_text("second")
     wait_for_keys(tab, ids[1])
-    press("d")
+    press_until_focused(tab, "d", detail.locator(".reason"))
     tab.page.keyboard.type("No, and e is a letter")
     press("Enter")
     expect(detail.locator(".decision")).to_contain_text("Denied")
     assert get_approval(server, ids[1])["reason"] == "No, and e is a letter"
     press("j")
     wait_for_keys(tab, ids[2])
-    press("e")
-    expect(tab.page.get_by_label("Parameters (JSON)")).to_be_focused()
+    press_until_focused(tab, "e", tab.page.get_by_label("Parameters (JSON)"))
     press("Escape")
     expect(detail).to_be_focused()
     assert read_states() == ["granted", "refused", "pending"]
