@@ -159,6 +159,10 @@ def home(homes: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith(("XDG_", "CALLSLIP_"))]:
         if name not in ("CALLSLIP_LONG", "CALLSLIP_NODE_MODULES", "CALLSLIP_GOLDENS"):
             monkeypatch.delenv(name)
+    from callslip.model.agent_env import AGENT_MARKS
+
+    for name in AGENT_MARKS:  # The tests may be started by an agent.
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(folder))
     return folder
 

@@ -617,7 +617,7 @@ COMMANDS = (
             "tests/commands/test_commands.py::test_open_commands_survive_retention",
             "tests/http/test_commands.py::test_commands_are_listed_as_pending_and_recently_ended",
             "tests/cli/test_commands.py::test_ls_lists_pending_completed_and_failed_commands",
-            "tests/web/test_answers.py::test_commands_move_across_the_board",
+            "tests/web/test_answers.py::test_commands_move_from_group_to_group",
             "tests/mcp/test_polling_agent.py::test_the_dialogue_of_an_agent_that_polls",
         ),
     ),
@@ -710,6 +710,11 @@ COMMANDS = (
             "tests/http/test_browser_guard.py::test_an_allowed_origin_gets_cors_headers",
             "tests/http/test_browser_guard.py::test_a_preflight_of_an_allowed_origin_is_answered",
         ),
+    ),
+    R(
+        "S3.13",
+        "A command that waits for approval is approved, edited or denied in the page of the commands.",
+        ("tests/web/test_answers.py::test_a_command_is_approved_or_denied_in_the_table",),
     ),
 )
 
@@ -3341,7 +3346,10 @@ HOOKS = (
     R(
         "HK3",
         "If `wrap` runs an agent, its hook does nothing, so one of the two asks.",
-        ("tests/hooks/test_script.py::test_a_wrapped_agent_is_not_recorded_twice",),
+        (
+            "tests/hooks/test_script.py::test_a_wrapped_agent_is_not_recorded_twice",
+            "tests/agents/test_hooked_agents.py::test_under_wrap_only_the_client_is_asked",
+        ),
     ),
     R(
         "HK4",
@@ -3351,6 +3359,8 @@ HOOKS = (
             "tests/hooks/test_server.py::test_no_answer_in_time_leaves_it_to_the_agent",
             "tests/hooks/test_server.py::test_a_killed_server_delays_no_agent_and_loses_nothing",
             "tests/agents/test_hooked_agents.py::test_without_an_answer_the_agent_decides",
+            "tests/agents/test_hooked_agents.py::test_a_run_without_a_terminal_refuses",
+            "tests/agents/test_hooked_agents.py::test_opencode_run_refuses_by_itself",
         ),
     ),
     R(
@@ -3363,6 +3373,7 @@ HOOKS = (
             "tests/hooks/test_receiver.py::test_a_session_without_a_file_has_the_texts_of_the_hook",
             "tests/hooks/test_receiver.py::test_messages_of_a_deleted_session_are_left_out",
             "tests/agents/test_hooked_agents.py::test_a_run_with_the_hook_is_recorded_once",
+            "tests/agents/test_hooked_agents.py::test_a_run_is_answered_in_the_inbox_and_recorded_once",
         ),
     ),
     R(
@@ -3370,6 +3381,7 @@ HOOKS = (
         "Stored messages are not trusted: links, pipes, huge and broken files, foreign paths and times do no harm.",
         (
             "tests/hooks/test_receiver.py::test_hostile_files_are_left_out_and_affect_no_other",
+            "tests/hooks/test_receiver.py::test_a_folder_in_place_of_a_file_holds_nothing_up",
             "tests/hooks/test_receiver.py::test_only_files_in_the_history_of_the_agent_are_read",
             "tests/hooks/test_receiver.py::test_a_time_of_a_message_is_plausible",
         ),
@@ -3379,13 +3391,18 @@ HOOKS = (
         "Neither a stored message nor the socket can answer a request, list anything or write a rule.",
         (
             "tests/hooks/test_receiver.py::test_a_stored_message_never_asks_or_answers",
+            "tests/hooks/test_receiver.py::test_no_stored_message_answers_a_request",
             "tests/hooks/test_server.py::test_the_socket_offers_nothing_but_to_ask",
+            "tests/hooks/test_server.py::test_each_request_waits_for_its_own_answer",
         ),
     ),
     R(
         "HK8",
-        "A request without an id of its call is about the oldest equal call that has not asked.",
-        ("tests/hooks/test_receiver.py::test_a_request_is_about_the_call_that_asks",),
+        "A request without an id of its call is about the oldest equal call that has not asked, else the only one.",
+        (
+            "tests/hooks/test_receiver.py::test_a_request_is_about_the_call_that_asks",
+            "tests/hooks/test_receiver.py::test_a_request_with_other_arguments_is_about_the_only_call",
+        ),
     ),
     R(
         "HK9",
@@ -3393,8 +3410,9 @@ HOOKS = (
         (
             "tests/hooks/test_receiver.py::test_a_request_has_what_the_agent_can_honour",
             "tests/hooks/test_server.py::test_an_answer_from_the_inbox_reaches_each_agent",
-            "tests/agents/test_hooked_agents.py::test_an_answer_in_the_inbox_decides",
-            "tests/agents/test_hooked_agents.py::test_a_question_of_claude_code_is_answered_in_the_inbox",
+            "tests/agents/test_hooked_agents.py::test_a_run_is_answered_in_the_inbox_and_recorded_once",
+            "tests/agents/test_hooked_agents.py::test_a_run_is_answered_on_postgresql",
+            "tests/agents/test_hooked_agents.py::test_a_question_or_a_plan_is_answered_in_the_inbox",
         ),
     ),
     R(
@@ -3410,7 +3428,17 @@ HOOKS = (
             "tests/hooks/test_receiver.py::test_requests_of_a_killed_server_are_released",
             "tests/hooks/test_server.py::test_the_terminal_may_answer_first",
             "tests/hooks/test_server.py::test_both_answers_at_once_leave_one",
-            "tests/agents/test_hooked_agents.py::test_the_terminal_of_claude_code_may_answer_first",
+            "tests/agents/test_hooked_agents.py::test_the_terminal_may_answer_first",
+        ),
+    ),
+    R(
+        "HK14",
+        "No request stays in the inbox whose answer nothing waits for: its agent was killed, or recording it failed.",
+        (
+            "tests/hooks/test_server.py::test_an_agent_that_is_gone_leaves_no_request_behind",
+            "tests/hooks/test_server.py::test_a_request_that_fails_is_left_to_the_agent",
+            "tests/hooks/test_server.py::test_a_bug_in_a_reader_stops_no_hook",
+            "tests/agents/test_hooked_agents.py::test_a_killed_agent_leaves_no_request_behind",
         ),
     ),
     R(
@@ -3434,6 +3462,7 @@ HOOK_SETTINGS = (
             "tests/cli/test_hook.py::test_an_installation_is_shown_and_kept_as_a_copy",
             "tests/cli/test_hook.py::test_nothing_is_written_without_a_confirmation",
             "tests/cli/test_hook.py::test_a_terminal_is_asked",
+            "tests/cli/test_hook.py::test_settings_stay_if_no_copy_can_be_kept",
             "tests/cli/test_hook.py::test_results_as_json",
         ),
     ),
@@ -3486,6 +3515,8 @@ HOOK_SETTINGS = (
             "tests/cli/test_hook.py::test_status_tells_missing_events",
             "tests/cli/test_hook.py::test_status_tells_what_is_gone",
             "tests/cli/test_hook.py::test_status_tells_approvals",
+            "tests/cli/test_hook.py::test_status_tells_how_to_install_them_as_they_are",
+            "tests/cli/test_hook.py::test_status_tells_a_plugin_of_another_version",
             "tests/agents/test_hooks.py::test_the_trust_of_codex_is_read_as_codex_reads_it",
         ),
     ),
@@ -3497,6 +3528,11 @@ HOOK_SETTINGS = (
             "tests/agents/test_hooks.py::test_the_agent_reads_what_is_not_refused",
             "tests/hooks/test_entries.py::test_a_file_that_the_agent_does_not_read_is_refused",
         ),
+    ),
+    R(
+        "HI8",
+        "While no server runs, `hook status` and `doctor` say what waits for it; without a ledger each command does.",
+        ("tests/cli/test_hook.py::test_status_tells_what_waits_for_a_server",),
     ),
 )
 

@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +35,6 @@ THOUGHT = "**Look** Two commands will tell."
 """Gemini CLI takes the words in bold apart."""
 LAST = Reply("Done.", usage=Usage(1200, 10, 1000))
 DAY_S = 24 * 3600
-
-
-@pytest.fixture
-def models() -> Iterator[ScriptedModels]:
-    with ScriptedModels({}).running() as server:
-        yield server
-
-
-@pytest.fixture(params=AGENTS, ids=[agent.name for agent in AGENTS])
-def agent(request: pytest.FixtureRequest, models: ScriptedModels, tmp_path: Path) -> Iterator[RealAgent]:
-    with contextlib.closing(request.param(tmp_path / "agent", models)) as started:
-        yield started
 
 
 ON_POSTGRES = pytest.param(POSTGRES, marks=pytest.mark.postgres)

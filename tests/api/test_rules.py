@@ -34,8 +34,7 @@ from callslip.model import events as ev
 from callslip.model.entries import PermissionRequest
 from callslip.model.records import ApprovalRecord, ConversationName, RuleRecord
 from callslip.rules.lifecycle import APPROVAL_OPTIONS
-from callslip.rules.protected_calls import ProtectedPlaces
-from callslip.rules.saved_rules import decide_call
+from callslip.rules.saved_rules import Decision
 from callslip.settings import Settings
 from tests.support import engines
 from tests.support.command_corpus import COMMAND_RULES, ORDINARY, WAYS_AROUND
@@ -201,6 +200,16 @@ input.command = ["make", "cat *"]
 """
 
 
+async def test_a_call_that_has_changed_since_the_request_waits_for_a_person(ledger: LocalLedger) -> None:
+    """RUL6: the agent asked about other arguments than those that a rule would allow now."""
+    rule = await add_rule(ledger)
+    record = await request(ledger, "rm -rf ~")
+    await ledger.log.append("s", [ev.CallProgress(call=record.call, input={"command": "git status"})], source="acp")
+    assert "has changed" in (await rules.answer_by_rules(ledger.log, record.id)).reason
+    assert (await ledger.find_approval(record.id)).state == "pending"
+    assert (await rules.find_rule(ledger.log, rule.id)).uses == 0
+
+
 async def test_the_policy_file_beats_saved_rules(db: str, tmp_path: Path) -> None:
     """RUL1: also if it asks, or if it is not known whether one of its rules matches. A test names its rules.
 
@@ -337,24 +346,37 @@ async def test_rules_are_deleted_with_their_session(ledger: LocalLedger) -> None
 
 @pytest.mark.parametrize("scope", get_args(Scope))
 @pytest.mark.parametrize("lifetime", get_args(Lifetime))
-async def test_the_corpora_are_decided_alike_in_every_scope_and_lifetime(
-    ledger: LocalLedger, scope: Any, lifetime: Any
-) -> None:
-    """RUL2: no way around is allowed, and each ordinary command is, by the rules as they are read for a request."""
-    await set_project(ledger, "s", "/home/dev/p")
+async def test_the_corpora_are_decided_alike_in_every_scope_and_lifetime(db: str, scope: Any, lifetime: Any) -> None:
+    """RUL2: requests are decided as in use: no way around is allowed, also where chains are, and ordinary commands are.
+
+    In another session and project nothing is decided.
+    """
     value = {"session": "s", "project": "/home/dev/p", "everywhere": ""}[scope]
     filters = {"input": {"command": COMMAND_RULES}}
-    rule = await add_rule(ledger, filters=filters, scope=scope, scope_value=value, lifetime=lifetime)
-    rows = await ledger.log.store.rules_for("s", "/home/dev/p", await ledger.log.store.clock())
-    places = ProtectedPlaces()
-    for command in WAYS_AROUND:
-        call = {"kind": "execute", "input": {"command": command}}
-        assert decide_call(rows, call, places=places, allows_chains=True).action != "allow", command
-    for command in ORDINARY:
-        call = {"kind": "execute", "input": {"command": command}}
-        assert decide_call(rows, call, places=places).rule == rule.id, command
-    assert (await answer(ledger, "git status; rm -rf ~")).state == "pending"
-    assert (await answer(ledger, "git status")).by == f"rule {rule.id}"
+    others = list(itertools.product([""] if scope == "everywhere" else ["", "x"], ["git status", "ls -la"]))
+    async with callslip.open(db, Settings(rules_allow_chains=True)) as ledger:
+        await set_project(ledger, "s", "/home/dev/p")
+        rule = await add_rule(ledger, filters=filters, scope=scope, scope_value=value, lifetime=lifetime)
+
+        async def decide(command: str, session: str = "s", project: str = "/home/dev/p") -> Decision:
+            call = {"kind": "execute", "input": {"command": command}}
+            return await rules.decide_request(ledger.log, call, session=session, project=project)
+
+        for command in WAYS_AROUND:
+            assert (await decide(command)).action != "allow", command
+        for command in ORDINARY:
+            decision = await decide(command)
+            assert (decision.action, decision.rule) == ("allow", rule.id), command
+        for other, command in others:
+            decision = await decide(command, other or "t", "/home/dev/q")
+            assert (decision.action == "allow") == (scope == "everywhere"), (other, command)
+        assert (await answer(ledger, "git status; rm -rf ~")).state == "pending"
+        assert (await answer(ledger, "git status")).by == f"rule {rule.id}"
+        assert (await answer(ledger, "git status")).state == ("pending" if lifetime == "once" else "granted")
+        denying = await add_rule(ledger, "deny", filters, scope=scope, scope_value=value, lifetime=lifetime)
+        for command in ORDINARY[::20]:
+            decision = await decide(command)
+            assert (decision.action, decision.rule) == ("deny", denying.id), command
 
 
 async def test_the_setting_for_chains(db: str) -> None:

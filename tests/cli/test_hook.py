@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from callslip.cli import exit_status
 from callslip.hooks import codex_trust, command, entries, jsonc
 from callslip.hooks.agents import KNOWN_AGENTS
+from callslip.hooks.server import try_lock
 from tests.support.cli_process import CommandResult, run_in_process
 
 AGENTS = tuple(KNOWN_AGENTS)
@@ -234,9 +236,77 @@ def test_status_tells_missing_events(home: Path) -> None:
     hook("install", "claude-code", "--yes")
     path = home / SETTINGS["claude-code"]
     path.write_text(jsonc.remove(path.read_text(), ("hooks", "Stop")))
-    assert "not for Stop: run `callslip hook install` again" in hook("status", "claude-code").stdout
+    assert "not for Stop: run `callslip hook install claude-code`" in hook("status", "claude-code").stdout
     hook("install", "claude-code", "--yes")
     assert state("claude-code") == "installed"
+
+
+def test_status_tells_how_to_install_them_as_they_are(tmp_path: Path, agent: str) -> None:
+    """[HI6] With the options that they were installed with: what is run as advised must not drop the approvals."""
+    db = str(tmp_path / "other.db")
+    hook("install", agent, "--approvals", "--wait-s", "45", "--project", "--yes", "--db", db)
+    script = tmp_path / "hooks" / "script.py"
+    script.unlink()
+    advice = f"run `callslip hook install {agent} --project --approvals --wait-s 45 --db {db}`"
+    assert advice in hook("status", agent, "--db", db).stdout
+    script.write_text("")
+    hook("install", agent, "--approvals", "--project", "--yes")
+    script.unlink()
+    assert f"run `callslip hook install {agent} --project --approvals`" in hook("status", agent).stdout
+
+
+def test_status_tells_a_plugin_of_another_version(home: Path) -> None:
+    """[HI6] It may do less; an installation replaces it."""
+    hook("install", "opencode", "--approvals", "--yes")
+    path = home / SETTINGS["opencode"]
+    path.write_text(path.read_text().replace("RECORD_TIMEOUT_MS = 10_000", "RECORD_TIMEOUT_MS = 9_000", 1))
+    assert "the plugin is that of another version: run `callslip hook install opencode --approvals`" in (
+        hook("status", "opencode").stdout
+    )
+    hook("install", "opencode", "--approvals", "--yes")
+    assert state("opencode") == "installed"
+
+
+def test_status_tells_what_waits_for_a_server(home: Path) -> None:
+    """[HI8] Stored messages and approvals need a running Callslip; without a ledger each command says so."""
+    hook("install", "gemini", "--approvals", "--yes")
+    stays = "no server runs, so requests for approval are only in the terminals: run `callslip up`"
+    assert stays in hook("status").stdout and "stored message" not in hook("status").stdout
+    assert (read_status("gemini")[0]["isServed"], read_status("gemini")[0]["waiting"]) == (False, 0)
+    folder = Path(read_status("gemini")[0]["folder"])
+    for number in range(2):
+        (folder / "spool" / f"{10**18 + number}-1-abcdef01.json").write_text("{}")
+    ledger = home / ".local" / "share" / "callslip" / "ledger.db"
+    waiting = "2 stored messages of hooks not imported yet"
+    assert f"{waiting}, and {ledger} does not exist yet: run `callslip up`" in hook("status", "codex").stdout
+    assert read_status("gemini")[0]["waiting"] == 2
+    for arguments in (["ls"], ["show", "@last"]):
+        done = run_in_process(*arguments)
+        assert done.returncode == exit_status.NOT_FOUND
+        assert f"no ledger at {ledger}; {waiting}: run `callslip up`" in done.stderr
+    findings = json.loads(run_in_process("doctor", "--json").stdout)["findings"]
+    assert findings[1]["what"] == waiting and findings[1]["advice"] == "run `callslip up`, which creates the ledger"
+    assert not (folder / "lock").exists()
+    with try_lock(folder):
+        assert stays not in hook("status").stdout and waiting not in hook("status").stdout
+        assert read_status("gemini")[0]["isServed"] is True
+
+
+def test_settings_stay_if_no_copy_can_be_kept(home: Path, agent: str) -> None:
+    """[HI1] What cannot be kept is not changed, and the message has the reason."""
+    path = home / SETTINGS[agent]
+    path.parent.mkdir(parents=True)
+    path.write_text("" if agent == "opencode" else "{}")
+    hook("install", agent, "--yes")
+    installed = path.read_text()
+    backups = home / ".local" / "share" / "callslip" / "hooks" / "backups"
+    shutil.rmtree(backups)
+    backups.write_text("")
+    for arguments in (["uninstall"], ["install", "--approvals"]):
+        done = hook(*arguments, agent, "--yes")
+        assert done.returncode == exit_status.FAILED
+        assert f"{agent}: {backups}: cannot be written (File exists); nothing was changed" in done.stderr
+    assert path.read_text() == installed
 
 
 def test_status_tells_approvals(agent: str) -> None:

@@ -15,9 +15,10 @@ import callslip
 from callslip.api import rules
 from callslip.api.ledger import LocalLedger
 from callslip.model import events as ev
+from callslip.model.agent_env import AGENT_MARKS
 from callslip.model.records import ApprovalRecord
 from callslip.rules.lifecycle import APPROVAL_OPTIONS
-from tests.support.cli_process import ServeProcess, run
+from tests.support.cli_process import ServeProcess, run, run_in_process
 
 AGENT = {"CALLSLIP_AGENT": "1"}
 
@@ -115,19 +116,24 @@ def test_a_server_has_a_policy_file(path: str, tmp_path: Path) -> None:
     """RUL15: it is checked at the start, decides before saved rules, and chains are allowed with the setting."""
     policy = tmp_path / "policy.toml"
     policy.write_text("[[rule]]\naction = 'never'\n")
-    refused = run("serve", "--port", "0", "--policy", str(policy), "--db", path)
+    refused = run_in_process("serve", "--port", "0", "--policy", str(policy), "--db", path)
     assert refused.returncode == 2 and "line 1" in refused.stderr
     policy.write_text("\n[[rule]]\naction = 'deny'\ninput.command = 'git push*'\n")
     for command in ("git *", "ls *"):
-        assert run("rules", "add", "allow", "--command", command, "--everywhere", "--db", path).returncode == 0
+        assert (
+            run_in_process("rules", "add", "allow", "--command", command, "--everywhere", "--db", path).returncode == 0
+        )
     chain, push = "git log && ls -l", "git push"
     with serving(path, "--policy", str(policy), "--rules-allow-chains"):
-        listed = run("rules", "ls", "--db", path)
+        listed = run_in_process("rules", "ls", "--db", path)
         assert f"policy file {policy}" in listed.stderr and "line 2  deny" in listed.stderr and "git *" in listed.stdout
-        assert run("rules", "test", chain, "--db", path).stdout == "allow\n"
-        denied = run("rules", "test", push, "--db", path)
+        assert run_in_process("rules", "test", chain, "--db", path).stdout == "allow\n"
+        denied = run_in_process("rules", "test", push, "--db", path)
         assert denied.stdout == "deny\n" and "policy:1" in denied.stderr
-    assert [run("rules", "test", command, "--db", path).stdout for command in (chain, push)] == ["ask\n", "allow\n"]
+    assert [run_in_process("rules", "test", command, "--db", path).stdout for command in (chain, push)] == [
+        "ask\n",
+        "allow\n",
+    ]
 
 
 def test_a_program_that_an_agent_started_cannot_answer_or_write_rules(path: str) -> None:
@@ -144,11 +150,17 @@ def test_a_program_that_an_agent_started_cannot_answer_or_write_rules(path: str)
         ("serve", "--port", "0", "--token", "a-token-of-my-own-choice"),
         ("up", "--port", "0"),
         ("import", "--format", "events", str(granted), "--session", "s"),
+        ("admin", "token", "qr", "--url", "http://192.0.2.1:7890"),
+        ("admin", "delete", "s", "--yes"),
+        ("demo", "--no-browser", "--port", "0"),
     ):
-        result = run(*words, "--db", path, env=AGENT)
+        result = run_in_process(*words, "--db", path, env=AGENT)
         assert result.returncode == 1, (words, result)
         assert "programs that an agent started may not" in result.stderr and "CALLSLIP_AGENT" in result.stderr
-    assert run("ls", "--db", path, env=AGENT).returncode == 0
-    assert run("rules", "ls", "--db", path, env=AGENT).returncode == 0
+    for mark in AGENT_MARKS[1:]:  # Of agents that Callslip did not start.
+        result = run_in_process("approve", request.id, "--db", path, env={mark: "1"})
+        assert result.returncode == 1 and f"{mark} is set" in result.stderr
+    assert run_in_process("ls", "--db", path, env=AGENT).returncode == 0
+    assert run_in_process("rules", "ls", "--db", path, env=AGENT).returncode == 0
     assert [row.id for row in pending(path)] == [request.id]
     assert asyncio.run(with_ledger(path, lambda ledger: rules.list_rules(ledger.log))) == []

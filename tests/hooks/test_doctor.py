@@ -28,10 +28,11 @@ def test_the_doctor_reports_the_folder_of_the_hooks(tmp_path: Path) -> None:
     facts = {"folder": str(hooks.folder), "served": False, "waiting": 0}
     assert diagnose(hooks) == (facts, [])
     (hooks.folder / "spool" / "1000000000000000001-1-abcdef01.json").write_text("{}")
-    assert diagnose(hooks) == ({**facts, "waiting": 1}, ["1 message of hooks wait to be imported"])
+    (hooks.folder / "spool" / "1000000000000000001-1-abcdef01.json.part").touch()
+    assert diagnose(hooks) == ({**facts, "waiting": 1}, ["1 stored message of hooks not imported yet"])
+    assert not (hooks.folder / LOCK).exists()
     with try_lock(hooks.folder) as is_locked:
         assert is_locked and diagnose(hooks) == ({**facts, "waiting": 1, "served": True}, [])
-    assert (hooks.folder / LOCK).exists()
     hooks.folder.chmod(0o755)
     found, (finding,) = diagnose(hooks)
     assert found is None and "hooks cannot be recorded" in finding

@@ -14,9 +14,10 @@ from msgspec import structs
 
 import callslip
 from callslip.api.ledger import LocalLedger
+from callslip.formats.hooks import decode
 from callslip.hooks import receiver as receiving
 from callslip.hooks.folder import prepare_folder
-from callslip.hooks.receiver import HookReceiver
+from callslip.hooks.receiver import HookReceiver, answer_output
 from callslip.hooks.spool import MAX_FILE_BYTES, parse_message
 from callslip.ledger.verify import verify
 from callslip.model import events as ev
@@ -28,6 +29,7 @@ from tests.support.claude_files import Script, write_lines
 
 pytestmark = pytest.mark.anyio
 SETTINGS = Settings(reaper_interval=3600)
+HOOK_DECODERS = (decode.HookDecoder, decode.GeminiHookDecoder, decode.OpencodeHookDecoder)
 
 
 class Spool:
@@ -65,8 +67,8 @@ class Spool:
 
 
 @pytest.fixture
-async def spool(tmp_path: Path) -> AsyncIterator[Spool]:
-    async with await callslip.open(tmp_path / "ledger.db", SETTINGS) as ledger:
+async def spool(db: str, tmp_path: Path) -> AsyncIterator[Spool]:
+    async with await callslip.open(db, SETTINGS) as ledger:
         yield Spool(ledger, tmp_path)
         assert await verify(ledger.log) == []
 
@@ -180,6 +182,9 @@ async def test_a_file_that_was_not_deleted_adds_nothing(spool: Spool) -> None:
         path.write_bytes(data)
     await spool.receiver().import_spooled()
     assert spool.left() == [] and await spool.entries("claude-s1") == entries
+    spool.put(claude("PreToolUse", **bash("c2")))  # An equal call is not taken for the first one again.
+    requests = [await ask(spool.receiver(), claude("PermissionRequest", **bash("x"))) for _ in range(2)]
+    assert [(await spool.ledger.find_call(request.call)).client_call_id for request in requests] == ["c1", "c2"]
 
 
 async def test_hostile_files_are_left_out_and_affect_no_other(spool: Spool, tmp_path: Path) -> None:
@@ -206,13 +211,28 @@ async def test_hostile_files_are_left_out_and_affect_no_other(spool: Spool, tmp_
     spool.put(claude("PreToolUse", **bash("c1")))
     (spool.folder / "spool" / "no message").write_text("x")
     await spool.receiver().import_spooled()
-    assert spool.left() == ["1000000000000000003-1-abcdef01.json.refused", "no message"]
+    refused, other = spool.left()
+    assert refused.startswith("1000000000000000003-1-abcdef01.json.") and other == "no message"
     assert await spool.calls("claude-s1") == [("c1", "running")]
     assert secret.exists() and len(spool.problems) >= 9
     assert "claude-stolen" not in [session.name for session in (await spool.ledger.sessions()).items]
     spool.problems.clear()
     await spool.receiver().import_spooled()
     assert spool.problems == []
+
+
+async def test_a_folder_in_place_of_a_file_holds_nothing_up(spool: Spool) -> None:
+    """HK6: also if a program has taken the name to which it would be renamed; what follows is imported."""
+    for number in range(2):
+        folder = spool.put(claude("SessionStart"))
+        folder.unlink()
+        folder.mkdir()
+        for taken in (f"{folder.name}.refused", *spool.left()[:number]):
+            (folder.parent / taken / "x").mkdir(parents=True, exist_ok=True)
+        spool.put(claude("PreToolUse", **bash(f"c{number}")))
+        await spool.receiver().import_spooled()
+        assert not [name for name in spool.left() if name.endswith(".json")]
+    assert [call for call, _ in await spool.calls("claude-s1")] == ["c0", "c1"]
 
 
 async def test_only_files_in_the_history_of_the_agent_are_read(spool: Spool, tmp_path: Path) -> None:
@@ -267,6 +287,45 @@ async def test_a_stored_message_never_asks_or_answers(spool: Spool) -> None:
         assert len(requests) == (name == "claude-s1")
 
 
+QUESTIONS: dict[str, tuple[dict[str, Any] | None, dict[str, Any]]] = {
+    "claude-code": (claude("PreToolUse", **bash("c1")), claude("PermissionRequest", **bash("c1"))),
+    "codex": (claude("PreToolUse", **bash("c1")), claude("PermissionRequest", **bash("c1"))),
+    "gemini": (None, claude("BeforeTool", tool_name="run_shell_command", tool_input={"command": "ls"})),
+    "opencode": (
+        claude("tool.execute.before", properties={"tool": "bash", "callID": "c1", "args": {"command": "ls"}}),
+        claude("permission.asked", properties={"id": "p1", "permission": "bash", "tool": {"callID": "c1"}}),
+    ),
+}
+"""The start of a call, and the question about it, of each agent."""
+
+
+@pytest.mark.parametrize("agent", QUESTIONS)
+async def test_no_stored_message_answers_a_request(spool: Spool, agent: str) -> None:
+    """HK7: with any name and any fields. The waiting hook prints nothing, and no answer is recorded."""
+    start, question = QUESTIONS[agent]
+    receiver = spool.receiver()
+    names = {name for known in HOOK_DECODERS for name in known.READERS}
+    names |= {"permission.replied", "approval.granted", "PermissionResponse"}
+    for number, name in enumerate(sorted(names)):
+        session = {"session_id": f"s{number}"}
+        if start is not None:
+            spool.put({**start, **session}, agent=agent)
+        request = await ask(receiver, {**question, **session}, agent)
+        answer = {"behavior": "allow", "approval": request.approval, "option": "allow", "by": "ann", "reply": "once"}
+        part = {"type": "tool", "callID": "c1", "state": {"status": "error", "error": "x"}}
+        properties = {"tool": "bash", "callID": "c1", "args": {"command": "ls"}, "part": part, **answer}
+        fields = {**question, **session, **answer, **bash("c1"), "call": request.call, "properties": properties}
+        spool.put({**fields, "decision": answer, "hookSpecificOutput": answer, "hook_event_name": name}, agent=agent)
+        spool.put({**fields, "type": "approval.granted", "hook_event_name": name}, agent=agent)
+        await receiver.import_spooled()
+        record = await spool.ledger.log.store.approval(request.approval)
+        assert record is not None and record.state not in ("granted", "refused") and not record.by, name
+        if record.state != "pending":
+            event = await receiver.wait_for_answer(record.session, request)
+            assert answer_output(agent, question, event) == b"", name
+    assert spool.left() == []
+
+
 async def ask(receiver: HookReceiver, payload: Any, agent: str = "claude-code") -> ev.ApprovalRequested:
     """Record a request as the server does."""
     body = {"agent": agent, "at": int(time.time() * 1000), "message": payload}
@@ -287,6 +346,19 @@ async def test_a_request_is_about_the_call_that_asks(spool: Spool) -> None:
     body = {"agent": "claude-code", "at": 0, "message": claude("PermissionRequest", **bash("x"))}
     assert (await receiver.request(parse_message(json.dumps(body).encode())))[1] is None
     assert len(await spool.ledger.approvals()) == 2
+
+
+async def test_a_request_with_other_arguments_is_about_the_only_call(spool: Spool) -> None:
+    """HK8: another hook of the user may have changed them, and the request shows the new ones. Of several none asks."""
+    spool.put(claude("PreToolUse", **bash("c1")))
+    spool.put(claude("PreToolUse", tool_name="Read", tool_input={"file_path": "a"}, tool_use_id="c2"))
+    request = await ask(spool.receiver(), claude("PermissionRequest", **bash("x", "wrapped ls")))
+    (call, _) = [entry for entry in await spool.entries("claude-s1") if isinstance(entry, ToolCall)]
+    assert (call.tool_call_id, call.raw_input, call.call_id) == ("c1", {"command": "wrapped ls"}, request.call)
+    for name in ("c3", "c4"):
+        spool.put(claude("PreToolUse", **bash(name, name)))
+    body = {"agent": "claude-code", "message": claude("PermissionRequest", **bash("x", "wrapped c3"))}
+    assert (await spool.receiver().request(parse_message(json.dumps(body).encode())))[1] is None
 
 
 async def test_a_request_has_what_the_agent_can_honour(spool: Spool) -> None:

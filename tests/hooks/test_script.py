@@ -86,10 +86,21 @@ def test_a_link_in_place_of_the_spool_is_not_followed(hooks: Hooks, tmp_path: Pa
 
 
 def test_sizes_are_limited(hooks: Hooks) -> None:
-    """HK2: a message that is too large, or one more than the spool may have, is left out; all of it is read."""
+    """HK2: a message that is too large, or more than the spool may have, is left out; all of it is read."""
     large = json.dumps({**MESSAGE, "x": "x" * script.MAX_MESSAGE_BYTES}).encode()
     assert start("claude-code", str(hooks.folder), message=large) == (0, b"", b"")
     assert hooks.spooled() == []
+    count = script.MAX_SPOOL_BYTES // script.MAX_MESSAGE_BYTES
+    for number in range(count):
+        with open(hooks.folder / "spool" / f"{number}.json", "wb") as file:
+            file.truncate(script.MAX_MESSAGE_BYTES)
+    assert start("claude-code", str(hooks.folder)) == (0, b"", b"")
+    assert len(hooks.spooled()) == count
+    (hooks.folder / "spool" / "0.json").unlink()
+    assert start("claude-code", str(hooks.folder)) == (0, b"", b"")
+    assert len(hooks.spooled()) == count
+    for path in (hooks.folder / "spool").iterdir():
+        path.unlink()
     for number in range(script.MAX_SPOOL_FILES):
         (hooks.folder / "spool" / f"{number}.json").touch()
     assert start("claude-code", str(hooks.folder)) == (0, b"", b"")

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from callslip.api.ledger import LocalLedger
-from callslip.hooks.server import bind, is_served
+from callslip.api.ledger import LocalLedger, open_ledger
+from callslip.client.location import parse_location
+from callslip.errors import StoreError
+from callslip.hooks import server
+from callslip.hooks.server import bind, is_served, serving_hooks
+from callslip.hooks.transcripts import FollowedTranscripts
+from callslip.ledger.event_log import EventLog
 from callslip.model.entries import PermissionRequest, ToolCall
+from callslip.model.events import ApprovalReleased
 from callslip.model.records import ApprovalRecord
+from callslip.settings import Settings
 from tests.support.acp_process import with_ledger
 from tests.support.cli_process import callslip_command
+from tests.support.engines import POSTGRES, SQLITE, is_postgres
 from tests.support.hooked_agents import Hooks, is_listening
 from tests.support.real_agents import wait_until
 
@@ -31,11 +41,15 @@ def claude(name: str, **fields: Any) -> dict[str, Any]:
 
 
 REQUEST = claude("PermissionRequest", **BASH)
+on_every_engine = pytest.mark.parametrize(
+    "engine", [SQLITE, pytest.param(POSTGRES, marks=pytest.mark.postgres)], scope="session"
+)
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def hooks(tmp_path: Path) -> Hooks:
-    return Hooks(str(tmp_path / "ledger.db"), tmp_path / "home")
+def hooks(db: str, tmp_path: Path) -> Hooks:
+    return Hooks(db, tmp_path / "home")
 
 
 @pytest.fixture
@@ -64,7 +78,7 @@ def ask(hooks: Hooks, message: Any = REQUEST, agent: str = "claude-code") -> sub
 
 
 def pending(hooks: Hooks) -> list[ApprovalRecord]:
-    if not Path(hooks.db).exists():
+    if not is_postgres(hooks.db) and not Path(hooks.db.removeprefix("sqlite:///")).exists():
         return []
     return with_ledger(hooks.db, LocalLedger.approvals)
 
@@ -90,6 +104,7 @@ def request_states(hooks: Hooks) -> list[str]:
     return [entry.state for entry in entries(hooks, PermissionRequest)]
 
 
+@on_every_engine
 @pytest.mark.usefixtures("served")
 def test_an_answer_from_the_inbox_reaches_each_agent(hooks: Hooks) -> None:
     """HK9: as the output that the agent reads; for Gemini CLI an approval is no output, as it cannot be told to run."""
@@ -131,6 +146,105 @@ def test_an_answer_from_the_inbox_reaches_each_agent(hooks: Hooks) -> None:
     first, second, third = entries(hooks, ToolCall)
     assert (first.status, second.status, second.reason) == ("running", "denied", "too late")
     assert third.status == "running"
+
+
+@pytest.mark.usefixtures("served")
+def test_each_request_waits_for_its_own_answer(hooks: Hooks) -> None:
+    """HK7: any program can make another one for the same call. That replaces it; its approval is no answer to it."""
+    call = {"tool": "bash", "callID": "c1", "args": {"command": "rm x"}}
+    record(hooks, {"session_id": "o1", "hook_event_name": "tool.execute.before", "properties": call}, "opencode")
+    first, second = (
+        {"id": name, "permission": name, "patterns": [name], "tool": {"callID": "c1"}} for name in ("bash", "other")
+    )
+    real = ask(hooks, {"session_id": "o1", "hook_event_name": "permission.asked", "properties": first}, "opencode")
+    false = ask(hooks, {"session_id": "o1", "hook_event_name": "permission.asked", "properties": second}, "opencode")
+    assert finish(real) is None
+    answer(hooks, "approve")
+    assert finish(false) == {"reply": "once"}
+
+
+@pytest.mark.usefixtures("served")
+def test_an_agent_that_is_gone_leaves_no_request_behind(hooks: Hooks) -> None:
+    """HK11: it was killed, so the output of its hook is not read. The hook ends, and the request is released."""
+    hooks.wait_s = 3600
+    record(hooks, claude("PreToolUse", **BASH, tool_use_id="c1"))
+    process = ask(hooks)
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None
+    assert finish(process) is None
+    wait_until(lambda: not pending(hooks), "the release")
+    assert request_states(hooks) == ["released"]
+
+
+class InProcess:
+    """A server of hooks in this process, and what it reports."""
+
+    def __init__(self, hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.hooks = hooks
+        self.reports: list[str] = []
+        monkeypatch.setenv("XDG_DATA_HOME", hooks.env["XDG_DATA_HOME"])
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[LocalLedger]:
+        location = parse_location(self.hooks.db, "test")
+        async with (
+            await open_ledger(location.url, Settings(reaper_interval=3600)) as ledger,
+            serving_hooks(ledger, location, self.reports.append),
+        ):
+            await self.until(lambda: is_listening(self.hooks.folder))
+            yield ledger
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        await asyncio.to_thread(wait_until, condition, "the server")
+
+    async def ask(self) -> Any:
+        """Let a call begin and ask; return what its hook printed."""
+        await asyncio.to_thread(record, self.hooks, claude("PreToolUse", **BASH, tool_use_id="c1"))
+        return await asyncio.to_thread(finish, self.hooks.pass_on("claude-code", REQUEST, approvals=True))
+
+
+async def test_a_request_that_fails_is_left_to_the_agent(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HK11: if the database fails meanwhile, no request stays in the inbox whose answer nothing waits for."""
+    append, failures = EventLog.append, [StoreError("the disk is full")]
+
+    async def fail(*_: object) -> None:
+        raise StoreError("the disk is full")
+
+    async def fail_once(log: EventLog, session: str, events: Any, **options: Any) -> Any:
+        if failures and isinstance(events[0], ApprovalReleased):
+            raise failures.pop()
+        return await append(log, session, events, **options)
+
+    monkeypatch.setattr(server, "answer_by_rules", fail)
+    monkeypatch.setattr(EventLog, "append", fail_once)
+    server_of = InProcess(hooks, monkeypatch)
+    async with server_of.serving() as ledger:
+        assert await server_of.ask() is None
+        while await ledger.approvals():
+            await asyncio.sleep(0.01)
+        entries = (await ledger.snapshot("claude-s1")).entries
+    (request,) = [entry for entry in entries if isinstance(entry, PermissionRequest)]
+    assert (request.state, not failures) == ("released", True) and "the disk is full" in request.reason
+
+
+async def test_a_bug_in_a_reader_stops_no_hook(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HK1: it is reported, and the server continues with its next round."""
+    failures = [ValueError("a bug"), ValueError("a bug")]
+
+    async def poll(_: FollowedTranscripts) -> None:
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(FollowedTranscripts, "poll", poll)
+    monkeypatch.setattr(server, "RETRY_S", 0.01)
+    server_of = InProcess(hooks, monkeypatch)
+    async with server_of.serving() as ledger:
+        await asyncio.to_thread(record, hooks, claude("PreToolUse", **BASH, tool_use_id="c1"))
+        await server_of.until(lambda: not hooks.spooled())
+        await server_of.until(lambda: "recording of hooks works again" in server_of.reports)
+        assert (await ledger.find_call("c1")).state == "running"
+    assert server_of.reports[0] == "recording of hooks fails, and is tried again: ValueError: a bug"
 
 
 def test_the_terminal_may_answer_first(hooks: Hooks, served: subprocess.Popen[str]) -> None:
@@ -180,6 +294,7 @@ def test_no_answer_in_time_leaves_it_to_the_agent(hooks: Hooks) -> None:
     assert request.state == "released" and "no answer within 1 s" in request.reason
 
 
+@on_every_engine
 def test_a_killed_server_delays_no_agent_and_loses_nothing(hooks: Hooks) -> None:
     """HK1, HK4: the hook that waits ends without output, later messages are stored, and the next command has them."""
     with hooks.served() as process:
@@ -242,15 +357,16 @@ def test_a_second_server_waits_for_the_first(hooks: Hooks) -> None:
 @pytest.mark.usefixtures("served")
 def test_the_socket_offers_nothing_but_to_ask(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
     """HK7: no line lists, answers or changes anything; garbage and silence hold nothing up."""
-    record(hooks, claude("PreToolUse", **BASH, tool_use_id="c1"))
+    for number in (1, 2):
+        record(hooks, claude("PreToolUse", **BASH, tool_use_id=f"c{number}"))
     waiting = ask(hooks)
     (request,) = pending(hooks)
     lines = [
         {"approve": request.id},
         {"type": "approval.granted", "approval": request.id},
         {"agent": "claude-code", "message": {"type": "approval.granted", "approval": request.id}},
-        {"agent": "claude-code", "message": claude("PermissionRequest", **BASH, approval=request.id)},
-        {"agent": "claude-code", "message": claude("PostToolUse", **BASH)},
+        {"agent": "claude-code", "message": claude("PostToolUse", **BASH, tool_use_id="c2")},
+        {"agent": "claude-code", "message": claude("PermissionDenied", **BASH, tool_use_id="c2", reason="x")},
         {"agent": "other", "message": REQUEST},
         {"list": "approvals"},
         {"rule": {"action": "allow"}},
@@ -269,6 +385,10 @@ def test_the_socket_offers_nothing_but_to_ask(hooks: Hooks, monkeypatch: pytest.
                 answer_bytes = b""
             assert answer_bytes == b"", line[:100]
     assert [each.id for each in pending(hooks)] == [request.id]
+    second = ask(hooks)  # What was sent did not make the second call one that has ended.
+    second.kill()
+    second.communicate()
+    wait_until(lambda: [each.id for each in pending(hooks)] == [request.id], "the release")
     assert os.stat(hooks.folder / "socket").st_mode & 0o777 == 0o600
     silent.close()
     answer(hooks, "approve")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -166,6 +167,37 @@ PROTECTED = [
     *("rm -rf ~", "cat callslip/token", "cat .claude/settings.json", "rm ~/.claude.json", "cat ~/.codex/config.toml"),
     *("vim .mcp.json", "ls .gemini", "cat opencode.json", "ls ~/.config/opencode", "cat .cla*/settings.json"),
     *("cat ~/.local/share/call*/token", "cat --file=/home/dev/p/agent.db", "sed -i s/a/b/ 'po'licy.toml"),
+    *(
+        "cat ~/.local/share/*/token",
+        "cat ~/.l*/s*/c*/t*",
+        "rm -rf /*",
+        "ls /home/*",
+        "cat /home/me/.[a-z]*/share/c?llslip/x",
+    ),
+    *(
+        "cat $XDG_DATA_HOME/callslip/token",
+        "cat ~me/.local/share/callslip/token",
+        "cp -r $HOME/.local x",
+        "cp -r ../../me x",
+    ),
+    *("cat ../me/.local/share/callslip/token", "cat ./callslip/token", "cat agent.db-queue", "tee agent.db.server"),
+    *(
+        "bash -c 'call\"\"slip approve x'",
+        "bash <<E\nca''llslip approve x\nE",
+        "eval call$@slip deny x",
+        "sh -c 'cat .cl\\aude/a'",
+    ),
+    *("cat .claude/worktrees/../settings.json", "cat .ｃlaude/settings.json", "cat .cl\u200caude/settings.json"),
+    *(
+        "curl file:///home/me/.local/share/call%73lip/token",
+        "echo x > .claude/settings.json",
+        "cat <~/.codex/auth.json",
+    ),
+    *(
+        "find . -name x -exec callslip approve {} +",
+        "git -c alias.x='!callslip deny x' x",
+        "cd ~/.local && cat share/*/token",
+    ),
 ]
 
 
@@ -194,11 +226,46 @@ def test_a_command_about_files_of_callslip_always_needs_a_person(text: str) -> N
         {"tool_name": "mcp__fs__move", "input": {"from": "/tmp/x", "to": "/home/me/.claude.json"}},
         {"tool_name": "apply_patch", "input": {"patch": "*** Update File: .codex/config.toml\n+x"}},
         {"tool_name": "apply_patch", "input": "*** Begin Patch\n*** Update File: .claude/settings.json\n"},
+        {"tool_name": "Read", "input": {"path": "//home/me/.local/share/./callslip/token"}},
+        {"tool_name": "Read", "input": {"path": "../../me/.local/share/callslip/token"}},
+        {"tool_name": "Read", "input": {"uri": "file:///home/me/.local/share/call%73lip/token"}},
+        {"tool_name": "Read", "input": {"path": "/HOME/ME/.LOCAL/SHARE/CALLSLIP/TOKEN"}},
+        {"tool_name": "Grep", "input": {"path": "/home/me", "pattern": "callslip_"}},
+        {"tool_name": "Glob", "input": {"pattern": "**/.claude/*"}},
+        {"tool_name": "mcp__fs__put", "input": {"to": "sub/../.claude/settings.json"}},
+        {"tool_name": "mcp__fs__put", "input": {"items": [{"n": n} for n in range(9_999)] + [{"path": "agent.db"}]}},
+        {
+            "tool_name": "Bash",
+            "kind": "execute",
+            "input": {"command": "cat token", "cwd": "/home/me/.local/share/callslip"},
+        },
+        {"tool_name": "Bash", "kind": "execute", "input": {"command": "cat */token", "cwd": "/home/me/.local/share"}},
+        {"tool_name": "Bash", "kind": "execute", "input": {"command": "cat ../agent.db", "cwd": "web"}},
+        {"tool_name": "AskUserQuestion", "input": {"questions": ["Deploy?"]}},
+        {"tool_name": "ExitPlanMode", "input": {"plan": "Deploy."}},
     ],
 )
 def test_a_tool_call_about_files_of_callslip_always_needs_a_person(call: dict[str, Any]) -> None:
     """RUL5: by its locations, its path members and its patch."""
-    assert decide([("allow", {"tool": "*"})], call, project="/home/dev/p").action == "ask"
+    decision = decide([("allow", {"tool": "*"})], call, project="/home/dev/p")
+    assert decision.action == "ask" and "always needs a person" in decision.reason
+
+
+def test_a_link_into_protected_places_always_needs_a_person(tmp_path: Path) -> None:
+    """RUL5: for a tool and in a command, also if the link is relative to the project. Work trees of agents are free."""
+    (tmp_path / ".claude" / "worktrees" / "w").mkdir(parents=True)
+    (tmp_path / "data" / "callslip").mkdir(parents=True)
+    (tmp_path / "docs").symlink_to(".claude")
+    (tmp_path / "cache").symlink_to("data/callslip")
+    places = ProtectedPlaces((str(tmp_path / "data" / "callslip"),))
+    for path, is_free in (
+        *(("docs/settings.json", False), ("cache/token", False), ("docs2/settings.json", True)),
+        *((".claude/worktrees/w/a.py", True), (".claude/worktrees/w/.claude/settings.json", False)),
+    ):
+        for text in (path, str(tmp_path / path)):
+            for call in ({"tool_name": "Edit", "input": {"file_path": text}}, command(f"cat {text}")):
+                found = find_protected(call, permission_query(call), places, str(tmp_path))
+                assert (found == "") == is_free, (call, found)
 
 
 def test_other_calls_are_not_protected() -> None:
@@ -211,6 +278,14 @@ def test_other_calls_are_not_protected() -> None:
         command("cd /home/dev/callslip/src"),
         command("ls /home/dev/p"),
         command("cat claude.md CLAUDE.md my.claude"),
+        *map(
+            command,
+            ("ls *", "ls /home/dev/p/*", "ls /home/dev/p/src/*.py", "cat ../other/*.md", "cat /tmp/*", "wc -l src/*"),
+        ),
+        {"tool_name": "Bash", "kind": "execute", "input": {"command": "ls *", "cwd": "/home/dev/p"}},
+        {"tool_name": "Grep", "input": {"path": "/home/dev/p", "pattern": "a/b"}},
+        {"tool_name": "Write", "input": {"file_path": "/home/dev/p/a.js", "content": "// see .claude/x\nlet a\n"}},
+        {"tool_name": "Edit", "input": {"file_path": "/home/dev/p/.claude/worktrees/w/a.py"}},
     ]
     for call in others:
         assert find_protected(call, permission_query(call), PLACES, "/home/dev/p") == "", call

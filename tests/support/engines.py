@@ -29,6 +29,7 @@ SQLITE, POSTGRES = "sqlite", "postgres"
 SHARED = (
     "tests/api/",
     "tests/commands/",
+    "tests/hooks/test_receiver.py",
     "tests/http/test_prompts.py",
     "tests/ledger/",
     "tests/transcripts/test_importer.py",
@@ -67,7 +68,6 @@ SQLITE_ONLY: dict[str, str] = {
     "tests/api/test_public_names.py": NO_LEDGER,
     "tests/api/test_python_api.py::test_a_sync_ledger_that_cannot_open_names_the_file": ONE_FILE,
     "tests/api/test_python_api.py::test_importing_modules_changes_no_public_name": NO_LEDGER,
-    "tests/api/test_rules.py::test_the_corpora_are_decided_alike_in_every_scope_and_lifetime": ONLY_RULES,
     "tests/commands/test_commands.py::test_command_queries_use_an_index": QUERY_PLAN,
     "tests/commands/test_commands.py::test_a_file_without_command_tables_is_migrated": OLDER_FILE,
     "tests/commands/test_commands.py::test_a_read_only_file_without_command_tables_has_no_commands": OLDER_FILE,
@@ -80,6 +80,7 @@ SQLITE_ONLY: dict[str, str] = {
         "a lock file shows that no other process has the file open"
     ),
     "tests/commands/test_sealed_params.py": ONE_FILE,
+    "tests/hooks/test_receiver.py::test_a_time_of_a_message_is_plausible": NO_LEDGER,
     "tests/ledger/test_aio.py": NO_LEDGER,
     "tests/ledger/test_held_text.py::test_an_idle_ledger_finds_due_texts_by_index": QUERY_PLAN,
     "tests/ledger/test_held_text.py::test_an_older_version_releases_a_held_text_once": OLDER_FILE,

@@ -1,11 +1,10 @@
-"""The real agents with the hook of Callslip in their settings, and the server that their hooks reach."""
+"""The hooks that `callslip hook install` writes into an agent's settings, and the server that they reach."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -15,83 +14,67 @@ from typing import Any
 
 from callslip.client.location import parse_location
 from callslip.hooks import script
+from callslip.hooks.command import own_command
 from callslip.hooks.folder import hook_folder, prepare_folder
 from tests.support.cli_process import callslip_command
 from tests.support.real_agents import RealAgent, wait_until
 
 SCRIPT = str(Path(script.__file__).resolve())
-EVENTS = {
-    "claude-code": (
-        *("SessionStart", "UserPromptSubmit", "PreToolUse", "PermissionRequest", "PostToolUse"),
-        *("PostToolUseFailure", "Stop", "SessionEnd"),
-    ),
-    "codex": (
-        *("SessionStart", "UserPromptSubmit", "PreToolUse", "PermissionRequest", "PostToolUse", "Stop"),
-        "SessionEnd",
-    ),
-    "gemini": ("SessionStart", "BeforeAgent", "BeforeTool", "AfterTool", "AfterAgent", "SessionEnd"),
-}
-GATES = ("PermissionRequest", "BeforeTool")
-PLUGIN = Path(script.__file__).with_name("opencode_plugin.js")
+MOVED = ("XDG_", "CALLSLIP_", "CLAUDE_", "CODEX_", "GEMINI_")
+"""How the names of variables begin that would move a folder."""
 
 
 class Hooks:
-    """The hook folder of a ledger, and the environment in which its server and its hooks use it."""
+    """The hooks for a ledger in a home: their settings, their folder, and the server."""
 
     def __init__(self, db: str, home: Path, *, approvals: bool = False, wait_s: int = 60) -> None:
         self.db = db
-        self.home = home
         self.approvals = approvals
         self.wait_s = wait_s
         data = home / ".local" / "share"
         with _variable("XDG_DATA_HOME", str(data)):
             self.folder = hook_folder(parse_location(db, "test"))
         prepare_folder(self.folder)
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "CALLSLIP_"))}
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(MOVED)}
         self.env = clean | {"HOME": str(home), "XDG_DATA_HOME": str(data)}
 
-    def words(self, agent: str, *, approvals: bool) -> list[str]:
-        """Return the program that a hook starts, with its arguments."""
-        options = ["--approvals", "--wait-s", str(self.wait_s)] if approvals else []
-        return [sys.executable, "-I", "-S", SCRIPT, agent, str(self.folder), *options]
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of Callslip for the ledger."""
+        command = callslip_command(*arguments, "--db", self.db)
+        return subprocess.run(command, env=self.env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
-    def command(self, agent: str, *, approvals: bool) -> str:
-        """Return the command as the settings of an agent have it."""
-        checks = f"[ -x {shlex.quote(sys.executable)} ] && [ -r {shlex.quote(SCRIPT)} ]"
-        return f"{checks} && exec {shlex.join(self.words(agent, approvals=approvals))}; exit 0"
+    def install(self, agent: RealAgent) -> Path:
+        """Install the hooks of an agent, and return the file with its settings."""
+        options = ["--approvals", "--wait-s", str(self.wait_s)] if self.approvals else []
+        done = self.run("hook", "install", agent.name, "--yes", *options)
+        assert done.returncode == 0, done.stderr
+        if agent.name == "codex" and "start_of_command" not in vars(agent):  # Its user trusts hooks with /hooks.
+            command = [*agent.start_of_command(), "--dangerously-bypass-hook-trust"]
+            agent.start_of_command = lambda: command
+        return Path(self.status(agent)["path"])
 
-    def install(self, agent: RealAgent) -> None:
-        """Write the settings of an agent."""
-        if agent.name == "opencode":
-            return self._install_plugin(agent)
-        hooks: dict[str, Any] = {}
-        for event in EVENTS[agent.name]:
-            is_gate = self.approvals and event in GATES
-            if event == "PermissionRequest" and not is_gate:
-                continue
-            seconds = 3 if event == "SessionEnd" else self.wait_s + 30 if is_gate else 10
-            timeout = seconds * 1000 if agent.name == "gemini" else seconds
-            hook = {"type": "command", "command": self.command(agent.name, approvals=is_gate), "timeout": timeout}
-            hooks[event] = [{"hooks": [hook]}]
-        names = {
-            "claude-code": ".claude/settings.json",
-            "codex": ".codex/hooks.json",
-            "gemini": ".gemini/settings.json",
-        }
-        path = agent.home / names[agent.name]
-        path.parent.mkdir(exist_ok=True)
-        settings: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps({**settings, "hooks": hooks}))
+    def uninstall(self, agent: RealAgent) -> None:
+        """Remove the hooks of an agent."""
+        done = subprocess.run(
+            callslip_command("hook", "uninstall", agent.name, "--yes"), env=self.env, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
 
-    def _install_plugin(self, agent: RealAgent) -> None:
-        path = agent.home / ".config" / "opencode" / "plugins" / "callslip.js"
-        path.parent.mkdir(parents=True)
-        words = json.dumps(self.words("opencode", approvals=self.approvals))
-        path.write_text(PLUGIN.read_text().replace("const COMMAND = [];", f"const COMMAND = {words};", 1))
+    def status(self, agent: RealAgent) -> Any:
+        """Return what is said about the hooks of an agent."""
+        return json.loads(self.run("hook", "status", agent.name, "--json").stdout.splitlines()[0])
 
     def spooled(self) -> list[str]:
         """Return the names of the messages that wait."""
         return sorted(path.name for path in (self.folder / "spool").iterdir())
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Return the messages that wait, oldest first."""
+        return [json.loads((self.folder / "spool" / name).read_bytes())["message"] for name in self.spooled()]
+
+    def command(self, agent: str, *, approvals: bool) -> str:
+        """Return the command as the settings of an agent have it."""
+        return own_command(agent, self.folder, approvals=approvals, wait_s=self.wait_s).shell_text()
 
     def pass_on(self, agent: str, message: Any, *, approvals: bool = False) -> subprocess.Popen[bytes]:
         """Start the script with a message as an agent does."""

@@ -49,6 +49,17 @@ def wait_for_keys(tab: Tab, approval: str) -> None:
     tab.page.locator(f"[data-detail={approval}][aria-keyshortcuts]").wait_for()
 
 
+def press_until_focused(tab: Tab, key: str, field: Locator) -> None:
+    """Press a key until it has moved the focus: while the list changes, keys do nothing."""
+
+    def press() -> bool:
+        if not field.count() or not field.evaluate("(field) => field === document.activeElement"):
+            tab.page.keyboard.press(key)
+        return bool(field.count()) and bool(field.evaluate("(field) => field === document.activeElement"))
+
+    tab.until(press, f"the focus after {key}")
+
+
 @in_browser
 def test_requests_are_answered_with_the_agents_options(server: Server) -> None:
     """One request is approved by an option, the other denied with a reason; then both are among the decided ones."""
@@ -219,15 +230,14 @@ def test_inbox_keyboard_shortcuts(server: Server) -> None:
     press("j")
     expect(focused).to_contain_text("second")
     wait_for_keys(tab, ids[1])
-    press("d")
+    press_until_focused(tab, "d", detail.locator(".reason"))
     tab.page.keyboard.type("No, and e is a letter")
     press("Enter")
     expect(detail.locator(".decision")).to_contain_text("Denied")
     assert get_approval(server, ids[1])["reason"] == "No, and e is a letter"
     press("j")
     wait_for_keys(tab, ids[2])
-    press("e")
-    expect(tab.page.get_by_label("Parameters (JSON)")).to_be_focused()
+    press_until_focused(tab, "e", tab.page.get_by_label("Parameters (JSON)"))
     press("Escape")
     expect(detail).to_be_focused()
     assert read_states() == ["granted", "refused", "pending"]
@@ -327,8 +337,8 @@ def test_several_requests_are_answered_as_they_were_shown(server: Server) -> Non
 
 
 @in_browser
-def test_commands_move_across_the_board(server: Server) -> None:
-    """A card moves from column to column as its command is submitted, claimed and ended."""
+def test_commands_move_from_group_to_group(server: Server) -> None:
+    """A row moves from group to group as its command is submitted, claimed and ended."""
 
     def submit(action: str) -> str:
         command = {"action": action, "params": {"n": 1}, "client": "printer", "timeout": 600}
@@ -336,34 +346,62 @@ def test_commands_move_across_the_board(server: Server) -> None:
 
     def finish(end: dict[str, Any]) -> None:
         claimed = server.request("/v1/calls/claim", {"client": "printer", "worker": "w", "wait": 1})
-        expect(lane("Pending").first).to_contain_text("● Running")
+        expect(rows("Running")).to_contain_text(["Running"])
         server.request(f"/v1/calls/{claimed['call']}/result", {**end, "fence": claimed["fence"]})
 
     tab = server.window().tab("/commands")
     tab.page.get_by_text("No commands yet").wait_for()
 
-    def lane(name: str) -> Locator:
-        return tab.page.get_by_role("region", name=name).get_by_role("article")
+    def rows(group: str) -> Locator:
+        return tab.page.locator("tbody", has=tab.page.get_by_role("rowheader", name=group)).locator(".command")
 
     for action in ("print", "staple", "bind"):
         submit(action)
-    expect(lane("Pending")).to_have_count(3)
-    expect(lane("Pending").first).to_contain_text("○ Queued")
-    expect(lane("Pending").first).to_contain_text("For printer")
-    expect(lane("Pending").first).to_contain_text("Position 1. No worker has connected yet.")
-    expect(lane("Pending").last).to_contain_text("Position 3.")
+    expect(rows("Queued")).to_have_count(3)
+    expect(rows("Queued").first).to_contain_text("printer")
+    expect(rows("Queued").first).to_contain_text("Position 1. No worker has connected yet.")
+    expect(rows("Queued").last).to_contain_text("Position 3.")
     finish({"result": {"pages": 12}})
-    expect(lane("Completed")).to_contain_text(["print"])
+    expect(rows("Finished")).to_contain_text(["print"])
+    expect(rows("Queued").last).to_contain_text("Worker last seen")
     finish({"error": "no staples"})
-    expect(lane("Failed")).to_contain_text(["no staples"])
-    lane("Pending").get_by_role("button", name="Cancel bind").click()
-    expect(lane("Failed")).to_contain_text(["■ Cancelled", "✗ Failed"])
-    expect(lane("Pending")).to_have_count(0)
-    lane("Completed").get_by_role("button", name="Show details").click()
-    expect(lane("Completed").get_by_role("group", name="Result")).to_contain_text('"pages": 12')
-    expect(lane("Completed")).to_contain_text("For printer")
+    expect(rows("Finished")).to_contain_text(["Failed: no staples", "Completed"])
+    rows("Queued").get_by_role("button", name="Cancel bind").click()
+    expect(rows("Finished")).to_contain_text(["Cancelled", "Failed", "Completed"])
+    expect(rows("Queued")).to_have_count(0)
+    rows("Finished").get_by_role("button", name="Show details of print").click()
+    expect(tab.page.get_by_role("group", name="Result")).to_contain_text('"pages": 12')
     tab.page.set_viewport_size({"width": 380, "height": 800})
     assert tab.axe_violations() == [] and tab.find_overflow() == []
+    tab.assert_no_problems()
+
+
+@in_browser
+def test_a_command_is_approved_or_denied_in_the_table(server: Server) -> None:
+    """A command that waits for approval shows what it would do, with the buttons of its request."""
+    commands = {
+        name: server.request("/v1/calls", {"action": name, "params": {"env": f"{name}-env"}, "approve": "ask"})
+        for name in ("deploy", "wipe")
+    }
+    tab = server.window("dark", 380).tab("/commands")
+    group = tab.page.locator("tbody", has=tab.page.get_by_role("rowheader", name="Waiting for approval"))
+    expect(group.locator(".command")).to_have_count(2)
+    deploy, wipe = (tab.page.get_by_role("group", name=f"Approval of {name}") for name in commands)
+    expect(deploy).to_contain_text("deploy-env")
+    expect(wipe).to_contain_text("wipe-env")
+    assert tab.axe_violations() == [] and tab.find_overflow() == []
+    deploy.locator("[data-action=edit]").click()
+    deploy.get_by_role("button", name="Cancel").click()
+    expect(deploy.locator("[data-action=allow]")).to_be_visible()
+    deploy.focus()
+    tab.page.keyboard.press("a")
+    expect(group.locator(".command")).to_have_count(1)
+    expect(tab.page.locator("tbody", has_text="Queued").locator(".command")).to_contain_text(["deploy"])
+    wipe.get_by_placeholder("Reason").fill("not now")
+    wipe.locator("[data-action=deny]").click()
+    expect(tab.page.locator(".command", has_text="Denied: not now")).to_contain_text("wipe")
+    states = [server.request(f"/v1/calls/{one['correlation_id']}")["state"] for one in commands.values()]
+    assert states == ["queued", "denied"]
     tab.assert_no_problems()
 
 

@@ -60,13 +60,7 @@ async def approve(
 ) -> ApprovalRecord:
     """Approve a call, with `input` as its arguments if given. `by` is overridden by the name that `access` knows."""
     record, by = await _find_for_answer(log, id_or_prefix, by, session, access)
-    chosen = _select_option(record, option, allow=True)
-    if record.state == "pending":
-        request = await load_request(log, record)
-        _check_foreign_option(record, request, chosen)
-        if input is not UNSET:
-            input = await run_off_loop(codec.is_large([input]), _check_edited_input, request, input)
-    answer = ev.ApprovalGranted(approval=record.id, option=chosen, by=by, reason=reason, input=input)
+    answer = await _make_answer(log, record, by, allow=True, option=option, input=input, reason=reason)
     return await _append_answer(log, record, answer)
 
 
@@ -82,9 +76,7 @@ async def deny(
 ) -> ApprovalRecord:
     """Deny a call. The model reads the reason."""
     record, by = await _find_for_answer(log, id_or_prefix, by, session, access)
-    chosen = _select_option(record, option, allow=False)
-    reason = reason or (f"denied by {by}" if by else "")
-    answer = ev.ApprovalRefused(approval=record.id, option=chosen, by=by, reason=reason)
+    answer = await _make_answer(log, record, by, allow=False, option=option, reason=reason)
     return await _append_answer(log, record, answer)
 
 
@@ -136,22 +128,12 @@ async def answer_several(
 
 async def _answer_shown(log: EventLog, shown: BulkAnswer, by: str, access: Access) -> BulkResult:
     try:
-        record = await find_approval(log, shown.id, access=access, verb="approve")
+        record, by = await _find_for_answer(log, shown.id, by, "", access)
         if record.id != shown.id:
             raise NotFoundError(f"no approval {shown.id!r}; write its full id")
-        name = await access.require(record.session, "approve") or by
-        _check_place(record)
-        allow = shown.action == "approve"
-        chosen = _select_option(record, "", allow=allow)
-        if allow and record.state == "pending":
-            _check_foreign_option(record, await load_request(log, record), chosen)
+        answer = await _make_answer(log, record, by, allow=shown.action == "approve", reason=shown.reason)
     except (InvalidInputError, ConflictError) as error:
         return BulkResult(id=shown.id, result="refused", detail=str(error))
-    if allow:
-        answer = ev.ApprovalGranted(approval=record.id, option=chosen, by=name, reason=shown.reason)
-    else:
-        reason = shown.reason or (f"denied by {name}" if name else "")
-        answer = ev.ApprovalRefused(approval=record.id, option=chosen, by=name, reason=reason)
 
     def work(unit: UnitOfWork, valid: list[Draft], context: WriteContext) -> str:
         current = unit.approval(record.id)
@@ -250,6 +232,22 @@ async def _find_for_answer(
     by = await access.require(record.session, "approve") or by
     _check_place(record)
     return record, by
+
+
+async def _make_answer(
+    log: EventLog, record: ApprovalRecord, by: str, *, allow: bool, option: str = "", input: Any = UNSET, reason: str
+) -> ev.ApprovalAnswer:
+    """Return the answer to a request, or raise if it does not fit what the request offers."""
+    chosen = _select_option(record, option, allow=allow)
+    if not allow:
+        reason = reason or (f"denied by {by}" if by else "")
+        return ev.ApprovalRefused(approval=record.id, option=chosen, by=by, reason=reason)
+    if record.state == "pending":
+        request = await load_request(log, record)
+        _check_foreign_option(record, request, chosen)
+        if input is not UNSET:
+            input = await run_off_loop(codec.is_large([input]), _check_edited_input, request, input)
+    return ev.ApprovalGranted(approval=record.id, option=chosen, by=by, reason=reason, input=input)
 
 
 def _check_place(record: ApprovalRecord) -> None:

@@ -354,6 +354,8 @@ async def _answer_by_rules(log: EventLog, approval: str) -> Decision:
     call = await log.store.call(record.call) if record is not None else None
     if record is None or call is None or record.state != "pending" or record.answer_at:
         return Decision(reason="the request is not pending here")
+    if call.input_mark != record.input_mark:  # What runs is what was asked for, or it is not known.
+        return Decision("ask", reason="the call has changed since it was requested")
     stored = await load_call(log, call)
     project = await session_project(log, record.session)
     decision = await decide_request(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from callslip.client.location import LedgerLocation, default_location, parse_location
-from callslip.errors import AuthenticationError, PermissionDeniedError, ServerUnavailableError
+from callslip.errors import AuthenticationError, NotFoundError, PermissionDeniedError, ServerUnavailableError
 
 if TYPE_CHECKING:
     from callslip.api.ledger import LocalLedger
@@ -91,6 +91,26 @@ def selected_location() -> LedgerLocation:
     return parse_location(option, "--db") if option else default_location()
 
 
+def selected_flags() -> str:
+    """Return the options that make another command select the same database."""
+    location = selected_location()
+    return f" --db {shlex.quote(location.display_name)}" if location.origin == "--db" else ""
+
+
+def require_ledger(location: LedgerLocation) -> None:
+    """Raise NotFoundError unless the database exists; it says what hooks have stored for it."""
+    from callslip.hooks.folder import count_spooled, describe_spooled, hook_folder
+
+    try:
+        location.require()
+    except NotFoundError as error:
+        waiting = 0 if location.is_in_memory else count_spooled(hook_folder(location))
+        if not waiting:
+            raise
+        advice = f"run `callslip up{selected_flags()}`"
+        raise NotFoundError(f"{error}; {describe_spooled(waiting)}: {advice}") from None
+
+
 def has_selected_location() -> bool:
     """Return whether `--db` was given."""
     return _DB in click.get_current_context().meta
@@ -107,7 +127,7 @@ def with_ledger(
     """Open the selected database, do something with it, and close it."""
     location = selected_location()
     if not create:
-        location.require()
+        require_ledger(location)
     import asyncio
 
     from callslip.client.open import open_location
@@ -126,9 +146,10 @@ async def import_hook_messages(ledger: LocalLedger, location: LedgerLocation) ->
 
     if location.is_in_memory or not has_spooled(folder := hook_folder(location)):
         return
+    from callslip.cli.terminal.tables import print_status
     from callslip.hooks.server import import_once
 
-    await import_once(ledger.log, folder)
+    await import_once(ledger.log, folder, print_status)
 
 
 class SelectedLedger(NamedTuple):
@@ -170,12 +191,12 @@ def open_selected(
                 yield selected
             return
     if location.is_in_memory or not create:
-        location.require()
+        require_ledger(location)
     from callslip.api.ledger import OpenLedger
     from callslip.api.sync import SyncLedger
     from callslip.client.open import open_location
 
-    flags = f" --db {shlex.quote(location.display_name)}" if location.origin == "--db" else ""
+    flags = selected_flags()
 
     async def open_ledger() -> LocalLedger:
         ledger = await open_location(location, create=create)
@@ -188,10 +209,10 @@ def open_selected(
 
 def refuse_agent(action: str) -> None:
     """Raise PermissionDeniedError in a program that an agent started: it must not answer its own requests."""
-    from callslip.model.agent_env import AGENT_VARIABLE, is_agent
+    from callslip.model.agent_env import find_agent_mark
 
-    if is_agent():
-        raise PermissionDeniedError(f"programs that an agent started may not {action} ({AGENT_VARIABLE} is set)")
+    if mark := find_agent_mark():
+        raise PermissionDeniedError(f"programs that an agent started may not {action} ({mark} is set)")
 
 
 def has_server() -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from callslip.cli import exit_status
-from callslip.cli.options import has_selected_location, json_option, select_location, selected_location
+from callslip.cli.options import has_selected_location, json_option, refuse_agent, select_location, selected_location
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
 from callslip.cli.terminal.formatting import format_counts
@@ -77,6 +77,8 @@ def _run_page(*, port: int | None, browser: bool | None, model: str | None, pace
     from callslip.demo import server
 
     is_kept = has_selected_location()
+    if is_kept:
+        refuse_agent("serve a ledger, because the token of the server may answer requests")
     with _temporary_folders() as (own, scratch):
         if not is_kept:
             select_location(str(own / "ledger.db"))

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from callslip.client.location import LedgerLocation, data_folder
 from callslip.errors import StoreError
 from callslip.model import codec
+from callslip.model.display import pluralize
 
 FOLDER_MODE = 0o700
-SOCKET, SPOOL, LOCK = "socket", "spool", "lock"
-"""The names in the folder: the server's socket, the folder of messages that wait, and the lock of the server."""
+SOCKET, SPOOL, LOCK, SUFFIX = "socket", "spool", "lock", ".json"
+"""The names in the folder: the server's socket, the folder of messages that wait, and the lock of the server; and how
+the names of messages end."""
 MAX_MESSAGE_BYTES = 4 * 2**20
 """How large one message of a hook may be. What is larger is only in the session file of the agent."""
 ID_CHARS = 12
@@ -50,8 +53,22 @@ def check_folder(path: Path) -> None:
 
 def has_spooled(folder: Path) -> bool:
     """Return whether a message waits. This is called by every command, and is cheap."""
+    return next(_waiting(folder), None) is not None
+
+
+def count_spooled(folder: Path) -> int:
+    """Return how many messages wait."""
+    return sum(1 for _ in _waiting(folder))
+
+
+def describe_spooled(count: int) -> str:
+    """Return how many messages wait, as text."""
+    return f"{pluralize(count, 'stored message')} of hooks not imported yet"
+
+
+def _waiting(folder: Path) -> Iterator[str]:
     try:
         with os.scandir(folder / SPOOL) as found:
-            return next(found, None) is not None
+            yield from (entry.name for entry in found if entry.name.endswith(SUFFIX))
     except OSError:
-        return False
+        return

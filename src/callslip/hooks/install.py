@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 from collections.abc import Mapping
@@ -111,10 +112,14 @@ def carry_out(plan: Plan) -> Path | None:
     backup = back_up(plan.file, data_folder() / "hooks" / "backups", _file_id(plan))
     # Before the change: after it nothing would tell what was empty before.
     if plan.installation is not None:
-        _write_installation(plan.file, plan.installation)
+        try:
+            _write_installation(plan.file, plan.installation)
+        except OSError as error:
+            raise SettingsError(f"{data_folder()}: cannot be written ({error.strerror}); nothing was changed") from None
     replace_settings(plan.file, plan.text)
     if plan.installation is None:
-        _installation_path(plan.file).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            _installation_path(plan.file).unlink(missing_ok=True)
     return backup
 
 

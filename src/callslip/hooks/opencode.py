@@ -17,9 +17,9 @@ _COMMAND = re.compile(r"^ *const COMMAND = (\[.*\]);?$", re.MULTILINE)
 _SOURCE = Path(__file__).with_name("opencode_plugin.js")
 
 
-def plugin_text(folder: str, *, approvals: bool = False, wait_s: int = WAIT_S) -> str:
+def plugin_text(command: HookCommand) -> str:
     """Return our part of the file."""
-    words = own_command("opencode", folder, approvals=approvals, wait_s=wait_s).words()
+    words = command.words()
     source = _SOURCE.read_text("utf-8").replace("const COMMAND = [];", f"const COMMAND = {json.dumps(words)};", 1)
     return f"{BEGIN}\n{source.strip()}\n{END}\n"
 
@@ -35,6 +35,12 @@ def find_command(text: str) -> HookCommand | None:
     return parse_words(words) if all(isinstance(word, str) for word in words) else None
 
 
+def is_current(text: str) -> bool:
+    """Return whether our part of the file is that of this version."""
+    command, part = find_command(text), _PART.search(text.replace("\r\n", "\n"))
+    return command is not None and part is not None and part[0].rstrip() == plugin_text(command).rstrip()
+
+
 def has_plugin(text: str) -> bool:
     """Return whether our part is in the file."""
     return _PART.search(text.replace("\r\n", "\n")) is not None
@@ -42,7 +48,7 @@ def has_plugin(text: str) -> bool:
 
 def install(text: str, folder: str, *, approvals: bool = False, wait_s: int = WAIT_S) -> str:
     """Return the file with our part in its place, or at the start."""
-    part = plugin_text(folder, approvals=approvals, wait_s=wait_s)
+    part = plugin_text(own_command("opencode", folder, approvals=approvals, wait_s=wait_s))
     if "\r\n" in text:
         part = part.replace("\n", "\r\n")
     if not has_plugin(text):

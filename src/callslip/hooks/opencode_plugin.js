@@ -11,7 +11,6 @@ export const CallslipHook = async ({ client, directory }) => {
   const RECORD_TIMEOUT_MS = 10_000;
   const MAX_REPLY_BYTES = 1_000_000;
   const RECORDED_EVENTS = ["session.created", "session.idle", "session.error"];
-  const ENDED = ["completed", "error"];
 
   const [PROGRAM, ...ARGUMENTS] = COMMAND;
   const HAS_APPROVALS = ARGUMENTS.includes("--approvals");
@@ -95,7 +94,7 @@ export const CallslipHook = async ({ client, directory }) => {
       const { part } = properties;
       if (RECORDED_EVENTS.includes(type)) {
         record(type, properties.sessionID ?? properties.info?.id, properties);
-      } else if (type === "message.part.updated" && part?.type === "tool" && ENDED.includes(part.state?.status)) {
+      } else if (type === "message.part.updated" && part?.type === "tool" && part.state?.status === "error") {
         record(type, part.sessionID, { part });
       } else if (type === "permission.asked" && HAS_APPROVALS) {
         ask(properties);

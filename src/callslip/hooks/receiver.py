@@ -37,7 +37,7 @@ from callslip.model import events as ev
 from callslip.model.events import CallEvent, Draft, Event, replace_fields
 from callslip.model.names import HOOK_SOURCES
 from callslip.model.records import ApprovalRecord, CallRecord, ConversationChange, ConversationName
-from callslip.rules.lifecycle import TERMINAL_STATES
+from callslip.rules.lifecycle import TERMINAL_STATES, is_terminal
 from callslip.rules.projection import SESSION_NAMESPACE
 from callslip.store.unit_of_work import UnitOfWork
 from callslip.transcripts.agents import SOURCES
@@ -103,6 +103,7 @@ class HookReceiver:
         self._sessions: dict[ConversationName, _Session] = {}
         self._lock = asyncio.Lock()
         self._held: dict[str, _Held] = {}
+        self._unreleased: dict[str, tuple[str, str, str]] = {}
         self._owner = new_owner()
         self.transcripts = FollowedTranscripts(log, environ, home)
 
@@ -147,8 +148,8 @@ class HookReceiver:
             if located is None:
                 return True
             await self.transcripts.read(located)
-            if answers.is_request(message.payload):  # Its decoder must not take the call for one that has asked.
-                return True
+            if answers.is_request(message.agent, message.payload):
+                return True  # Its decoder must not take the call for one that has asked.
             session = await self._find_session(located)
             state = await self._load(session, message.agent)
             left_out = _NEVER_SPOOLED if not located.is_readable else (*_NEVER_SPOOLED, *_TEXTS)
@@ -255,6 +256,8 @@ class HookReceiver:
         return "", None
 
     async def _request(self, message: Message) -> tuple[str, ev.ApprovalRequested | None]:
+        if not answers.is_request(message.agent, message.payload):
+            return "", None
         await self.import_spooled()
         located = await self._locate(message)
         if located is None:
@@ -285,15 +288,17 @@ class HookReceiver:
             await self.transcripts.read(located)
 
     async def wait_for_answer(self, session: str, request: ev.ApprovalRequested) -> Event:
-        """Wait until a request is answered or its call has ended, and return that event."""
+        """Wait until a request is answered or replaced, or its call has ended, and return that event.
+
+        An approval of another request for the same call, which replaces this one, is no answer to it.
+        """
         after = request.seq
         while True:
             try:
                 async with contextlib.aclosing(self._log.follow(session, after)) as events:
                     async for event in events:
                         after = event.seq
-                        is_about_call = isinstance(event, ev.ApprovalAnswer | ev.CallEnd) and event.call == request.call
-                        if is_about_call and event.verdict == "applied":
+                        if event.verdict == "applied" and _ends_wait(event, request):
                             return event
             except StoreError:
                 await asyncio.sleep(RETRY_DELAY_S)
@@ -306,8 +311,18 @@ class HookReceiver:
 
     async def _release(self, session: str, approval: str, call: str, reason: str) -> None:
         released = ev.ApprovalReleased(call=call, approval=approval, reason=reason)
-        with contextlib.suppress(CallslipError):
+        self._unreleased.pop(approval, None)
+        try:
             await self._log.append(session, [released], source="callslip")
+        except StoreError:
+            self._unreleased[approval] = (session, call, reason)
+        except CallslipError:  # It was answered meanwhile, or its session was deleted.
+            pass
+
+    async def release_again(self) -> None:
+        """Release the requests that could not be released because the database failed."""
+        for approval, (session, call, reason) in list(self._unreleased.items()):
+            await self._release(session, approval, call, reason)
 
     async def note_allowed(self, session: str, request: ev.ApprovalRequested) -> None:
         """Record that the agent runs a call that was allowed."""
@@ -362,6 +377,13 @@ def answer_output(agent: str, payload: Mapping[str, object], answer: Event) -> b
         return b""
     output = answers.encode(agent, dict(payload), answer)
     return b"" if output is None else codec.encode(output) + b"\n"
+
+
+def _ends_wait(event: Event, request: ev.ApprovalRequested) -> bool:
+    if isinstance(event, ev.ApprovalAnswer) and event.approval == request.approval:
+        return True
+    is_about_call = isinstance(event, CallEvent) and event.call == request.call
+    return is_about_call and (is_terminal(event) or isinstance(event, ev.ApprovalRequested))
 
 
 def _grace_s(events: Sequence[Event]) -> float:

@@ -24,12 +24,13 @@ from callslip.client.location import LedgerLocation
 from callslip.errors import CallslipError, InvalidInputError, StoreError
 from callslip.formats.hooks import answers
 from callslip.formats.json_fields import as_dict
-from callslip.hooks.folder import LOCK, SOCKET, hook_folder, prepare_folder
+from callslip.hooks.folder import LOCK, SOCKET, count_spooled, hook_folder, prepare_folder
 from callslip.hooks.receiver import ANSWERED_THERE, HookReceiver, answer_output
 from callslip.hooks.spool import MAX_FILE_BYTES, Message, parse_message
 from callslip.ledger.event_log import EventLog
 from callslip.model import codec
 from callslip.model import events as ev
+from callslip.model.display import pluralize
 
 TAKE_OVER_S = 1.0
 IMPORT_S = 1.0
@@ -75,18 +76,18 @@ async def import_once(log: EventLog, folder: Path, report: Report = lambda probl
 
 
 def is_served(folder: Path) -> bool:
-    """Return whether a process serves a folder."""
+    """Return whether a process serves a folder. Nothing is created."""
     try:
-        with try_lock(folder) as is_locked:
+        with try_lock(folder, flags=0) as is_locked:
             return not is_locked
     except OSError:
         return False
 
 
 @contextlib.contextmanager
-def try_lock(folder: Path) -> Any:
+def try_lock(folder: Path, *, flags: int = os.O_CREAT) -> Any:
     """Hold the lock of a folder while the block runs; yield whether no other process holds it."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags |= os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(folder / LOCK, flags, 0o600), "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -105,12 +106,14 @@ async def _serve(log: EventLog, folder: Path, report: Report) -> None:
             with try_lock(folder) as is_locked:
                 if is_locked:
                     problem = ""
+                    if waiting := count_spooled(folder):
+                        report(f"importing {pluralize(waiting, 'stored message')} of hooks")
                     await HookServer(log, folder, report).run()
             await asyncio.sleep(TAKE_OVER_S)
-        except (OSError, StoreError) as error:
+        except Exception as error:
             if str(error) != problem:
                 problem = str(error)
-                report(f"hooks are not served: {problem}")
+                report(f"hooks are not served: {_describe(error)}")
             await asyncio.sleep(RETRY_S)
 
 
@@ -147,13 +150,14 @@ class HookServer:
                 self._pinged.clear()
                 await self._receiver.import_spooled()
                 await self._receiver.transcripts.poll()
+                await self._receiver.release_again()
                 if problem:
                     problem = ""
                     self._report("recording of hooks works again")
-            except (StoreError, OSError) as error:
+            except Exception as error:  # Also of a bug in a reader of session files.
                 if str(error) != problem:
                     problem = str(error)
-                    self._report(f"recording of hooks fails, and is tried again: {problem}")
+                    self._report(f"recording of hooks fails, and is tried again: {_describe(error)}")
                 await asyncio.sleep(RETRY_S)
             is_busy = self._receiver.has_held or self._receiver.transcripts.is_following
             with contextlib.suppress(TimeoutError):
@@ -183,7 +187,7 @@ class HookServer:
         except (InvalidInputError, StoreError, OSError, TimeoutError, ValueError):
             pass  # Without an answer the agent asks by itself.
         except Exception as error:
-            self._report(f"a request of a hook failed: {type(error).__name__}: {error}")
+            self._report(f"a request of a hook failed: {_describe(error)}")
         finally:
             writer.close()
 
@@ -194,22 +198,25 @@ class HookServer:
         session, request = await self._receiver.request(message)
         if request is None:
             return
-        await answer_by_rules(self._log, request.approval)
         answer = asyncio.ensure_future(self._receiver.wait_for_answer(session, request))
         closed = asyncio.ensure_future(reader.read(1))
-        reason = ANSWERED_THERE
+        reason = "the server was stopped, so the agent asks in its terminal"
         try:
+            await answer_by_rules(self._log, request.approval)
             done, _ = await asyncio.wait({answer, closed}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
             if answer in done:
+                reason = ""
                 await self._send(message, session, request, answer.result(), writer)
-                return
-            if not done:
+            elif done:
+                reason = ANSWERED_THERE
+            else:
                 reason = f"no answer within {wait_s:g} s, so the agent asks in its terminal"
-            await self._receiver.release(session, request, reason)
-        except asyncio.CancelledError:
-            await self._receiver.release(session, request, "the server was stopped, so the agent asks in its terminal")
+        except Exception as error:
+            reason = reason and f"the request failed, so the agent asks in its terminal: {_describe(error)}"
             raise
         finally:
+            if reason:
+                await self._receiver.release(session, request, reason)
             answer.cancel()
             closed.cancel()
             await asyncio.gather(answer, closed, return_exceptions=True)
@@ -229,6 +236,10 @@ class HookServer:
         await writer.drain()
         if isinstance(answer, ev.ApprovalGranted) and answers.lets_run(message.agent):
             await self._receiver.note_allowed(session, request)
+
+
+def _describe(error: Exception) -> str:
+    return str(error) if isinstance(error, CallslipError | OSError) else f"{type(error).__name__}: {error}"
 
 
 def bind(folder: Path) -> socket.socket:

@@ -164,6 +164,13 @@ def back_up(file: SettingsFile, folder: Path, name: str) -> Path | None:
     """Copy a file into a folder, readable by its owner only, and return the copy; None if there is no file."""
     if file.content is None:
         return None
+    try:
+        return _copy_into(file.content, folder, name)
+    except OSError as error:
+        raise SettingsError(f"{folder}: cannot be written ({error.strerror}); nothing was changed") from None
+
+
+def _copy_into(content: bytes, folder: Path, name: str) -> Path:
     folder.mkdir(mode=NEW_FOLDER_MODE, parents=True, exist_ok=True)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     for number in range(BACKUP_TRIES):
@@ -173,7 +180,7 @@ def back_up(file: SettingsFile, folder: Path, name: str) -> Path | None:
         except FileExistsError:
             continue
         with open(descriptor, "wb") as copy:
-            copy.write(file.content)
+            copy.write(content)
             copy.flush()
             os.fsync(descriptor)
         return path

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import stat
 import time
 from pathlib import Path
@@ -83,14 +84,14 @@ def parse_message(data: bytes, name: str = "") -> Message:
 
 
 def delete_spooled(folder: Path, name: str) -> None:
-    """Delete a file; a folder under its name is renamed away first, so that it is not looked at again."""
+    """Delete a file; a folder under its name is renamed instead, so that it is not looked at again."""
     path = folder / SPOOL / name
     try:
         os.unlink(path)
     except FileNotFoundError:
         return
     except OSError:
-        os.rename(path, folder / SPOOL / f"{name}.refused")
+        os.rename(path, folder / SPOOL / f"{name}.{secrets.token_hex(4)}.refused")
 
 
 def _delete_abandoned(path: Path) -> None:

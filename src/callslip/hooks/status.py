@@ -11,7 +11,7 @@ from callslip.formats.json_fields import as_dict, as_list
 from callslip.hooks import codex_trust, entries, jsonc, opencode
 from callslip.hooks.agents import KNOWN_AGENTS, Agent, Place
 from callslip.hooks.command import HookCommand
-from callslip.hooks.events import GATE_MARGIN_S, wanted_hooks
+from callslip.hooks.events import GATE_MARGIN_S, WAIT_S, wanted_hooks
 from callslip.hooks.settings_file import SettingsError, read_settings
 
 MANAGED_FILES = {
@@ -60,23 +60,30 @@ class Status(NamedTuple):
         return "; ".join([f"installed ({gate})", *(text for _, text in self.problems)])
 
 
-def read_status(agent: Agent, place: Place, folder: str, *, is_project: bool = False) -> Status:
-    """Return what is true about the settings of a user or of a project, for the hook folder of a ledger."""
+def read_status(agent: Agent, place: Place, folder: str, *, is_project: bool = False, flags: str = "") -> Status:
+    """Return what is true about the settings of a user or of a project, for the hook folder of a ledger.
+
+    `flags` are the options that make another command select the same ledger.
+    """
     scope, path = ("project", agent.project_path(place)) if is_project else ("user", agent.user_path(place))
     is_found = agent.is_found(place)
     try:
         file = read_settings(path)
         if agent.name == "opencode":
             commands = [command] if (command := opencode.find_command(file.text)) else []
-            problems = list(_problems_of_commands(commands, folder))
+            again = _install_command(agent, commands, is_project, flags)
+            problems = list(_problems_of_commands(commands, folder, again))
+            if commands and not opencode.is_current(file.text):
+                problems.append(("incomplete", f"the plugin is that of another version: run `{again}`"))
         else:
             text = file.text
             root = entries.parse_settings(agent, path, text.strip() and text, has_bom=file.has_bom)
             found = entries.find_entries(root)
             commands = [entry.command for entry in found]
-            problems = list(_problems_of_commands(commands, folder))
+            again = _install_command(agent, commands, is_project, flags)
+            problems = list(_problems_of_commands(commands, folder, again))
             if found:
-                problems += _problems_of_entries(agent, found)
+                problems += _problems_of_entries(agent, found, again)
                 problems += _problems_of_settings(agent, place, path, root, found)
     except SettingsError as error:
         return Status(agent, scope, path, is_found, [("unreadable", str(error))])
@@ -85,35 +92,44 @@ def read_status(agent: Agent, place: Place, folder: str, *, is_project: bool = F
         return Status(agent, scope, path, is_found, [state])
     if not is_found:
         problems.append(("not-found", f"{agent.title} is not found"))
-    gates = [command for command in commands if command.approvals]
-    return Status(agent, scope, path, is_found, problems, (gates or commands)[0])
+    return Status(agent, scope, path, is_found, problems, _main_command(commands))
 
 
-def _problems_of_commands(commands: list[HookCommand], folder: str) -> Iterator[tuple[str, str]]:
-    again = "run `callslip hook install` again"
+def _main_command(commands: list[HookCommand]) -> HookCommand:
+    return next((command for command in commands if command.approvals), commands[0])
+
+
+def _install_command(agent: Agent, commands: list[HookCommand], is_project: bool, flags: str) -> str:
+    """Return the command that installs the hooks again as they are."""
+    options = " --project" if is_project else ""
+    if commands and (command := _main_command(commands)).approvals:
+        options += " --approvals" if command.wait_s == WAIT_S else f" --approvals --wait-s {command.wait_s}"
+    return f"callslip hook install {agent.name}{options}{flags}"
+
+
+def _problems_of_commands(commands: list[HookCommand], folder: str, again: str) -> Iterator[tuple[str, str]]:
     for python in dict.fromkeys(command.python for command in commands):
         if not os.access(python, os.X_OK):
-            yield "broken", f"{python} is gone, so nothing is recorded: {again}"
+            yield "broken", f"{python} is gone, so nothing is recorded: run `{again}`"
     for script in dict.fromkeys(command.script for command in commands):
         if not os.access(script, os.R_OK):
-            yield "broken", f"{script} is gone, so nothing is recorded: {again}"
+            yield "broken", f"{script} is gone, so nothing is recorded: run `{again}`"
     for other in dict.fromkeys(command.folder for command in commands):
         if other != folder:
             yield "other-ledger", f"for another ledger (its hook folder is {other})"
 
 
-def _problems_of_entries(agent: Agent, found: list[entries.Entry]) -> Iterator[tuple[str, str]]:
+def _problems_of_entries(agent: Agent, found: list[entries.Entry], again: str) -> Iterator[tuple[str, str]]:
     approvals = any(entry.command.approvals for entry in found)
     events = {entry.event for entry in found}
     missing = [hook.event for hook in wanted_hooks(agent.name, approvals=approvals) if hook.event not in events]
     if missing:
-        yield "incomplete", f"not for {', '.join(missing)}: run `callslip hook install` again"
+        yield "incomplete", f"not for {', '.join(missing)}: run `{again}`"
     for entry in found:
         timeout = entry.fields.get("timeout")
         enough = (entry.command.wait_s + GATE_MARGIN_S // 2) * agent.timeout_units_per_s
         if entry.command.approvals and not (isinstance(timeout, int | float) and timeout >= enough):
-            problem = f"the timeout of {entry.event} is shorter than our wait: run `callslip hook install` again"
-            yield "incomplete", problem
+            yield "incomplete", f"the timeout of {entry.event} is shorter than our wait: run `{again}`"
 
 
 def _problems_of_settings(

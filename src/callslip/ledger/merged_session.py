@@ -14,7 +14,7 @@ from msgspec import structs
 from callslip.model import events as ev
 from callslip.model.events import Event
 from callslip.model.names import TRANSCRIPT_SOURCES
-from callslip.model.records import CallRecord, SessionRecord
+from callslip.model.records import CallRecord, SessionRecord, hold_text
 from callslip.rules.agent_report import describe_end, report_text
 from callslip.rules.continued_text import find_missing_text, starts_before
 from callslip.rules.merged_prompts import RecordedPrompts
@@ -217,13 +217,13 @@ class MergedSession:
         """Note a text of the session file that may arrive live."""
         stream = EXPECTED_STREAMS[kind]
         expected = unpack_expected(self._session.carry.get(stream)).add(seq)
-        self._session.hold_text(stream, pack_expected(expected))
+        hold_text(self._session, stream, pack_expected(expected))
 
     def expect_nothing(self) -> None:
         """Forget the texts that may arrive live."""
         for stream in EXPECTED_STREAMS.values():
             if stream in self._session.carry:
-                self._session.hold_text(stream, None)
+                hold_text(self._session, stream, None)
 
     def _expect_texts_after(self, prompt: int) -> None:
         """Note the texts of the session file that follow a prompt, which may arrive live now."""
@@ -247,12 +247,12 @@ class MergedSession:
         if found is not None:
             number, arrived = found
             rest = structs.replace(expected, seqs=expected.seqs[number:], arrived=arrived)
-            self._session.hold_text(stream, pack_expected(rest))
+            hold_text(self._session, stream, pack_expected(rest))
             return None
         if not expected.arrived:
             return event
         rest = structs.replace(expected, seqs=expected.seqs[1:], arrived=0)
-        self._session.hold_text(stream, pack_expected(rest) if rest.seqs else None)
+        hold_text(self._session, stream, pack_expected(rest) if rest.seqs else None)
         if expected.arrived == len(comparable_text(texts[0])):
             return event
         return structs.replace(event, text=beginning_of(texts[0], expected.arrived) + event.text)

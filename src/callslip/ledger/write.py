@@ -31,7 +31,7 @@ from callslip.model.names import (
     TRANSCRIPT_SOURCES,
     UNNAMED_NAMESPACE,
 )
-from callslip.model.records import ApprovalRecord, CallRecord, KeyRecord, SessionRecord
+from callslip.model.records import ApprovalRecord, CallRecord, KeyRecord, SessionRecord, hold_text
 from callslip.rules.agent_report import report_text
 from callslip.rules.edited_title import retitle
 from callslip.rules.lifecycle import (
@@ -260,7 +260,7 @@ class WriteOperation:
         """Append the end of a text that was recorded live. What else of the message arrives live is a repetition."""
         held_text = self.session.carry.get(TEXT_STREAM)
         if held_text is not None and continues_text(held_text, event):
-            self.session.hold_text(TEXT_STREAM, None)  # It is the beginning of what is missing.
+            hold_text(self.session, TEXT_STREAM, None)  # It is the beginning of what is missing.
         self._release(TEXT_STREAM)
         return self._append(structs.replace(event, text=missing, chunks="delta"))
 
@@ -302,7 +302,7 @@ class WriteOperation:
         chunk = hold_back(redactor, held_text, timed, self.now + int(self.context.text_hold * MS))
         if chunk.first:
             self._release(stream)
-        self.session.hold_text(stream, chunk.held)
+        hold_text(self.session, stream, chunk.held)
         return chunk.event
 
     def release_due(self, until: int) -> None:
@@ -316,7 +316,7 @@ class WriteOperation:
             held_text = self.session.carry.get(stream)
             if held_text is None:
                 continue
-            self.session.hold_text(stream, remember_release(self.context.redactor, held_text) if remember else None)
+            hold_text(self.session, stream, remember_release(self.context.redactor, held_text) if remember else None)
             event = release_text(self.context.redactor, held_text)
             if isinstance(event, ev.CallEvent):
                 record = self.unit.call(event.call)

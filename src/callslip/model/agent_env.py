@@ -14,6 +14,8 @@ from callslip.model.database_url import DATABASE_VARIABLE, mask_password
 
 TOKEN_VARIABLE = "CALLSLIP_TOKEN"
 AGENT_VARIABLE = "CALLSLIP_AGENT"
+AGENT_MARKS = (AGENT_VARIABLE, "CLAUDECODE", "CODEX_THREAD_ID", "CODEX_SANDBOX", "GEMINI_CLI", "OPENCODE")
+"""Variables of commands that an agent runs: ours, and those of agents that Callslip did not start."""
 
 
 def agent_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -27,5 +29,10 @@ def agent_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def is_agent() -> bool:
-    """Return whether this process was started by an agent."""
+    """Return whether this process was started by an agent that Callslip started."""
     return bool(os.environ.get(AGENT_VARIABLE))
+
+
+def find_agent_mark() -> str:
+    """Return the variable that says that any agent started this process, "" if there is none."""
+    return next((name for name in AGENT_MARKS if os.environ.get(name)), "")

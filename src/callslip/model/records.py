@@ -74,10 +74,11 @@ class SessionRecord(msgspec.Struct, gc=False):
         """When the first of the held texts must be released, in ms; 0 if none must."""
         return min((held.due for held in self.carry.values() if held.due), default=0) if self.carry else 0
 
-    def hold_text(self, stream: str, held: HeldText | None) -> None:
-        """Replace the held text of a stream, or remove it."""
-        others = {name: other for name, other in self.carry.items() if name != stream}
-        self.carry = {**others, stream: held} if held is not None else others
+
+def hold_text(session: SessionRecord, stream: str, held: HeldText | None) -> None:
+    """Replace the held text of a stream, or remove it."""
+    others = {name: other for name, other in session.carry.items() if name != stream}
+    session.carry = {**others, stream: held} if held is not None else others
 
 
 class ListedSession(SessionRecord, kw_only=True, gc=False):

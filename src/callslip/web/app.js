@@ -26,7 +26,7 @@ const VIEWS = {
 };
 
 /** Views that arrange their own columns (frame.js). The others are in one that scrolls. */
-const WITH_COLUMNS = new Set(["session", "sessions", "inbox", "rules", "usage"]);
+const WITH_COLUMNS = new Set(["session", "sessions", "inbox", "rules", "usage", "commands"]);
 
 /** @type {Record<import("./route.js").View, () => string>} */
 const TITLES = {

@@ -1,8 +1,13 @@
-// The command board: calls that one program submits and a worker runs, in columns by state.
+// The commands: calls that one program submits and a worker runs, in a table by state.
 
 import { inert } from "./ansi.js";
-import { classes, html, useEffect, useState } from "./ui.js";
-import { cancel, commands, get, link, loadedTopics } from "./state.js";
+import { Frame, IconButton } from "./frame.js";
+import { readRequest } from "./inbox_detail.js";
+import {
+  AnswerEditor, AnswerPlace, AnswerResult, DecisionForm, isAnswerKey, pressKey, Requested, requestFromRow, useAnswer,
+} from "./request.js";
+import { classes, html, useEffect, useRef, useState } from "./ui.js";
+import { cancel, commands, get, inbox, link, loadedTopics } from "./state.js";
 import { describeState } from "./states.js";
 import { formatAge, formatElapsed, formatTime, isoTime } from "./time.js";
 
@@ -13,32 +18,26 @@ import { formatAge, formatElapsed, formatTime, isoTime } from "./time.js";
  *   error?: string}} Command
  */
 
-/** @typedef {{id: string, label: string, emptyText: string, accepts: (row: Row) => boolean}} Column */
-
-/** The columns; a command is in the first one that accepts it. @type {Column[]} */
-const LANES = [
-  {
-    id: "pending", label: "Pending", emptyText: "No pending commands",
-    accepts: ({ state }) => describeState(state).isOpen,
-  },
-  {
-    id: "complete", label: "Completed", emptyText: "None completed recently",
-    accepts: ({ state }) => state === "completed",
-  },
-  { id: "failed", label: "Failed", emptyText: "None failed", accepts: () => true },
+/** The groups; a command is in the first one that accepts it. @type {{label: string, accepts: (row: Row) => boolean}[]} */
+const GROUPS = [
+  { label: "Waiting for approval", accepts: ({ state }) => state === "awaiting_approval" },
+  { label: "Queued", accepts: ({ state }) => state === "queued" },
+  { label: "Running", accepts: ({ state }) => describeState(state).isOpen },
+  { label: "Finished", accepts: () => true },
 ];
 /** The queue position is loaded for this many queued commands without opening them. */
 const MAX_POSITIONS = 8;
+const COLUMNS = 6;
 
 const oldestFirst = (/** @type {Row} */ one, /** @type {Row} */ two) => one.createdAt - two.createdAt;
 const lastEndedFirst = (/** @type {Row} */ one, /** @type {Row} */ two) => two.endedAt - one.endedAt;
 
 /** @param {Row[]} rows */
-function groupByLane(rows) {
-  const byLane = new Map(LANES.map((lane) => [lane.id, /** @type {Row[]} */ ([])]));
-  for (const row of rows) byLane.get(LANES.find((lane) => lane.accepts(row))?.id ?? "failed")?.push(row);
-  for (const [id, list] of byLane) list.sort(id === "pending" ? oldestFirst : lastEndedFirst);
-  return byLane;
+function groupRows(rows) {
+  const groups = GROUPS.map(({ label }) => ({ label, rows: /** @type {Row[]} */ ([]) }));
+  for (const row of rows) groups[GROUPS.findIndex((group) => group.accepts(row))].rows.push(row);
+  for (const group of groups) group.rows.sort(group.label === "Finished" ? lastEndedFirst : oldestFirst);
+  return groups.filter((group) => group.rows.length);
 }
 
 /**
@@ -65,11 +64,9 @@ function useCommand(row, isWanted, version) {
 function QueuePosition({ command }) {
   const { position, executor_seen_at: workerSeenAt } = command;
   const seenAt = workerSeenAt ? Date.parse(workerSeenAt) : 0;
-  return html`<p class="dim">
-    ${position ? `Position ${position}.` : ""}
+  return html`${position ? `Position ${position}.` : ""}
     ${seenAt ? html` Worker last seen <time title=${isoTime(seenAt)}>${formatAge(seenAt)}</time>.` : ""}
-    ${workerSeenAt === null ? html` <span class="missing">No worker has connected yet.</span>` : ""}
-  </p>`;
+    ${workerSeenAt === null ? html` <span class="wait">No worker has connected yet.</span>` : ""}`;
 }
 
 /** @param {{label: string, value: unknown, wrong?: boolean}} props */
@@ -80,64 +77,6 @@ function ValueBlock({ label, value, wrong = false }) {
     <pre class=${classes("arg-value untrusted", wrong && "is-failed")} dir="auto" tabindex="0" role="group"
       aria-label=${label}>${inert(text)}</pre>
   </div>`;
-}
-
-/** @param {{row: Row}} props */
-function CancelButton({ row }) {
-  const [error, setError] = useState("");
-  const [busy, setBusy] = useState(false);
-  async function stop() {
-    setBusy(true);
-    setError("");
-    try {
-      await cancel(row.call, "cancelled in the web UI");
-    } catch (cause) {
-      setError(/** @type {Error} */ (cause).message);
-    } finally {
-      setBusy(false);
-    }
-  }
-  return html`<button type="button" class="button small" disabled=${busy} onClick=${stop}
-      aria-label=${`Cancel ${inert(row.title || row.toolName)}`}>■ Cancel</button>
-    ${error ? html`<p class="error-text" role="alert">${error}</p>` : ""}`;
-}
-
-/** @param {Row} row */
-const describeAge = ({ createdAt, endedAt }) =>
-  endedAt ? `${formatElapsed(createdAt, endedAt)}, ${formatAge(endedAt)}` : formatElapsed(createdAt);
-
-/** @param {{row: Row, isEager: boolean, queuedIds: string}} props */
-function CommandCard({ row, isEager, queuedIds }) {
-  const [open, setOpen] = useState(false);
-  const state = describeState(row.state);
-  const version = `${row.state} ${row.attempt} ${row.state === "queued" ? queuedIds : ""}`;
-  const { command, failed } = useCommand(row, open || isEager, version);
-  const path = `/c/${encodeURIComponent(row.call)}`;
-  const name = inert(row.title || row.toolName || row.call);
-  return html`<li><article data-card tabindex="-1" class=${classes("command", `is-${row.state}`, open && "open")}
-    aria-label=${`${name}, ${state.label}`}>
-    <p class="line">
-      <span class="state"><span aria-hidden="true">${state.glyph}</span> ${state.label}</span>
-      <span class="dim age" title=${isoTime(row.createdAt)}>${describeAge(row)}</span>
-    </p>
-    <h3><a class="untrusted" dir="auto" ...${link(path)}>${name}</a></h3>
-    <p class="dim about">
-      ${row.client ? html`<span>For <b class="untrusted" dir="auto">${inert(row.client)}</b></span>` : ""}
-      <span class="untrusted" dir="auto">${inert(row.session)}</span>
-      <code>${inert(row.toolCallId || row.call)}</code>
-      ${row.attempt > 1 ? html`<span>Attempt ${row.attempt}</span>` : ""}
-    </p>
-    ${row.reason ? html`<p class="why untrusted" dir="auto">${inert(row.reason)}</p>` : ""}
-    ${command && row.state === "queued" ? html`<${QueuePosition} command=${command} />` : ""}
-    ${open && failed ? html`<p class="error-text" role="alert">${failed}</p>` : ""}
-    ${open && command ? html`<${Details} row=${row} command=${command} />` : ""}
-    <div class="button-row">
-      <button type="button" class="button small plain" aria-expanded=${open ? "true" : "false"}
-        onClick=${() => setOpen(!open)}>
-        ${open ? "Hide details" : "Show details"}<span class="visually-hidden"> of ${name}</span></button>
-      ${state.isOpen ? html`<${CancelButton} row=${row} />` : ""}
-    </div>
-  </article></li>`;
 }
 
 /** @param {{row: Row, command: Command}} props */
@@ -155,39 +94,112 @@ function Details({ row, command }) {
       : ""}`;
 }
 
-function EmptyBoard() {
-  if (!loadedTopics.value.has("commands")) return html`<p class="empty" role="status">Loading commands…</p>`;
-  return html`<div class="empty">
-    <p><b>No commands yet</b></p>
-    <p class="dim">A command is a call that one program submits and a worker runs. Submit one:</p>
-    <pre class="arg-value"><code>callslip submit screenshot --queue browser --params '{"url": "https://example.com"}'</code></pre>
+/** The decision on a command that waits for approval, with what it would do. @param {{pending: any, name: string}} props */
+function Approval({ pending, name }) {
+  const [requested, setRequested] = useState(/** @type {any} */ (null));
+  const box = /** @type {{current: HTMLElement | null}} */ (useRef(null));
+  const answer = useAnswer(requested ?? requestFromRow(pending), true);
+  useEffect(() => {
+    readRequest(pending).then(setRequested, () => {});
+  }, [pending.approval]);
+  const { isWaiting, canAnswer, mode } = answer;
+
+  function onKey(/** @type {KeyboardEvent} */ event) {
+    if (event.key === "Escape" && event.target !== box.current) box.current?.focus();
+    else if (event.target !== box.current || !isAnswerKey(event)) return;
+    else if (canAnswer && requested && !event.repeat) pressKey(/** @type {HTMLElement} */ (box.current), event.key);
+    event.preventDefault();
+  }
+
+  return html`<div class="of-command" role="group" aria-label=${`Approval of ${name}`} tabindex="0" ref=${box}
+      data-card aria-keyshortcuts=${canAnswer ? "a d e" : undefined} onKeyDown=${onKey}>
+    ${requested && isWaiting && mode !== "edit" && html`<${Requested} input=${requested.rawInput} kind=${answer.offer?.kind} />`}
+    <${AnswerEditor} answer=${answer} onCancel=${() => box.current?.focus()} />
+    ${answer.showsForm && requested && !(canAnswer && mode !== "decide") && html`<${DecisionForm} answer=${answer} />`}
+    ${answer.place && html`<${AnswerPlace} place=${answer.place} />`}
+    <${AnswerResult} answer=${answer} />
   </div>`;
 }
 
-/** @param {{id: string, label: string, emptyText: string, rows: Row[], queuedIds: string}} props */
-function Lane({ id, label, emptyText, rows, queuedIds }) {
-  const isEager = (/** @type {Row} */ { state }, /** @type {number} */ at) => state === "queued" && at < MAX_POSITIONS;
-  return html`<section class=${`lane ${id}`} aria-labelledby=${`lane-${id}`}>
-    <h2 id=${`lane-${id}`}>${label} <span class="count">${rows.length}</span></h2>
-    ${rows.length ? "" : html`<p class="dim">${emptyText}</p>`}
-    <ol class="cards">
-      ${rows.map((row, at) => html`
-        <${CommandCard} key=${row.call} row=${row} queuedIds=${queuedIds} isEager=${isEager(row, at)} />`)}
-    </ol>
-  </section>`;
+/** @param {{row: Row, name: string}} props */
+function CancelButton({ row, name }) {
+  const [error, setError] = useState("");
+  const [busy, setBusy] = useState(false);
+  async function stop() {
+    setBusy(true);
+    setError("");
+    try {
+      await cancel(row.call, "cancelled in the web UI");
+    } catch (cause) {
+      setError(/** @type {Error} */ (cause).message);
+    } finally {
+      setBusy(false);
+    }
+  }
+  return html`${error && html`<span class="bad" role="alert">${inert(error)}</span>`}
+    <button type="button" class="btn" disabled=${busy} onClick=${stop} aria-label=${`Cancel ${name}`}>Cancel</button>`;
+}
+
+/** @param {{row: Row, isEager: boolean, queuedIds: string}} props */
+function CommandRow({ row, isEager, queuedIds }) {
+  const pending = row.state === "awaiting_approval" &&
+    [...inbox.value.values()].find(({ call, session }) => call === row.call && session === row.session);
+  const [chosen, setOpen] = useState(/** @type {boolean | null} */ (null));
+  const open = chosen ?? Boolean(pending);
+  const state = describeState(row.state);
+  const version = `${row.state} ${row.attempt} ${row.state === "queued" ? queuedIds : ""}`;
+  const { command, failed } = useCommand(row, open || isEager, version);
+  const name = inert(row.title || row.toolName || row.call);
+  const waitedUntil = row.startedAt || row.endedAt;
+  return html`<tr class=${classes("command", `is-${row.state}`)} data-card tabindex="-1" aria-label=${`${name}, ${state.label}`}>
+    <td class="t m"><span class="ttl">
+      <span class="state">${state.icon === "ring" ? html`<span class="ring"></span>` : html`<i class=${`i i-${state.icon}`} aria-hidden="true"></i>`}</span>
+      <a class="mono cut untrusted" dir="auto" ...${link(`/c/${encodeURIComponent(row.call)}`)}>${name}</a>
+      <small class="cut untrusted" dir="auto">${inert(row.session)}</small></span></td>
+    <td class="m c-what"><span class=${row.state === "completed" ? "dim" : "state"}>${state.label}</span>
+      ${row.attempt > 1 ? `, attempt ${row.attempt}` : ""}
+      ${row.reason ? html`<span class="untrusted" dir="auto" title=${inert(row.reason)}>: ${inert(row.reason)}</span>` : ""}
+      ${command && row.state === "queued" ? html`<span class="dim">. <${QueuePosition} command=${command} /></span>` : ""}</td>
+    <td class="c-queue c-opt untrusted" dir="auto">${inert(row.client ?? "")}</td>
+    <td class="n c-time c-mid" title=${isoTime(row.createdAt)}>${formatElapsed(row.createdAt, waitedUntil)}</td>
+    <td class="n m c-time" title=${isoTime(row.startedAt)}>${row.startedAt ? formatElapsed(row.startedAt, row.endedAt) : html`<span class="dim">–</span>`}</td>
+    <td class="c-acts">${state.isOpen ? html`<${CancelButton} row=${row} name=${name} />` : ""}
+      <${IconButton} icon=${open ? "up" : "down"} label=${`${open ? "Hide details" : "Show details"} of ${name}`}
+        aria-expanded=${String(open)} onClick=${() => setOpen(!open)} /></td>
+  </tr>
+  ${open && html`<tr class="asked"><td colspan=${COLUMNS}>
+    ${pending && html`<${Approval} pending=${pending} name=${name} />`}
+    <div class="of-command">${failed ? html`<p class="bad" role="alert">${inert(failed)}</p>` : ""}
+    ${command ? html`<${Details} row=${row} command=${command} />` : ""}
+  </div></td></tr>`}`;
+}
+
+function EmptyBoard() {
+  if (!loadedTopics.value.has("commands")) return html`<p class="loading" role="status">Loading commands…</p>`;
+  return html`<div class="void">
+    <i class="i i-queue" aria-hidden="true"></i>
+    <h2>No commands yet</h2>
+    <p>A command is a call that one program submits and a worker runs. Submit one:</p>
+    <pre class="term">callslip submit screenshot --queue browser --params '{"url": "https://example.com"}'</pre>
+  </div>`;
 }
 
 export default function CommandBoard() {
   const rows = /** @type {Row[]} */ ([...commands.value.values()]);
-  const byLane = groupByLane(rows);
-  const queuedIds = byLane.get("pending")?.filter((row) => row.state === "queued").map((row) => row.call).join() ?? "";
-  return html`<section class="board" aria-labelledby="board-title">
-    <h1 id="board-title">Commands</h1>
-    ${rows.length
-      ? html`<div class="lanes">
-          ${LANES.map((lane) => html`
-            <${Lane} key=${lane.id} ...${lane} rows=${byLane.get(lane.id)} queuedIds=${queuedIds} />`)}
-        </div>`
-      : html`<${EmptyBoard} />`}
-  </section>`;
+  const groups = groupRows(rows);
+  const queued = groups.find(({ label }) => label === "Queued")?.rows ?? [];
+  const queuedIds = queued.map((row) => row.call).join();
+  const open = rows.filter((row) => describeState(row.state).isOpen).length;
+  const head = html`<h1>Commands</h1><p class="dim num" role="status">${rows.length
+    ? `${rows.length} listed, ${open} not finished` : ""}</p>`;
+  return html`<${Frame} head=${head}><div class="wrap">
+    ${rows.length ? html`<table class="list board"><thead><tr><th scope="col">Command</th><th scope="col" class="c-what">State</th>
+        <th scope="col" class="c-queue c-opt">Queue</th><th scope="col" class="n c-time c-mid">Waited</th>
+        <th scope="col" class="n c-time">Took</th><th scope="col" class="c-acts"><span class="visually-hidden">Actions</span></th></tr></thead>
+      ${groups.map((group) => html`<tbody key=${group.label}>
+        <tr class="day"><th scope="rowgroup" colspan=${COLUMNS}>${group.label} <span>${group.rows.length}</span></th></tr>
+        ${group.rows.map((row) => html`<${CommandRow} key=${row.call} row=${row} queuedIds=${queuedIds}
+          isEager=${queued.slice(0, MAX_POSITIONS).includes(row)} />`)}
+      </tbody>`)}</table>` : html`<${EmptyBoard} />`}
+  </div><//>`;
 }

@@ -1,6 +1,7 @@
 // The connection status, and notices for when the page is offline or access is denied.
 
-import { classes, html, useEffect, useState } from "./ui.js";
+import { inert } from "./ansi.js";
+import { html, useEffect, useState } from "./ui.js";
 import { connectionError, errorStatus, loaded, loadedTopics, reconnect, status } from "./state.js";
 import { signInProblem } from "./sign_in.js";
 import { formatTime, stoppedAt } from "./time.js";
@@ -46,7 +47,7 @@ export function OfflineBanner() {
     <p><strong>Connection lost. Reconnecting…</strong>
       ${stoppedAt.value ? ` Shown as of ${formatTime(stoppedAt.value)}; clocks are stopped.` : ""} If you stopped the server,
       start <code>callslip serve</code> or the demo again.</p>
-    <button class="button small" onClick=${reconnect}>Retry now</button>
+    <button class="btn" onClick=${reconnect}>Retry now</button>
   </div>`;
 }
 
@@ -67,20 +68,22 @@ const entryHash = () => (location.hash.startsWith("#entry-") ? location.hash : "
 function TokenForm() {
   return html`<form class="token" method="get" action=${location.pathname + entryHash()}>
     <label for="token">Or enter a token. To create one, run <code>callslip admin token create</code>.</label>
-    <div><input id="token" class="field" name="token" type="password" required autocomplete="off" />
-      <button class="button primary">Sign in</button></div>
+    <div class="field"><i class="i i-key dim" aria-hidden="true"></i>
+      <input id="token" name="token" type="password" required autocomplete="off" placeholder="Token" /></div>
+    <button class="btn main">Sign in</button>
   </form>`;
 }
 
 /** A notice that the user is not signed in, or has no access. */
 export function AccessDenied() {
   const help = /** @type {Record<number, any>} */ (HELP)[errorStatus.value];
-  return html`<section class=${classes("notice", errorStatus.value !== 401 && "bad")} role="alert">
+  const problem = location.hash === INVALID_TOKEN_HASH ? "Invalid or expired token." : signInProblem.value;
+  return html`<section class="sign-in" role="alert">
+    <span class="stamp" aria-hidden="true"><i class="i i-check"></i></span>
     <h1>${errorStatus.value === 401 ? "Sign in" : "Access denied"}</h1>
-    ${errorStatus.value === 401 && location.hash === INVALID_TOKEN_HASH && html`<p>Invalid or expired token.</p>`}
-    ${errorStatus.value === 401 && signInProblem.value && html`<p>${signInProblem.value}</p>`}
+    ${errorStatus.value === 401 && problem && html`<p class="wrong"><i class="i i-warn" aria-hidden="true"></i>${inert(problem)}</p>`}
     ${help ?? html`<p>Server response: <span class="untrusted" dir="auto">${connectionError.value}</span></p>`}
     ${errorStatus.value === 401 && html`<${TokenForm} />`}
-    <p><button class="button" onClick=${reconnect}>Try again</button></p>
+    <button class="btn" onClick=${reconnect}>Try again</button>
   </section>`;
 }

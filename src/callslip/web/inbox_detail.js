@@ -116,7 +116,7 @@ export default function RequestDetail({ row, keys, onBack }) {
   useEffect(() => {
     const isFocusLost = document.activeElement === document.body; // The button that had the focus is gone.
     if (!isWaiting && answer.hasAnswer && isFocusLost) article.current?.focus();
-  }, [isWaiting]);
+  }, [isWaiting, answer.hasAnswer]);
   const focus = () => article.current?.focus();
   const onKeyDown = (/** @type {KeyboardEvent} */ event) => {
     if (event.key !== "Escape") return;

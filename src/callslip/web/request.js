@@ -367,7 +367,7 @@ export default function PermissionCard({ entry: requested, live = true }) {
   useEffect(() => {
     const isFocusLost = document.activeElement === document.body; // The button that had the focus is gone.
     if (!isWaiting && answer.hasAnswer && isFocusLost) card.current?.focus();
-  }, [isWaiting]);
+  }, [isWaiting, answer.hasAnswer]);
 
   function onKey(/** @type {KeyboardEvent} */ event) {
     if (event.key === "Escape" && event.target !== card.current) card.current?.focus();

@@ -43,6 +43,7 @@ def delete(session: str, yes: bool) -> int:
 
     SESSION is the full name. On a terminal it prompts first; elsewhere --yes is required.
     """
+    refuse_agent("delete sessions, because their rules are deleted with them")
     if not yes:
         with_ledger(lambda ledger: _check_session(ledger, session))
         if not sys.stdin.isatty():
@@ -285,6 +286,8 @@ def show_qr_code(verbs: tuple[Verb, ...], label: str, url: str | None) -> None:
     It has a code that works once, for two minutes, and can be revoked like a token. The phone gets a token of its own,
     which is valid for a week.
     """
+    if "approve" in verbs:
+        refuse_agent("sign in a phone that may approve")
     from callslip.cli.commands.phone import create_sign_in, print_qr_code
     from callslip.cli.commands.reach import check_public_url
     from callslip.client.server_file import running_server

@@ -17,12 +17,12 @@ from callslip.cli.terminal.formatting import format_age, format_span
 from callslip.client.location import LedgerLocation
 from callslip.client.server_file import running_server
 from callslip.errors import CallslipError, NotFoundError, StoreError, UnsupportedVersionError
-from callslip.hooks.folder import SPOOL, check_folder, hook_folder
+from callslip.hooks.folder import SPOOL, check_folder, count_spooled, describe_spooled, hook_folder
 from callslip.hooks.script import MAX_SPOOL_FILES
 from callslip.hooks.server import is_served
 from callslip.ledger.liveness import is_dead, is_here
 from callslip.model.database_url import mask_password
-from callslip.model.display import call_state_name, format_size, pluralize
+from callslip.model.display import call_state_name, format_size
 from callslip.model.records import ApprovalRecord, CallRecord
 from callslip.settings import Settings
 
@@ -45,9 +45,9 @@ async def examine(location: LedgerLocation) -> tuple[Facts, list[Finding]]:
     settings = running.settings if running else Settings()
     facts["settings"] = msgspec.to_builtins(settings)
     facts |= diagnose.read_file_facts(location.url)
-    if not facts["exists"]:
-        return facts, [_missing(location)]
     findings: list[Finding] = _check_hooks(location, facts)
+    if not facts["exists"]:
+        return facts, [_missing(location), *findings]
     if location.path:
         facts["access"] = READ_AND_WRITE if await diagnose.is_writable(location.url) else READ_ONLY
         findings += _check_files(location.path, facts)
@@ -62,7 +62,7 @@ async def examine(location: LedgerLocation) -> tuple[Facts, list[Finding]]:
             findings += _check_calls(await diagnose.read_open_work(location.url), facts, settings)
     except NotFoundError:
         facts["exists"] = False
-        return facts, [_missing(location)]
+        return facts, [_missing(location), *findings]
     except CallslipError as error:
         findings.append(_unreadable(error, location))
     return facts, findings + _check_schema(facts, "database" if location.is_server else "file")
@@ -76,21 +76,22 @@ def _check_hooks(location: LedgerLocation, facts: Facts) -> list[Finding]:
     try:
         check_folder(folder)
         check_folder(folder / SPOOL)
-        waiting = sorted(os.listdir(folder / SPOOL))
+        waiting = count_spooled(folder)
     except (StoreError, OSError) as error:
         cause = "its mode or owner was changed, so hooks store nothing"
         return [
             Finding("problem", f"hooks cannot be recorded: {error}", cause, f"delete {folder}; a server creates it")
         ]
     served = is_served(folder)
-    facts["hooks"] = {"folder": str(folder), "served": served, "waiting": len(waiting)}
+    facts["hooks"] = {"folder": str(folder), "served": served, "waiting": waiting}
     findings: list[Finding] = []
     if waiting and not served:
         cause = "no server runs for this ledger, so hooks store what they record"
         advice = "run `callslip up`, or any command that reads the ledger"
-        what = f"{pluralize(len(waiting), 'message')} of hooks wait to be imported"
-        findings.append(Finding("note", what, cause, advice))
-    if len(waiting) >= MAX_SPOOL_FILES:
+        if not facts["exists"]:
+            advice = "run `callslip up`, which creates the ledger"
+        findings.append(Finding("note", describe_spooled(waiting), cause, advice))
+    if waiting >= MAX_SPOOL_FILES:
         cause = "the folder is full, so hooks leave new messages out; session files still have most of it"
         findings.append(Finding("problem", f"{folder / SPOOL} is full", cause, "run `callslip up`"))
     return findings

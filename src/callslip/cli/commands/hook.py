@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from callslip.cli import exit_status
-from callslip.cli.options import db_option, json_option, selected_location, wants_json
+from callslip.cli.options import db_option, json_option, selected_flags, selected_location, wants_json
 from callslip.cli.terminal import tables
 from callslip.cli.terminal.escape import escape_controls
 from callslip.errors import CallslipError, InvalidInputError
 from callslip.hooks.agents import KNOWN_AGENTS, Agent, Place
 from callslip.hooks.events import MAX_WAIT_S, WAIT_S
-from callslip.hooks.folder import hook_folder, prepare_folder
+from callslip.hooks.folder import count_spooled, describe_spooled, hook_folder, prepare_folder
 from callslip.hooks.install import Plan, advice_after_install, carry_out, plan_install, plan_uninstall
+from callslip.hooks.server import is_served
 from callslip.hooks.status import Status, read_status
 
 agents_argument = click.argument("agents", nargs=-1, type=click.Choice(list(KNOWN_AGENTS)), metavar="[AGENT]...")
@@ -107,14 +109,14 @@ def uninstall(agents: tuple[str, ...], is_project: bool, yes: bool, is_dry_run: 
 def status(agents: tuple[str, ...]) -> int:
     """Say for each agent whether its hooks are installed and work.
 
-    It looks at the settings of the user, and at those of the project in this folder. The exit status is 1 if installed
-    hooks do not work or settings cannot be read.
+    It looks at the settings of the user, and at those of the project in this folder, and says what waits for a server.
+    The exit status is 1 if installed hooks do not work or settings cannot be read.
     """
-    place, folder = _place(), _hook_folder()
+    place, folder, flags = _place(), _hook_folder(), selected_flags()
     found: list[Status] = []
     for agent in [KNOWN_AGENTS[name] for name in dict.fromkeys(agents)] or list(KNOWN_AGENTS.values()):
-        found.append(read_status(agent, place, folder))
-        of_project = read_status(agent, place, folder, is_project=True)
+        found.append(read_status(agent, place, folder, flags=flags))
+        of_project = read_status(agent, place, folder, is_project=True, flags=flags)
         if found[-1].is_installed and of_project.is_installed:
             of_project.problems.append(("twice", "also installed for the user: remove one of them"))
         is_other = os.path.realpath(of_project.path) != os.path.realpath(found[-1].path)
@@ -125,8 +127,24 @@ def status(agents: tuple[str, ...]) -> int:
     else:
         rows = [[item.agent.name, item.scope, item.path, item.describe()] for item in found]
         tables.print_table(["AGENT", "SCOPE", "SETTINGS", "STATE"], rows)
+        for line in _describe_folder(Path(folder), found, flags):
+            tables.write_text(f"{line}\n")
     works = all(not item.problems if item.is_installed else item.state != "unreadable" for item in found)
     return exit_status.OK if works else exit_status.FAILED
+
+
+def _describe_folder(folder: Path, found: Sequence[Status], flags: str) -> Iterator[str]:
+    """Yield what does not happen because no server runs for the ledger."""
+    if is_served(folder):
+        return
+    if waiting := count_spooled(folder):
+        location = selected_location()
+        is_missing = not location.is_server and not os.path.exists(location.path)
+        missing = f", and {location.path} does not exist yet" if is_missing else ""
+        yield f"{describe_spooled(waiting)}{missing}: run `callslip up{flags}`"
+    commands = [item.command for item in found if item.command is not None and item.command.folder == str(folder)]
+    if any(command.approvals for command in commands):
+        yield f"no server runs, so requests for approval are only in the terminals: run `callslip up{flags}`"
 
 
 def _status_json(item: Status) -> dict[str, Any]:
@@ -143,6 +161,8 @@ def _status_json(item: Status) -> dict[str, Any]:
     if command is not None:
         fields |= {"folder": command.folder, "python": command.python, "script": command.script}
         fields |= {"approvals": command.approvals, "waitS": command.wait_s if command.approvals else None}
+        folder = Path(command.folder)
+        fields |= {"isServed": is_served(folder), "waiting": count_spooled(folder)}
     return fields
 
 

@@ -21,7 +21,7 @@ from callslip.model.events import Alias, CallEnd, Event
 from callslip.rules.approval_options import choose_option
 from callslip.rules.lifecycle import APPROVAL_OPTIONS
 
-STEP_RESTARTED = "the model restarted this step"
+STEP_RESTARTED = "the model began its step anew"
 
 # The answer to a pending request that an end implies.
 ANSWERS: dict[type[CallEnd], type[ev.ApprovalAnswer]] = {

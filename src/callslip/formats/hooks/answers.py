@@ -22,19 +22,30 @@ Json = dict[str, Any]
 ALLOW = {"optionId": "allow", "name": "Allow", "kind": "allow_once"}
 LEAVE = {"optionId": "leave", "name": "Let the agent decide", "kind": "allow_once"}
 DENY = {"optionId": "deny", "name": "Deny", "kind": "reject_once"}
-QUESTION_TOOL, PLAN_TOOL = "AskUserQuestion", "ExitPlanMode"
+QUESTION_TOOL = "AskUserQuestion"
+PLAN_TOOLS = ("ExitPlanMode", "EnterPlanMode")
+"""Tools for which Claude Code ignores an approval that does not repeat the arguments."""
 CHOICE = "choice"
 """The kind of an option that answers a question: it neither allows nor denies, so it must be named."""
 MAX_CHOICES = 20
 GEMINI_READS = frozenset(
     {
         *("read_file", "read_many_files", "list_directory", "glob", "grep_search", "search_file_content"),
-        *("write_todos", "save_memory", "get_internal_docs", "complete_task", "update_topic", "ask_user"),
-        *("activate_skill", "google_web_search", "enter_plan_mode", "exit_plan_mode"),
+        *("write_todos", "get_internal_docs", "complete_task", "update_topic", "ask_user", "cli_help"),
+        *("activate_skill", "google_web_search", "enter_plan_mode", "exit_plan_mode", "codebase_investigator"),
+        *("invoke_agent", "read_mcp_resource", "list_mcp_resources"),
+        *("tracker_create_task", "tracker_update_task", "tracker_get_task", "tracker_list_tasks"),
+        *("tracker_add_dependency", "tracker_visualize"),
     }
 )
 """Tools that Gemini CLI runs without a question, or that ask themselves. A request for each would only delay it."""
-REQUESTS = ("PermissionRequest", "permission.asked")
+REQUESTS = {
+    "claude-code": "PermissionRequest",
+    "codex": "PermissionRequest",
+    "gemini": "BeforeTool",
+    "opencode": "permission.asked",
+}
+"""The message of each agent that asks."""
 NO_REASON = "Denied in Callslip."
 
 
@@ -43,9 +54,9 @@ def is_asked(agent: str, fields: Fields) -> bool:
     return agent != "gemini" or as_str(fields.get("tool_name")) not in GEMINI_READS
 
 
-def is_request(fields: Fields) -> bool:
+def is_request(agent: str, fields: Fields) -> bool:
     """Return whether a message is only there to ask."""
-    return fields.get("hook_event_name") in REQUESTS
+    return fields.get("hook_event_name") == REQUESTS.get(agent)
 
 
 def options(agent: str, fields: Fields) -> list[Json]:
@@ -86,6 +97,8 @@ def encode(agent: str, fields: Fields, answer: ApprovalAnswer) -> Json | None:
             return None
         question = as_str(_questions(fields)[0].get("question"))
         return _decision({"behavior": "allow", "updatedInput": {**_input(fields), "answers": {question: chosen}}})
+    if agent == "claude-code" and fields.get("tool_name") in PLAN_TOOLS:
+        return _decision({"behavior": "allow", "updatedInput": _input(fields)})
     return _decision({"behavior": "allow"})
 
 

@@ -2,7 +2,8 @@
 
 The agent's session file says more, and with ids, so a reader takes from here only what it does not have yet: that a
 call began or ended, and requests for approval. A request has no id of its call. It is about the oldest call with the
-same tool and arguments that began and has neither ended nor asked before.
+same tool and arguments that began and has neither ended nor asked before. Another hook of the user may change the
+arguments in between: if there is none with the same arguments, it is about the only such call of the tool.
 
 The calls of a sub-agent are only in its session file; its requests are here.
 """
@@ -25,6 +26,7 @@ from callslip.rules.unnamed_calls import unnamed_alias
 MAX_OPEN = 200
 """How many calls that have not ended are remembered."""
 MAX_TITLE_CHARS = 200
+TOOL_CHARS = 16
 TITLES = ("command", "file_path", "filePath", "notebook_path", "pattern", "path", "url", "query", "description")
 """The arguments that tell best what a call does."""
 TERMINAL = "the agent's terminal"
@@ -34,7 +36,7 @@ Reader = Callable[[Any, Fields], list[Event]]
 
 
 class OpenCall:
-    """A call that began: its id, "" if the agent does not tell it, and the digest of its tool and arguments."""
+    """A call that began: its id, and the digest of its tool and arguments, which begins with that of the tool."""
 
     def __init__(self, call_id: str, digest: str) -> None:
         self.call_id = call_id
@@ -91,8 +93,9 @@ class HookDecoder:
         }
 
     def _remember(self, call: OpenCall) -> None:
-        self._open.append(call)
-        del self._open[:-MAX_OPEN]
+        if all(known.call_id != call.call_id for known in self._open):  # A message may be read twice, after a kill.
+            self._open.append(call)
+            del self._open[:-MAX_OPEN]
 
     def _forget(self, call_id: str) -> None:
         self._open = [call for call in self._open if call.call_id != call_id]
@@ -140,9 +143,12 @@ class HookDecoder:
     def _read_request(self, fields: Fields) -> list[Event]:
         """Return a request for approval, unless no call began that it can be about."""
         digest = self.digest(fields)
-        call = next((call for call in self._open if call.digest == digest and not call.has_asked), None)
-        if call is None:
+        tool = digest[:TOOL_CHARS]
+        of_tool = [call for call in self._open if call.digest.startswith(tool) and not call.has_asked]
+        equal = [call for call in of_tool if call.digest == digest]
+        if not equal and len(of_tool) != 1:
             return []
+        call = (equal or of_tool)[0]
         call.has_asked = True
         return [self._request(fields, call_aliases(call.call_id))]
 
@@ -285,8 +291,8 @@ def _opencode_call(properties: Fields) -> tuple[str, dict[str, Any]]:
 
 
 def call_digest(tool: str, arguments: Any) -> str:
-    """Return a digest of a tool and its arguments."""
-    return value_digest(tool, arguments)
+    """Return a digest of a tool and its arguments, which begins with that of the tool."""
+    return value_digest(tool)[:TOOL_CHARS] + value_digest(arguments)
 
 
 def _title(arguments: Any) -> str:

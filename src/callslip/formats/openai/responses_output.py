@@ -22,7 +22,7 @@ from callslip.model import events as ev
 from callslip.model.events import Alias
 
 UNNAMED = "@+"
-CALL_CUT = "the model's answer ended before this call was complete"
+CALL_CUT = "the model's answer broke off before this call was whole"
 
 
 class ResponseCall(TrackedCall, kw_only=True):

@@ -20,7 +20,7 @@ from callslip.model.events import Alias, Draft, Event
 from callslip.rules.lifecycle import TURN_CLOSES
 
 MAX_COMPARED_MESSAGES = 50
-ARGUMENTS_CUT = "the model's answer ended before the arguments were complete"
+ARGUMENTS_CUT = "the model's answer broke off before the arguments were whole"
 
 
 class ModelCall(TrackedCall, kw_only=True):
