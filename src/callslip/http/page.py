@@ -53,7 +53,10 @@ def _empty_lines(match: re.Match[bytes]) -> bytes:
 
 @lru_cache(256)
 def _file(name: str, root: str) -> tuple[bytes, str]:
-    """Return a file, without comments if it is of the page, and its ETag. The page refers to its files by the prefix that it is mounted under."""
+    """Return a file, without comments if it is of the page, and its ETag.
+
+    The page refers to its files by the prefix that it is mounted under.
+    """
     if name not in _names():
         raise NotFoundError(f"no file {name!r}")
     data = files("callslip.web").joinpath(name).read_bytes()
