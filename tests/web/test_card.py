@@ -80,6 +80,24 @@ def test_hidden_lines_of_a_long_output_are_counted(site: Server) -> None:
 
 
 @in_browser
+def test_details_are_beside_the_list_where_there_is_room(site: Server) -> None:
+    """A column, a drawer over part of the list, or a sheet; Escape closes the drawer, and the list never moves."""
+    seq = site.append("widths", *completed_call("one", "ls", text="a.txt\n", title="List"))
+    tab = site.window(width=1440).tab("/s/widths")
+    tab.wait_for_seq(seq)
+    for width, panel in ((1920, 672), (1440, 480), (1280, 448), (1024, 576), (380, 380)):
+        tab.page.set_viewport_size({"width": width, "height": 800})
+        box = open_card(tab, "List").bounding_box()
+        assert box and box["width"] == panel, (width, box)
+        title = tab.page.locator(".call-title").bounding_box()
+        if width < 1200:
+            tab.page.keyboard.press("Escape")
+            expect(tab.page.get_by_role("region", name="Details of the call")).to_have_count(0)
+        assert tab.page.locator(".call-title").bounding_box() == title
+    tab.assert_no_problems()
+
+
+@in_browser
 def test_events_raw_entry_and_copy_buttons(tmp_path: Path) -> None:
     """A card shows its events and its raw entry, and copies its ID, a link, a curl command and a CLI command."""
     with serving(tmp_path) as site:
