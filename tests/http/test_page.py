@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
+import subprocess
 from collections.abc import AsyncIterator
 from html import unescape
+from pathlib import Path
 
 import pytest
 from starlette.applications import Starlette
@@ -22,6 +25,9 @@ from callslip.http.request import RequestContext
 from callslip.mcp import http_app
 from callslip.model import events as ev
 from tests.support.live_server import fetch, running
+from tests.support.paths import ROOT
+
+WEB = Path(callslip.__file__).parent / "web"
 
 pytestmark = pytest.mark.anyio
 
@@ -147,6 +153,20 @@ async def test_every_file_that_the_page_loads_is_served(url: str) -> None:
         folder = path.rpartition("/")[0]
         pending += [f"{folder}/{name}" for name in re.findall(r'(?:from |import\()"\./([^"]+\.js)"', response.text)]
     assert {"/web/app.js", "/web/page.css", "/web/state.js"} < loaded and len(loaded) > 20
+
+
+async def test_modules_are_served_without_comments_only(url: str, node: str) -> None:
+    """TypeScript finds the same code in what is served and in the source, on the same lines."""
+    files = [file for file in WEB.glob("*.js") if file.name not in ("callslip.js", "example.js")]
+    jobs = [
+        {"name": file.name, "source": file.read_text(), "served": (await fetch(f"{url}/web/{file.name}")).text}
+        for file in files
+    ]
+    assert all(job["source"].count("\n") == job["served"].count("\n") for job in jobs)
+    assert sum(len(job["served"]) for job in jobs) < 0.9 * sum(len(job["source"]) for job in jobs)
+    script = str(ROOT / "tests" / "js" / "same_code.mjs")
+    done = subprocess.run([node, script], input=json.dumps(jobs), capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {job["name"]: True for job in jobs}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ globalThis.document = { documentElement: { dataset: {} } };
 globalThis.location = new URL("http://page/");
 globalThis.addEventListener = () => {};
 const load = (name) => import(pathToFileURL(`${process.argv[2]}/${name}`));
-const { BACKGROUND, contrast, inert, isTerminal, parseTerminal, styleProperties } = await load("ansi.js");
+const { BACKGROUND, LIGHT_BACKGROUND, contrast, inert, isTerminal, parseTerminal, styleProperties } = await load("ansi.js");
 const { compare, countChanges, isDiff, parseDiff } = await load("diff.js");
 const { oneLine, parseJson, summary } = await load("jsontree.js");
 const { decodeTail, formatBytes, isBinary, knownOutput } = await load("full_output.js");
@@ -31,8 +31,16 @@ function draw(node) {
   return `<${node.type}${attributes.join("")}>${draw(children)}</${node.type}>`;
 }
 
-const colourOf = (style) => styleProperties(style)?.color?.match(/\d+/g).map(Number);
-const backgroundOf = (style) => styleProperties(style)?.backgroundColor?.match(/\d+/g).map(Number) ?? BACKGROUND;
+const numbers = (colour) => colour.match(/\d+/g).map(Number);
+const colourOf = (style) => styleProperties(style)?.color;
+
+/** Return the contrasts of a style in the light and in the dark theme. */
+function contrasts(style) {
+  const { color, backgroundColor } = styleProperties(style);
+  const [light, dark] = color.match(/rgb\([^)]*\)/g);
+  const on = (theme) => (backgroundColor ? numbers(backgroundColor) : theme);
+  return [contrast(numbers(light), on(LIGHT_BACKGROUND)), contrast(numbers(dark ?? light), on(BACKGROUND))];
+}
 
 function rows({ ids, measured, y }) {
   const heights = new Heights((id) => 10 + (id % 3));
@@ -55,7 +63,7 @@ const PARTS = {
   ansi: ({ text }) => parseTerminal(text).map((line) => line.map((run) => [run.text, styleProperties(run.style)])),
   contrasts: ({ text }) => {
     const coloured = parseTerminal(text).flat().filter((run) => colourOf(run.style));
-    return coloured.map((run) => contrast(colourOf(run.style), backgroundOf(run.style)));
+    return coloured.flatMap((run) => contrasts(run.style));
   },
   isTerminal: ({ text }) => isTerminal(text),
   compare: ({ before, after }) => compare(before, after),

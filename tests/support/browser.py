@@ -301,6 +301,12 @@ class Tab:
             "async (name) => (await import(document.documentElement.dataset.root + '/web/state.js'))[name].value", name
         )
 
+    def open_turns(self) -> None:
+        """Open the turns that are folded, as older ones are at first."""
+        folded = self.page.locator(".timeline .turn-toggle[aria-expanded=false]")
+        while folded.count():
+            folded.first.click()
+
     def open_all(self) -> None:
         """Open every closed card and section, including nested ones."""
         while self.page.evaluate(_OPEN_ALL):
@@ -380,6 +386,26 @@ class Tab:
             size = self.page.viewport_size or {"width": 0, "height": 0}
             clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], high)}
             self.page.screenshot(path=IMAGES / f"{name}.png", clip=clip, animations="disabled", caret="hide")
+
+
+def show_filter(tab: Tab) -> None:
+    """Show the filter of a session, which is behind a button in a narrow window."""
+    filter_input, button = (
+        tab.page.get_by_label("Filter", exact=True),
+        tab.page.get_by_role("button", name="Show filter"),
+    )
+    expect(filter_input.or_(button)).to_be_visible()
+    if button.is_visible():
+        button.click()
+    filter_input.wait_for()
+
+
+def show_facets(tab: Tab) -> None:
+    """Show the side panel of a session, unless the window is wide enough for it."""
+    button = tab.page.get_by_role("button", name="Plan and facets")
+    if button.get_attribute("aria-pressed") != "true":
+        button.click()
+    tab.page.get_by_role("group", name="Filter by state").wait_for()
 
 
 @functools.cache

@@ -6,6 +6,7 @@ from playwright.sync_api import expect
 
 from tests.support.browser import Server, in_browser
 from tests.support.sample_sessions import event
+from tests.web.test_card import open_card
 
 STEPS = [
     {"content": "Read the tests", "priority": "high", "status": "completed"},
@@ -38,9 +39,10 @@ def test_notices_and_priorities_are_shown(site: Server) -> None:
     expect(plan.locator("li").first).to_contain_text("Read the tests high priority")
     expect(plan.locator("li").last).not_to_contain_text("priority")
     card = tab.page.locator(".row-tool_call")
-    expect(card).to_contain_text("9,995 earlier lines")
-    card.get_by_role("button").first.click()
-    expect(card).to_contain_text("Full output, 170")
+    card.get_by_role("button", name="Open in place").click()
+    expect(card).to_contain_text("9,992 earlier lines hidden")
+    panel = open_card(tab, "cat")
+    expect(panel).to_contain_text("Full output, 170")
     tab.assert_no_problems()
 
 
@@ -60,18 +62,17 @@ def test_large_content_and_large_output_are_loaded(site: Server) -> None:
     tab = site.window().tab("/s/both")
     tab.wait_for_seq(seq)
     for name, shown, absent in (
-        ("cat", ["9,988 earlier lines", "shown line", "Raw output", "Full output, 110"], "The beginning of"),
-        ("small", ["9,988 earlier lines", "shown line", "complete"], "The beginning of"),
-        ("fails", ["9,988 earlier lines", "shown line", "It did not work."], "The beginning of"),
+        ("cat", ["9,000 lines hidden", "shown line", "Raw output", "Full output, 110"], "The beginning of"),
+        ("small", ["9,000 lines hidden", "shown line", "complete"], "The beginning of"),
+        ("fails", ["9,000 lines hidden", "shown line", "It did not work."], "The beginning of"),
     ):
-        card = tab.page.locator(".row-tool_call", has_text=name).first
-        card.get_by_role("button").first.click()
+        panel = open_card(tab, name)
         for text in shown:
-            expect(card).to_contain_text(text)
-        expect(card).not_to_contain_text(absent)
+            expect(panel).to_contain_text(text)
+        expect(panel).not_to_contain_text(absent)
         if name == "cat":
-            card.get_by_label("Raw output length").select_option("tail")
-            expect(card).to_contain_text("raw line")
+            panel.get_by_role("group", name="Raw output").get_by_role("button", name="Show").click()
+            expect(panel.get_by_role("group", name="Raw output").locator(".log")).to_contain_text("raw line")
     tab.assert_no_problems()
 
 

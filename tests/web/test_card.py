@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from playwright.sync_api import Locator
+from playwright.sync_api import Locator, expect
 
 from tests.support.browser import Server, Tab, in_browser, serving
 from tests.support.cli_process import run
@@ -16,11 +16,11 @@ LINES = "".join(f"line {number}\n" for number in range(40))
 
 
 def open_card(tab: Tab, title: str) -> Locator:
-    """Open the card with this title."""
-    card = tab.page.locator(".call").filter(has_text=title)
-    card.locator(".call-toggle").click()
-    card.locator(".actions").wait_for()
-    return card
+    """Choose the call with this title, and return the panel with its details."""
+    tab.page.locator(".call-title").filter(has_text=title).click()
+    panel = tab.page.get_by_role("region", name="Details of the call")
+    panel.get_by_role("heading", name=title).wait_for()
+    return panel
 
 
 def copy_text(tab: Tab, part: Locator, label: str) -> str:
@@ -31,25 +31,51 @@ def copy_text(tab: Tab, part: Locator, label: str) -> str:
 
 
 @in_browser
-def test_output_is_shown_as_one_line_last_lines_or_full(site: Server) -> None:
-    """The last lines of a long output are shown first; the user can choose the length and the format."""
+def test_output_is_shown_in_place_and_in_full(site: Server) -> None:
+    """In place a call shows its last lines; the panel has all of them with numbers, finds a text, and has formats."""
     call = completed_call("lines", "seq 40", text=LINES, title="Many lines")
     weather = event("call.completed", "json", title="Weather", output={"sky": "clear", "wind": {"knots": 7}})
     seq = site.append("output", event("turn.started"), *call, weather)
-    tab = site.window(height=2000).tab("/s/output")
+    tab = site.window(width=1440).tab("/s/output")
     tab.wait_for_seq(seq)
+    row = tab.page.locator(".row", has_text="Many lines")
+    expect(row.locator(".out")).to_have_text("line 39")
+    row.get_by_role("button", name="Open in place").click()
+    expect(row.locator(".terminal")).to_have_text(LINES[LINES.index("line 32") :].strip())
+    expect(row).to_contain_text("32 earlier lines hidden")
+    row.get_by_role("button", name="Open in panel").click()
     lines = open_card(tab, "Many lines")
-    body = lines.locator(".part-body")
-    assert "line 39" in body.inner_text() and "line 27" not in body.inner_text()
-    lines.get_by_role("button", name="Show 28 earlier lines").click()
-    assert body.inner_text().strip() == LINES.strip()
-    lines.get_by_label("Output length").select_option("One line")
-    assert lines.locator(".one-line").inner_text() == "line 39" and not body.count()
+    log = lines.get_by_role("group", name="Output").locator(".log")
+    assert log.locator("p span").all_inner_texts() == LINES.split("\n")[:-1]
+    assert log.locator("p i").all_inner_texts() == [str(number) for number in range(1, 41)]
+    lines.get_by_role("button", name="Find in output").click()
+    lines.get_by_role("textbox", name="Find in output").fill("LINE 3")
+    expect(lines.get_by_role("status").first).to_have_text("1 of 11")
+    tab.page.keyboard.press("Enter")
+    expect(log.locator("p.current span")).to_have_text("line 30")
     json_card = open_card(tab, "Weather")
     shown = json_card.locator(".part-body .json").inner_text().split()
     assert shown == ["sky", '"clear"', "wind", "{knots:", "7}", "knots", "7"]
     json_card.get_by_label("Output format").select_option("plain")
-    assert '"knots": 7' in json_card.locator("pre.plain").inner_text()
+    assert '"knots": 7' in json_card.locator(".log").inner_text()
+    tab.assert_no_problems()
+
+
+@in_browser
+def test_hidden_lines_of_a_long_output_are_counted(site: Server) -> None:
+    """The panel shows the first and the last lines of a long output, and more of those between them on request."""
+    text = "".join(f"line {number}\n" for number in range(3000))
+    seq = site.append("hidden-lines", *completed_call("many", "seq 3000", text=text, title="Many lines"))
+    tab = site.window(width=1440).tab("/s/hidden-lines")
+    tab.wait_for_seq(seq)
+    panel = open_card(tab, "Many lines")
+    if panel.get_by_role("button", name="Load full output").count():
+        panel.get_by_role("button", name="Load full output").click()
+    expect(panel.locator(".hole")).to_contain_text("2,000 lines hidden")
+    panel.get_by_role("button", name="Show 500 more").click()
+    expect(panel.locator(".hole")).to_contain_text("1,500 lines hidden")
+    numbers = panel.locator(".log p i").all_inner_texts()
+    assert numbers == [str(number) for number in [*range(1, 801), *range(2301, 3001)]]
     tab.assert_no_problems()
 
 
@@ -67,13 +93,15 @@ def check_copy_buttons(site: Server, ledger: Path) -> None:
     tab = window.tab("/s/away")
     tab.wait_for_seq(seq)
     card = open_card(tab, "Look")
-    card.get_by_role("button", name="Events").click()
+    assert copy_text(tab, card, "Copy ID of the call") == entry["callId"]
+    card.get_by_role("tab", name="Events").click()
     events = card.locator(".events li")
     events.last.wait_for()
-    types = [text.split()[2] for text in events.all_inner_texts()]
+    types = events.locator(".fold-head code").all_inner_texts()
     assert types == ["call.proposed", "call.started", "call.completed"]
-    card.get_by_role("button", name="Raw entry").click()
+    card.get_by_role("tab", name="Raw").click()
     assert entry["callId"] in card.locator(".json").last.inner_text()
+    card.get_by_role("button", name="More").click()
     assert copy_text(tab, card, "Copy ID") == entry["callId"]
     assert copy_text(tab, card, "Copy link") == f"{site.url}/c/{entry['callId']}"
     curl = shlex.split(copy_text(tab, card, "Copy as curl"))

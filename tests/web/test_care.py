@@ -39,10 +39,10 @@ def test_link_within_the_page_opens_its_card(site: Server) -> None:
     tab = site.window().tab("/")
     for name, entry in (("here", 4), ("there", 4), ("here", 3)):
         tab.page.evaluate(GO_TO_PATH, f"/s/{name}#entry-{entry}")
-        toggle = tab.page.locator(f".row[data-id='{entry}'] .call-toggle")
-        expect(toggle).to_contain_text(f"{name} {titles[entry]}")
-        expect(toggle).to_have_attribute("aria-expanded", "true")
-        expect(toggle).to_be_focused()
+        row = tab.page.locator(f".row[data-id='{entry}']")
+        expect(row.locator(".call-title")).to_have_text(f"{name} {titles[entry]}")
+        expect(row.locator(".call-title")).to_be_focused()
+        expect(row.get_by_role("button", name="Close in place")).to_have_attribute("aria-expanded", "true")
     tab.assert_no_problems()
 
 
@@ -52,10 +52,10 @@ def test_past_does_not_show_later_changes(site: Server) -> None:
     before = append_request(site, "unanswered")
     tab = site.window().tab("/s/unanswered")
     tab.page.get_by_role("button", name="Approve", exact=True).click()
-    expect(tab.page.locator(".request")).to_contain_text("Approved by")
+    expect(tab.page.locator(".row-permission_request")).to_contain_text("Approved by")
     tab.page.evaluate(SHOW_PAST, before)
     tab.page.get_by_text("At event").wait_for()
-    expect(tab.page.locator(".request")).not_to_contain_text("Approved")
+    expect(tab.page.locator(".row-permission_request")).not_to_contain_text("Approved")
     start = [event("call.started", "big", toolName="shell"), event("call.progress", "big", text="first line\n")]
     before = site.append("unfinished", *start)
     site.append("unfinished", event("call.completed", "big", output="\n".join(f"line {n}" for n in range(20_000))))

@@ -85,6 +85,7 @@ def test_history_shows_the_same_as_export_at(site: Server) -> None:
         seq = site.append("scrub", *events)
     tab = site.window(height=6000).tab("/s/scrub")
     tab.wait_for_seq(seq)
+    tab.page.get_by_role("button", name="History").click()
     command = ("export", "scrub", "--server", site.url, "--token", site.token, "--at")
     for at in random.Random(8).sample(range(2, seq), 5):
         tab.page.get_by_role("slider", name="Event", exact=True).fill(str(at))

@@ -99,6 +99,7 @@ def test_tabs_show_the_same(site: Server) -> None:
         seq = site.append("step", *events)
     for tab in tabs:
         tab.wait_for_seq(seq)
+        tab.open_turns()
     states = [[(row.id, row.state) for row in tab.rows()] for tab in tabs]
     assert states[0] == states[1] == states[2] and len(states[0]) > 8
     for tab in tabs:
@@ -117,8 +118,8 @@ def test_decision_in_one_tab_is_shown_in_the_others(site: Server) -> None:
     for tab in (first, second):
         tab.wait_for_seq(seq)
     inbox.page.locator("[data-approval=appr_00000000a5ed] .opener").click()
-    card = inbox.page.locator("[data-detail=appr_00000000a5ed]")
-    cards = (first.page.locator(".row"), second.page.locator(".row"), card)
+    detail = inbox.page.locator("[data-detail=appr_00000000a5ed]")
+    cards = (first.page.locator(".row-permission_request"), second.page.locator(".row-permission_request"), detail)
     for shown in cards:
         shown.get_by_role("button", name="Allow once").wait_for()
     first.page.get_by_role("button", name="Allow once").click()

@@ -161,7 +161,8 @@ def test_colours_apply_until_reset(ask: Ask) -> None:
     ((plain, red, bold, after),) = ask("ansi", text="a\x1b[31mb\x1b[1mc\x1b[0md")
     assert plain == ["a", None]
     assert red[0] == "b"
-    assert red[1]["color"].startswith("rgb(255")
+    light, dark = red[1]["color"].removeprefix("light-dark(").removesuffix(")").split(", ")
+    assert dark.startswith("rgb(255") and not light.startswith("rgb(255")
     assert bold[1]["fontWeight"] == "700"
     assert after == ["d", None]
 
@@ -194,6 +195,7 @@ def test_terminal_commands_are_removed(ask: Ask, text: str, shown: str) -> None:
 
 @given(st.lists(st.integers(0, 255), min_size=6, max_size=6))
 def test_every_colour_is_readable_on_its_background(client: Client, parts: list[int]) -> None:
+    """Also on those of both themes."""
     foreground, background = (";".join(map(str, part)) for part in (parts[:3], parts[3:]))
     text = f"\x1b[38;2;{foreground}ma\x1b[48;2;{background}mb\x1b[7mc\x1b[0m" + "".join(
         f"\x1b[{n}mx" for n in range(30, 38)

@@ -100,7 +100,7 @@ def open_all(tab: Tab) -> None:
     """Open every closed card and section that is visible."""
     while tab.page.evaluate("""() => {
         const closed = [...document.querySelectorAll("main [aria-expanded=false], main details:not([open]) > summary")]
-            .filter((one) => one.checkVisibility() && !one.closest(".filter"));
+            .filter((one) => one.checkVisibility() && !one.closest(".filter, .head"));
         closed.forEach((one) => one.click());
         return closed.length;
     }"""):
@@ -132,6 +132,18 @@ def assert_same_rows(first: Tab, second: Tab) -> list[Row]:
     return rows
 
 
+DETAILS = """(at) => {
+    document.querySelectorAll(".call-title")[at]?.click();
+    return new Promise((done) => setTimeout(() => done(document.querySelector(".detail").innerText)));
+}"""
+
+
+def assert_same_details(first: Tab, second: Tab) -> None:
+    """Assert that both show the same details of each call."""
+    for at in range(first.page.locator(".call-title").count()):
+        assert first.page.evaluate(DETAILS, at) == second.page.evaluate(DETAILS, at)
+
+
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 380)])
 @in_browser
 def test_file_looks_like_the_page(site: Server, sessions: Sessions, tmp_path: Path, theme: str, width: int) -> None:
@@ -147,7 +159,8 @@ def test_file_looks_like_the_page(site: Server, sessions: Sessions, tmp_path: Pa
     open_all(file)
     open_all(page)
     open_rows = assert_same_rows(file, page)
-    assert sum(len(row.text) for row in open_rows) > 2 * sum(len(row.text) for row in rows)
+    assert sum(len(row.text) for row in open_rows) > sum(len(row.text) for row in rows)
+    assert_same_details(file, page)
     assert file.axe_violations() == [] and file.find_overflow() == []
     file.assert_no_problems()
     page.assert_no_problems()

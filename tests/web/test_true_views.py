@@ -10,7 +10,7 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
-from tests.support.browser import Server, in_browser
+from tests.support.browser import Server, in_browser, show_facets
 from tests.support.cli_process import free_port, running_process
 from tests.support.sample_sessions import event
 from tests.web.test_card import copy_text, open_card
@@ -35,7 +35,7 @@ def test_filter_and_counts_cover_calls_that_are_not_loaded(site: Server) -> None
     page.get_by_role("textbox", name="Filter").fill("tool:grep")
     expect(page.locator(".filter-left")).to_have_text("3 of 1,300 entries")
     expect(page.locator(".row .call-title")).to_have_text(["step 3", "step 503", "step 1003"])
-    page.get_by_role("button", name="Facets").click()
+    show_facets(tab)
     expect(page.get_by_role("button", name="ls, 1,297 calls")).to_be_visible()
     site.append("not-loaded", event("call.started", "new", toolName="grep", title="a new one"))
     expect(page.locator(".row .call-title")).to_have_text(["step 3", "step 503", "step 1003", "a new one"])
@@ -63,19 +63,21 @@ def test_output_ends_where_the_tool_ended(site: Server) -> None:
     tab = window.tab("/s/outputs")
     tab.wait_for_seq(seq)
     cards = {name: tab.page.locator(".call").filter(has_text=name) for name in ("Count", "Dump", "Imported")}
-    expect(cards["Count"].locator(".preview pre")).to_have_text("19996\n19997\n19998\n19999\n20000")
     expect(cards["Count"]).to_contain_text("240.3 kB cut")
-    expect(cards["Dump"].locator(".preview")).to_have_text("Binary output")
+    cards["Count"].get_by_role("button", name="Open in place").click()
+    expect(cards["Count"].locator("pre")).to_have_text("\n".join(str(number) for number in range(19993, 20001)))
+    expect(cards["Dump"].locator(".out")).to_have_text("Binary, 9 bytes")
     expect(cards["Imported"]).to_contain_text("a.txt")
     assert cards["Imported"].locator(".duration").count() == 0
     card = open_card(tab, "Count")
     expect(card.locator(".outputs .part")).to_have_count(1)
-    expect(card.locator(".part-body")).to_contain_text("20000")
+    expect(card.locator(".log p").first).to_have_text("11")  # The first line, and its number.
+    expect(card.locator(".log p").last).to_have_text("20000")
     expect(card.locator(".outputs")).to_contain_text("The end of 108.9 kB.")
     expect(card.locator(".outputs")).to_contain_text("240.3 kB in the middle of the output were cut when the tool ran.")
     assert copy_text(tab, card, "Copy output") == ALL
-    card.get_by_label("Output length").select_option("Full")
-    expect(card.locator(".part-body")).to_contain_text("2\n3\n4\n")
+    expect(card.locator(".hole")).to_contain_text("19,000 lines hidden")
+    expect(card.locator(".log p").last).to_have_text("2000020000")
     tab.assert_no_problems()
 
 

@@ -85,7 +85,8 @@ def test_the_page_follows_two_agents_and_a_sub_agent(
         expect(call).to_contain_text("Running")
         for row in (task, text, call):
             expect(row).to_have_class(re.compile("of-sub-agent"))
-        expect(tab.page.get_by_text("Sub-agent of")).to_have_count(1)  # Once for all three.
+        work = tab.page.locator(f".row:has(.call-title:text-is({LOOK_LEFT!r})) ~ .row.in")
+        expect(work).to_have_count(3)  # Below the call that started it.
 
         helper.result("toolu_inner", "left is fine")
         history.grow(helper)
@@ -96,8 +97,6 @@ def test_the_page_follows_two_agents_and_a_sub_agent(
         expect(last).not_to_have_class(re.compile("of-sub-agent"))
         expect(row_with(tab, "Where is the rounding?")).to_contain_text("You")
 
-        task.get_by_role("link", name=LOOK_LEFT).click()
-        tab.until(lambda: tab.page.evaluate("document.activeElement.innerText").endswith(LOOK_LEFT), "the focus")
         tab.page.get_by_role("link", name="Sessions").click()
         write_lines(history.codex, list(rollout[LINES_UNTIL_CALLS:]), "a")
         for column, text in ((CALLS, "5"), (FAILED, "3")):
@@ -133,8 +132,10 @@ def test_the_work_of_a_sub_agent_passes_axe(site: Server, width: int) -> None:
         tab = site.window(theme, width).tab(f"/s/{session}")
         tab.wait_for_seq(site.seq(session))
         links = tab.page.locator(".parent-call a")
-        expect(links).to_have_text([LOOK_LEFT, "exec_000000000000"])
-        assert links.nth(1).get_attribute("href") == "/c/exec_000000000000"
+        expect(links).to_have_text(["exec_000000000000"])
+        assert links.first.get_attribute("href") == "/c/exec_000000000000"
+        rows = tab.page.locator(".timeline .row").evaluate_all("rows => rows.map((row) => row.matches('.in'))")
+        assert rows == [False, False, False, True, True, False, False]  # A heading, a prompt, a call and its work.
         expect(tab.page.locator(".parent-call code")).to_have_text("helper-7")
         assert tab.page.locator(".timeline b", has_text="left").count() == 0
         assert tab.axe_violations() == [] and tab.find_overflow() == []

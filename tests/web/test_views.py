@@ -7,7 +7,7 @@ import time
 
 from playwright.sync_api import expect
 
-from tests.support.browser import Server, Tab, in_browser
+from tests.support.browser import Server, Tab, in_browser, show_facets, show_filter
 from tests.support.sample_sessions import event, example_session
 
 TICK_COUNTS = """() => {
@@ -84,8 +84,10 @@ def test_filter_selects_entries_and_is_saved_in_the_address(site: Server) -> Non
     seq = site.append("filtered", *example_session(int(time.time() * 1000)))
     tab = site.window("light", 380, 760).tab("/s/filtered")
     tab.wait_for_seq(seq)
-    tab.page.get_by_role("button", name="Facets").click()
+    show_filter(tab)
+    show_facets(tab)
     tab.page.get_by_role("button", name="Failed, 2 calls").click()
+    tab.page.keyboard.press("Escape")
     tab.until(lambda: len(tab.rows()) == 2, "the failed calls")
     tab.page.get_by_label("Filter", exact=True).fill("ruff")
     tab.until(lambda: len(tab.rows()) == 1, "the failed call of ruff")

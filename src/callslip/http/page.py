@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache, lru_cache
 from html import escape
 from importlib.resources import files
@@ -25,6 +26,10 @@ MEDIA_TYPES = {
 """The media types of served files, by suffix."""
 FILE_MEDIA_TYPES = "text/javascript, text/css, text/html, text/plain"
 FOLDERS = ("", "vendor/")
+COMMENT_LINES = re.compile(rb"^[ \t]*(?:/\*(?:[^*]|\*(?!/))*\*/[ \t]*|//.*)$", re.MULTILINE)
+"""Lines of a module or style sheet that contain only a comment."""
+WITH_COMMENTS = ("vendor/", "callslip.js", "example.js")
+"""Files that are served with their comments: licences, and what is meant to be read."""
 UNQUOTED = "/!$&'()*+,;=:@"
 """Characters that browsers do not quote in a path."""
 
@@ -41,14 +46,24 @@ def _names() -> frozenset[str]:
     return frozenset(folder + name for folder, name in names if _suffix(name) in MEDIA_TYPES)
 
 
+def _empty_lines(match: re.Match[bytes]) -> bytes:
+    """Return as many line breaks as a comment has, so that an error names the right line of the source."""
+    return b"\n" * match[0].count(b"\n")
+
+
 @lru_cache(256)
 def _file(name: str, root: str) -> tuple[bytes, str]:
-    """Return a file and its ETag. The page refers to its files by the prefix that it is mounted under."""
+    """Return a file, without comments if it is of the page, and its ETag.
+
+    The page refers to its files by the prefix that it is mounted under.
+    """
     if name not in _names():
         raise NotFoundError(f"no file {name!r}")
     data = files("callslip.web").joinpath(name).read_bytes()
     if name == "index.html":
         data = data.replace(b"{root}", escape(quote(root, safe=UNQUOTED)).encode())
+    if _suffix(name) in (".js", ".css") and not name.startswith(WITH_COMMENTS):
+        data = COMMENT_LINES.sub(_empty_lines, data)
     return data, f'"{codec.digest(data)[:16]}"'
 
 

@@ -33,11 +33,12 @@ export const inert = (text) => text.replaceAll("\r\n", "\n").replace(HIDDEN, esc
  */
 /** @typedef {{text: string, style: Style | null}} Run */
 
-/** The terminal background in both themes: programs choose their colours for a dark one. */
-export const BACKGROUND = /** @type {Colour} */ ([21, 24, 30]);
+/** The backgrounds of output in the dark and in the light theme: programs choose their colours for a dark one. */
+export const BACKGROUND = /** @type {Colour} */ ([15, 18, 22]);
+export const LIGHT_BACKGROUND = /** @type {Colour} */ ([241, 243, 246]);
 const FOREGROUND = /** @type {Colour} */ ([225, 229, 236]);
 
-/** @type {Colour[]} The sixteen base colours, all readable on that background. */
+/** @type {Colour[]} The sixteen base colours, all readable on the dark one. */
 const BASE_COLOURS = [
   [128, 136, 150], [255, 120, 110], [110, 205, 130], [230, 190, 90],
   [115, 170, 255], [220, 145, 235], [90, 205, 215], [215, 220, 228],
@@ -78,18 +79,24 @@ function readable(fg, bg) {
   return contrast(colour, bg) < 4.5 ? [goal, goal, goal] : colour;
 }
 
+/** @param {Colour} colour */
+const cssColour = (colour) => `rgb(${colour.join(" ")})`;
+
 /** Return the CSS properties of a run, or null for plain text. @param {Style | null} style */
 export function styleProperties(style) {
   if (!style) return null;
   let { fg, bg } = style;
   if (style.swap) [fg, bg] = [bg ?? BACKGROUND, fg ?? FOREGROUND];
-  const colour = fg || bg ? readable(fg ?? FOREGROUND, bg ?? BACKGROUND) : undefined;
+  const onDark = fg && readable(fg, BACKGROUND);
+  const onLight = fg && readable(fg, LIGHT_BACKGROUND);
+  const colour = bg ? cssColour(readable(fg ?? FOREGROUND, bg))
+    : onDark && onLight && `light-dark(${cssColour(onLight)}, ${cssColour(onDark)})`;
   const lines = [style.under && "underline", style.strike && "line-through"].filter(Boolean).join(" ");
   return {
-    ...(colour && { color: `rgb(${colour.join(" ")})` }),
-    ...(bg && { backgroundColor: `rgb(${bg.join(" ")})` }),
+    ...(colour && { color: colour }),
+    ...(bg && { backgroundColor: cssColour(bg) }),
     ...(style.bold && { fontWeight: "700" }),
-    ...(style.dim && !fg && { color: "rgb(160 167 180)" }),
+    ...(style.dim && !fg && !bg && { color: "var(--ink-3)" }),
     ...(style.italic && { fontStyle: "italic" }),
     ...(lines && { textDecorationLine: lines }),
   };

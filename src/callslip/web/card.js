@@ -3,50 +3,29 @@
 import { inert } from "./ansi.js";
 import { frames } from "./callslip.js";
 import { formatBytes } from "./full_output.js";
-import { cliCommand, Copy, curlCommand, callLink, shorten } from "./copy.js";
-import { JsonTree, oneLine } from "./jsontree.js";
+import { callLink, cliCommand, Copy, curlCommand } from "./copy.js";
+import { commandIn, titleOf } from "./call_text.js";
+import { JsonTree } from "./jsontree.js";
 import { durationOf } from "./filter_terms.js";
 import { firstLine, Fold, Time } from "./message.js";
-import { errorText, isErrorPrinted } from "./outcome.js";
-import { Output, Preview } from "./output.js";
+import { detailPanel } from "./frame.js";
+import Menu from "./menu.js";
+import { LoadedPeek, OutputInPlace, Terminal } from "./output.js";
+import { previewOf } from "./preview.js";
 import { classes, html, useEffect, useState } from "./ui.js";
 import { result } from "./matches.js";
-import { peekEntry, rowState, sampledEntries } from "./row_state.js";
+import { peekEntry, pickCall, pickedId, rowState, sampledEntries } from "./row_state.js";
 import { cancel, commands, pageUrl, readError, seq, sessionName } from "./state.js";
 import { APPROVAL_STATES, approvalOf, describeState } from "./states.js";
 import { formatDuration, formatElapsed, formatTime, stoppedAt } from "./time.js";
 
 // Input
 
-/** Return the command line in an input, or "" if there is none. @param {any} input */
-export function commandIn(input) {
-  const value = input?.command ?? input?.cmd;
-  if (typeof value === "string") return value;
-  if (!Array.isArray(value) || !value.every((part) => typeof part === "string")) return "";
-  const [, flag, line] = value;
-  return value.length === 3 && /^-l?c$/.test(flag) ? line : value.join(" ");
-}
-
-/** Return the title of a call, or its command, or its tool. @param {any} entry */
-export const titleOf = (entry) => entry.title || commandIn(entry.rawInput) || entry.toolName || entry.rawToolName || "Call";
-
 /** @param {any} input */
 const hasFields = (input) =>
   typeof input === "object" && input !== null
     ? Object.keys(input).length > 0
     : input !== undefined && input !== null && input !== "";
-
-/** Summarize the input in one line, or return "" if the title already contains it. @param {any} entry */
-function summarizeInput(entry) {
-  if (entry.rawInput === undefined) return entry.inputText ? firstLine(entry.inputText, 200) : "";
-  const title = String(titleOf(entry));
-  const command = commandIn(entry.rawInput);
-  if (command) return title.includes(command.trim()) ? "" : `$ ${firstLine(command, 300)}`;
-  if (!hasFields(entry.rawInput)) return "";
-  const values = Object.values(entry.rawInput);
-  if (values.length === 1 && typeof values[0] === "string" && title.includes(values[0])) return "";
-  return typeof entry.rawInput === "object" ? oneLine(entry.rawInput) : firstLine(String(entry.rawInput), 200);
-}
 
 /** @param {{input: any}} props */
 const Arguments = ({ input }) =>
@@ -62,7 +41,7 @@ function Locations({ items }) {
 }
 
 /** @param {{entry: any}} props */
-function Input({ entry }) {
+export function Input({ entry }) {
   const command = commandIn(entry.rawInput);
   const rest = Object.keys(entry.rawInput ?? {}).length;
   if (entry.rawInput === undefined && !entry.inputText) return null;
@@ -91,7 +70,7 @@ function exitText(status) {
 }
 
 /** @param {{entry: any}} props */
-function Facts({ entry }) {
+export function Facts({ entry }) {
   const exit = exitText(entry.exitStatus);
   const isDetached = entry.scope === "detached";
   const client = isDetached ? (entry.client ?? /** @type {any} */ (commands.value.get(entry.callId))?.client) : "";
@@ -118,7 +97,7 @@ function findRequest(approval) {
 }
 
 /** @param {{entry: any}} props */
-function Approval({ entry }) {
+export function Approval({ entry }) {
   if (!entry.approval) return null;
   const request = findRequest(entry.approval);
   if (!request || (request.state ?? "pending") === "pending") {
@@ -136,7 +115,7 @@ function Approval({ entry }) {
 }
 
 /** @param {{entry: any}} props */
-const Notes = ({ entry }) => html`
+export const Notes = ({ entry }) => html`
   ${entry.reason && entry.reason !== entry.error && html`<p class="note reason">
     <b>Reason:</b> <span dir="auto">${inert(entry.reason)}</span></p>`}
   ${entry.report && html`<p class="note reason">
@@ -178,7 +157,7 @@ function EventRow({ id, event }) {
 }
 
 /** @param {{entry: any}} props */
-function Events({ entry }) {
+export function Events({ entry }) {
   const state = rowState(entry.id, "events");
   const load = () =>
     loadEvents(entry).then(
@@ -207,37 +186,42 @@ function Events({ entry }) {
 function CancelButton({ entry }) {
   const [problem, setProblem] = useState("");
   const cancelCall = () => cancel(entry.callId).catch((/** @type {Error} */ error) => setProblem(error.message));
-  return html`<button type="button" class="button small" onClick=${cancelCall}>Cancel call</button>
+  return html`<button type="button" onClick=${cancelCall}><i class="i i-stop" aria-hidden="true"></i>Cancel call</button>
     ${problem && html` <span class="warn" role="alert">${problem}</span>`}`;
 }
 
 /** @param {{entry: any, live: boolean}} props */
-const Actions = ({ entry, live }) => html`<div class="actions">
-  ${live && describeState(entry.status).isOpen && html`<${CancelButton} entry=${entry} />`}
-  <span class="dim">Copy</span>
-  <${Copy} text=${() => callLink(entry.callId)} label="Copy link">Link<//>
-  <${Copy} text=${() => curlCommand(entry.callId)} label="Copy as curl">curl<//>
-  <${Copy} text=${() => cliCommand(entry.callId)} label="Copy as CLI command">CLI<//>
-  <${Copy} text=${entry.callId} label="Copy ID">ID<//>
+export const Actions = ({ entry, live }) => html`<div class="actions">
+  <${Copy} text=${() => callLink(entry.callId)} label="Copy link" />
+  <${Copy} text=${entry.callId} label="Copy ID" />
+  <${Copy} text=${() => curlCommand(entry.callId)} label="Copy as curl" />
+  <${Copy} text=${() => cliCommand(entry.callId)} label="Copy as CLI command" />
+  ${live && describeState(entry.status).isOpen && html`<hr /><${CancelButton} entry=${entry} />`}
 </div>`;
 
-/** @param {{entry: any, live: boolean}} props */
-const Body = ({ entry, live }) => html`
-  <${Approval} entry=${entry} />
-  <${Input} entry=${entry} />
-  <${Output} entry=${entry} />
-  <${Notes} entry=${entry} />
-  <div class="more">
-    <${Fold} id=${entry.id} what="show events" head="Events"><${Events} entry=${entry} /><//>
-    <${Fold} id=${entry.id} what="raw" head="Raw entry"><${JsonTree} value=${entry} /><//>
-  </div>
-  <${Actions} entry=${entry} live=${live} />`;
+/** What is open of a call in the list: its input unless the title says it, its result, and why it ended. @param {{entry: any}} props */
+function InPlace({ entry }) {
+  const command = commandIn(entry.rawInput);
+  const isSaid = command ? String(titleOf(entry)).includes(command.trim()) : !hasFields(entry.rawInput);
+  return html`<${Facts} entry=${entry} />
+    ${entry.status === "awaiting_approval" && html`<${Approval} entry=${entry} />`}
+    ${!isSaid && (command ? html`<pre class="command-line" tabindex="0" dir="ltr">${inert(command)}</pre>`
+      : html`<${JsonTree} value=${entry.rawInput} />`)}
+    <${OutputInPlace} entry=${entry} onMore=${() => pick(entry.id)} />
+    <${Notes} entry=${entry} />`;
+}
+
+/** Show a call in the detail panel. @param {number} id */
+function pick(id) {
+  pickCall(id);
+  detailPanel.open();
+}
 
 /**
  * The duration of a call. An open call has none in the past, where the clock does not run.
  * @param {{entry: any, live: boolean}} props
  */
-function Duration({ entry, live }) {
+export function Duration({ entry, live }) {
   const { isOpen } = describeState(entry.status);
   const ms = isOpen ? null : durationOf(entry, 0);
   const duration = isOpen ? live && formatElapsed(entry.startedAt || entry.at) : ms !== null && formatDuration(ms);
@@ -245,50 +229,76 @@ function Duration({ entry, live }) {
   return duration ? html`<span class="duration" title=${title}>${duration}</span>` : null;
 }
 
-/** The error and the reason of a call, else what its agent reported, for a closed card. @param {{entry: any}} props */
-function EndReason({ entry }) {
-  const hasError = entry.error !== undefined && entry.error !== null && !isErrorPrinted(entry);
-  const error = hasError ? errorText(entry.error) : "";
-  const reason = entry.reason || (error ? "" : entry.report?.text);
-  return [...new Set([error, reason])].filter(Boolean).map((text) =>
-    html`<p class=${classes("call-summary reason", text === error && "bad")} dir="auto">${firstLine(text, 300)}</p>`);
+// Row
+
+/** The icon of a state, with its name for screen readers. @param {{status: string}} props */
+export function StateIcon({ status }) {
+  const { icon, label, hint } = describeState(status);
+  const sign = icon === "ring" ? html`<span class="ring" aria-hidden="true"></span>`
+    : html`<i class=${`i i-${icon}`} aria-hidden="true"></i>`;
+  return html`<span class="sign" title=${hint ?? label}>${sign}<span class="state visually-hidden">${label}</span></span>`;
 }
 
-/** @param {{entry: any, live: boolean}} props */
-function CallDetails({ entry, live }) {
-  const { toolName: tool, rawToolName: raw, callId } = entry;
-  return html`<span class="call-side">
-    ${tool && tool !== titleOf(entry) && html`<code class="call-tool" dir="auto"
-      title=${inert(raw ?? tool)}>${inert(tool)}</code>`}
-    <${Duration} entry=${entry} live=${live} />
-    <${Copy} plain text=${callId} label=${`Copy ID ${callId}`}><code>${shorten(callId)}</code><//></span>`;
+/** What is unusual about a call, in a few words. @param {{entry: any, changes?: string}} props */
+function Tags({ entry, changes }) {
+  const [added, removed] = changes ? changes.split(" ") : [];
+  const isApproved = entry.approval && entry.status !== "awaiting_approval";
+  return html`<span class="tags">
+    ${added && added !== "+0" && html`<span class="good">${added}</span>`}
+    ${removed && removed !== "−0" && html`<span class="bad">${removed}</span>`}
+    ${(entry.attempt > 1 || (entry.scope === "detached" && entry.attempt > 0)) && html`<span>Attempt ${entry.attempt}</span>`}
+    ${entry.scope === "detached" && !entry.parent && html`<span class="opt">Background</span>`}
+    ${entry.cutBytes > 0 && html`<span class="warn">${formatBytes(entry.cutBytes)} cut</span>`}
+    ${entry.truncated && !entry.blob && html`<span class="warn">Truncated</span>`}
+    ${entry.late && html`<span class="warn">Late event</span>`}
+    ${isApproved && html`<i class="i i-shield" title="Needed an approval" aria-label="Needed an approval" role="img"></i>`}
+  </span>`;
 }
 
-/** @param {{entry: any, live?: boolean, open?: boolean}} props */
-export default function ToolCard({ entry, live = true, open: openByDefault = false }) {
+/** The last lines of a call that failed, or of one that runs. @param {{entry: any, preview: import("./preview.js").Preview}} props */
+function Peek({ entry, preview }) {
+  if (!preview.lines) return null;
+  if (entry.status === "running") {
+    const count = (entry.outputText ?? "").trimEnd().split("\n").length;
+    return html`<div class="inner"><div class="livebar"><span class="dot run" aria-hidden="true"></span>Live output
+      <span class="gap"></span><span class="num">${count.toLocaleString("en")} line${count === 1 ? "" : "s"}</span></div>
+      <${Terminal} text=${preview.text} /></div>`;
+  }
+  return html`<div class="inner peek-box">${preview.text
+    ? html`<${Terminal} text=${preview.text} />` : html`<${LoadedPeek} entry=${entry} lines=${preview.lines} />`}</div>`;
+}
+
+/**
+ * A call as one line: its state, its title, its result, its tool and its duration; below it what is open of it.
+ * @param {{entry: any, live?: boolean, item?: import("./rows.js").Item}} props
+ */
+export default function ToolCard({ entry, live = true, item }) {
   const openState = rowState(entry.id, "open");
-  const isOpen = openState.value ?? openByDefault;
-  const state = describeState(entry.status);
-  const summary = summarizeInput(entry);
+  const isOpen = !!openState.value;
+  const preview = previewOf(entry);
+  const { toolName: tool, rawToolName: raw } = entry;
+  const title = String(titleOf(entry));
   const body = `call-${entry.id}`;
   return html`<div class=${classes("call", `is-${entry.status}`, isOpen && "open")} data-call=${entry.callId}
     data-status=${entry.status}>
-    <div class="call-head">
+    <div class="call-head" aria-current=${pickedId.value === entry.id ? "true" : undefined}>
       <button type="button" class="call-toggle" aria-expanded=${isOpen} aria-controls=${body}
-        onClick=${() => (openState.value = !isOpen)}>
-        <span class="arrow" aria-hidden="true">${isOpen ? "▾" : "▸"}</span>
-        <span class="state" title=${state.hint}>
-          <span class="glyph" aria-hidden="true">${state.glyph}</span> ${state.label}</span>
-        <span class="call-title untrusted" dir="auto">${firstLine(String(titleOf(entry)), 300)}</span>
-      </button>
-      <${CallDetails} entry=${entry} live=${live} />
+        aria-label=${isOpen ? "Close in place" : "Open in place"} onClick=${() => (openState.value = !isOpen)}>
+        <i class=${`i i-${isOpen ? "down" : "right"}`} aria-hidden="true"></i></button>
+      <${StateIcon} status=${entry.status} />
+      <span class="what">
+        <button type="button" class=${classes("call-title cut untrusted", item?.hasChildren && "of-agent")} dir="auto"
+          title=${firstLine(title, 300)} onClick=${() => pick(entry.id)}>${firstLine(title, 300)}</button>
+        <span class=${classes("out cut untrusted", preview.tone)} dir="auto">${inert(preview.out)}</span></span>
+      <${Tags} entry=${entry} changes=${preview.changes} />
+      <span class="tool cut">${tool && tool !== title && html`<span class="untrusted" dir="auto"
+        title=${inert(raw ?? tool)}>${inert(tool)}</span>`}</span>
+      <span class="dur"><${Duration} entry=${entry} live=${live} /></span>
+      <${Menu} label=${`Link, copy: ${firstLine(title, 60)}`} class="acts">${() =>
+        html`<${Actions} entry=${entry} live=${live} />`}<//>
     </div>
-    <${Facts} entry=${entry} />
-    ${!isOpen && summary && html`<p class="call-summary" dir="auto">${summary}</p>`}
-    <div class="call-body" id=${body}>
-      ${isOpen
-        ? html`<${Body} entry=${entry} live=${live} />`
-        : html`<${EndReason} entry=${entry} /><${Preview} entry=${entry} />`}
-    </div>
+    <div id=${body}>${isOpen
+      ? html`<div class="inner call-body"><${InPlace} entry=${entry} /></div>`
+      : html`<${Peek} entry=${entry} preview=${preview} />`}</div>
   </div>`;
 }

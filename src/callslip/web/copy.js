@@ -32,7 +32,7 @@ export function Copy({ text, label, plain, done = "", children }) {
     }
     setTimeout(() => setStatus(""), done ? 4000 : 1500);
   };
-  return html`<button type="button" class=${classes("button small", plain && "plain")} title=${label}
+  return html`<button type="button" data-stays class=${classes("button small", plain && "plain")} title=${label}
     aria-label=${children ? undefined : label} onClick=${press}>
     ${children ?? label}${status && html`<span class="copy-status" aria-hidden="true"> ${status}</span>`}</button>
     <span class="visually-hidden" role="status">${status}</span>`;

@@ -11,8 +11,8 @@ import { replaceTerm } from "./filter_terms.js";
 /** @typedef {{field: string, label: string, choices: Choice[]}} Facet */
 
 const FACETS = [
-  { field: "tool", label: "Tool", of: (/** @type {AnyEntry} */ call) => call.toolName ?? "" },
   { field: "status", label: "State", of: (/** @type {AnyEntry} */ call) => call.status },
+  { field: "tool", label: "Tool", of: (/** @type {AnyEntry} */ call) => call.toolName ?? "" },
   { field: "kind", label: "Kind", of: (/** @type {AnyEntry} */ call) => call.kind ?? "" },
 ];
 const INITIAL_CHOICES = 8;
@@ -79,7 +79,7 @@ export function toggleValue(typed, terms, field, value) {
 
 /** Move the focus between choices with the arrow keys. @param {KeyboardEvent} event */
 function onArrowKey(event) {
-  const step = /** @type {Record<string, number>} */ ({ ArrowRight: 1, ArrowLeft: -1 })[event.key];
+  const step = /** @type {Record<string, number>} */ ({ ArrowDown: 1, ArrowUp: -1 })[event.key];
   if (!step) return;
   const group = /** @type {HTMLElement} */ (event.currentTarget);
   const all = /** @type {HTMLElement[]} */ ([...group.querySelectorAll("button")]);
@@ -96,15 +96,13 @@ function FacetRow({ facet, onToggle }) {
   if (!choices.length) return null;
   const visible = isExpanded ? choices : choices.slice(0, INITIAL_CHOICES);
   const hidden = choices.length - INITIAL_CHOICES;
-  return html`<div class="facet" role="group" aria-label=${`Filter by ${label.toLowerCase()}`} onKeyDown=${onArrowKey}>
-    <span class="facet-label" aria-hidden="true">${label}</span>
-    <div class="facet-choices">
-      ${visible.map((choice) => html`<${ChoiceButton} key=${choice.value} field=${field} choice=${choice}
-        onToggle=${onToggle} />`)}
-      ${hidden > 0 && html`<button type="button" class="facet-more" aria-expanded=${String(isExpanded)}
-        onClick=${() => setIsExpanded(!isExpanded)}>${isExpanded ? "Show fewer" : `Show ${hidden} more`}</button>`}
-    </div>
-  </div>`;
+  return html`<section role="group" aria-label=${`Filter by ${label.toLowerCase()}`} onKeyDown=${onArrowKey}>
+    <h2 aria-hidden="true">${label}</h2>
+    ${visible.map((choice) => html`<${ChoiceButton} key=${choice.value} field=${field} choice=${choice}
+      onToggle=${onToggle} />`)}
+    ${hidden > 0 && html`<button type="button" class="facet" aria-expanded=${String(isExpanded)}
+      onClick=${() => setIsExpanded(!isExpanded)}>${isExpanded ? "Show fewer" : `Show ${hidden} more`}</button>`}
+  </section>`;
 }
 
 /** @param {{field: string, choice: Choice, onToggle: (field: string, value: string) => void}} props */
@@ -112,15 +110,15 @@ function ChoiceButton({ field, choice, onToggle }) {
   const { value, count, on } = choice;
   const state = field === "status" ? describeState(value) : null;
   const name = state ? state.label : inert(value) || "None";
-  return html`<button type="button" class=${classes("facet-choice", state && `is-${value}`, !count && "none")}
-    aria-pressed=${String(on)}
+  return html`<button type="button" class=${classes("facet", state && `is-${value}`)} aria-pressed=${String(on)}
     aria-label=${`${name}, ${count.toLocaleString("en")} ${count === 1 ? "call" : "calls"}`} onClick=${() => onToggle(field, value)}>
-    ${state && html`<span class="facet-glyph" aria-hidden="true">${state.glyph}</span>`}
-    <span class="facet-name" dir="auto">${name}</span> <span class="facet-count">${count.toLocaleString("en")}</span></button>`;
+    ${state && html`<span class="sign" aria-hidden="true">${state.icon === "ring"
+      ? html`<span class="ring"></span>` : html`<i class=${`i i-${state.icon}`}></i>`}</span>`}
+    <span class=${classes("cut untrusted", !state && "mono")} dir="auto">${name}</span>${" "}
+    <span class="num">${count.toLocaleString("en")}</span></button>`;
 }
 
 /** @param {{facets: Facet[], onToggle: (field: string, value: string) => void}} props */
 export default function Facets({ facets, onToggle }) {
-  return html`<div class="facets">
-    ${facets.map((facet) => html`<${FacetRow} key=${facet.field} facet=${facet} onToggle=${onToggle} />`)}</div>`;
+  return facets.map((facet) => html`<${FacetRow} key=${facet.field} facet=${facet} onToggle=${onToggle} />`);
 }

@@ -31,7 +31,8 @@ function Chips({ terms, onRemove }) {
     ${terms.map((term) => html`<li key=${term.start} class=${classes("term", term.negated && "term-not")}>
       <span class="chip-word" dir="auto">${describeTerm(term)}</span>
       <button type="button" class="chip-off" aria-label=${`Remove ${describeTerm(term)}`}
-        onClick=${() => onRemove(term)}>✕</button></li>`)}
+        onClick=${() => onRemove(term)}>
+        <i class="i i-close" aria-hidden="true"></i></button></li>`)}
   </ul>`;
 }
 
@@ -47,7 +48,7 @@ function splitDraft(value, draft) {
 }
 
 /** How many entries of the session match, or why that is not known. @param {{value: string}} props */
-function MatchCount({ value }) {
+export function MatchCount({ value }) {
   const problem = filterStatus.value;
   if (!value.trim()) return html`<p class="filter-left" role="status"></p>`;
   if (problem && problem !== "loading") {
@@ -59,6 +60,14 @@ function MatchCount({ value }) {
   return html`<p class="filter-left" role="status">${problem || !result.value ? "Filtering…" : count}</p>`;
 }
 
+/** The facets of the calls, with counts. @param {{value: string, onChange: (value: string) => void}} props */
+export function SideFacets({ value, onChange }) {
+  const { terms } = useMemo(() => parseFilter(value), [value]);
+  const toggle = (/** @type {string} */ field, /** @type {string} */ choice) =>
+    onChange(toggleValue(value, terms, field, choice));
+  return html`<${Facets} facets=${listFacets(result.value?.facets ?? {}, terms)} onToggle=${toggle} />`;
+}
+
 /**
  * The key `/` focuses the input (help.js).
  * @param {{value: string, onChange: (value: string) => void}} props
@@ -66,9 +75,7 @@ function MatchCount({ value }) {
 export function FilterBar({ value, onChange }) {
   const input = useRef(/** @type {HTMLInputElement | null} */ (null));
   const [draft, setDraft] = useState("");
-  const [showsFacets, setShowsFacets] = useState(false);
   const filter = useMemo(() => parseFilter(value), [value]);
-  const facets = showsFacets ? listFacets(result.value?.facets ?? {}, filter.terms) : [];
   const { done, rest } = splitDraft(value, draft);
   const chips = filter.terms.filter((term) => term.end <= done.length);
 
@@ -100,35 +107,23 @@ export function FilterBar({ value, onChange }) {
   };
   const focusInput = (/** @type {MouseEvent} */ event) =>
     event.target === event.currentTarget && input.current?.focus();
-  const toggle = (/** @type {string} */ field, /** @type {string} */ choice) => {
-    setDraft("");
-    onChange(toggleValue(value, filter.terms, field, choice));
-  };
-
+  const examples = `For example ${EXAMPLES.join("  ")}. A term with - before it excludes. Enter adds a term.`;
   return html`<div class="filter" role="search" aria-label="Filter this session">
-    <div class="filter-row">
-      <div class="filter-box" onClick=${focusInput}>
-        <span class="filter-sign" aria-hidden="true">⌕</span>
-        <div class="filter-words"><${Chips} terms=${chips} onRemove=${remove} />
-          <input ref=${input} class="filter-input" type="text" value=${rest} aria-label="Filter" dir="auto"
-            aria-describedby="filter-hint" aria-keyshortcuts="/"
-            autocomplete="off" autocapitalize="off" spellcheck=${false} enterkeyhint="search"
-            placeholder=${chips.length ? "" : "tool:bash status:failed >5s text"}
-            onInput=${(/** @type {any} */ event) => update(done, event.currentTarget.value)}
-            onKeyDown=${(/** @type {KeyboardEvent} */ event) => !event.isComposing && keys[event.key]?.(event)} /></div>
-        ${value
-          ? html`<button type="button" class="filter-clear" aria-label="Clear filters" onClick=${clear}>✕</button>`
-          : html`<kbd class="filter-key" aria-hidden="true">/</kbd>`}
-      </div>
-      <button type="button" class="filter-wide" aria-expanded=${String(showsFacets)}
-        onClick=${() => setShowsFacets(!showsFacets)}>
-        Facets <span aria-hidden="true">${showsFacets ? "▴" : "▾"}</span></button>
+    <div class="field soft filter-box" onClick=${focusInput}>
+      <i class="i i-filter dim" aria-hidden="true"></i>
+      <div class="filter-words"><${Chips} terms=${chips} onRemove=${remove} />
+        <input ref=${input} class="filter-input" type="text" value=${rest} aria-label="Filter" dir="auto"
+          aria-describedby="filter-hint" aria-keyshortcuts="/" title=${examples}
+          autocomplete="off" autocapitalize="off" spellcheck=${false} enterkeyhint="search"
+          placeholder=${chips.length ? "" : "Filter calls"}
+          onInput=${(/** @type {any} */ event) => update(done, event.currentTarget.value)}
+          onKeyDown=${(/** @type {KeyboardEvent} */ event) => !event.isComposing && keys[event.key]?.(event)} /></div>
+      ${value
+        ? html`<button type="button" class="filter-clear" aria-label="Clear filters" onClick=${clear}>
+            <i class="i i-close" aria-hidden="true"></i></button>`
+        : html`<kbd aria-hidden="true">/</kbd>`}
     </div>
-    <p class="filter-hint" id="filter-hint" hidden=${!showsFacets}>
-      Terms: ${EXAMPLES.map((one) => html`<code>${one}</code> `)}
-      ${"Prefix a term with - to exclude it. Press Enter to add it."}</p>
-    <${MatchCount} value=${value} />
-    ${showsFacets && html`<${Facets} facets=${facets} onToggle=${toggle} />`}
+    <p class="visually-hidden" id="filter-hint">${examples}</p>
   </div>`;
 }
 

@@ -1,28 +1,28 @@
 // The heights of the rows of a long list: measured for drawn rows, estimated for others.
 
 export class Heights {
-  /** @param {(id: number) => number} guess */
+  /** @param {(id: string) => number} guess */
   constructor(guess) {
     this.guess = guess;
-    /** @type {Map<number, number>} */
+    /** @type {Map<string, number>} */
     this.guessed = new Map();
-    /** @type {Map<number, number>} */
+    /** @type {Map<string, number>} */
     this.measured = new Map();
-    /** @type {number[]} */
+    /** @type {string[]} */
     this.ids = [];
     /** The top of each row, followed by the bottom of the last one. */
     this.tops = new Float64Array(1);
     this.isStale = false;
   }
 
-  /** Set the rows, in order. @param {number[]} ids */
+  /** Set the rows, in order. @param {string[]} ids */
   setIds(ids) {
     if (ids === this.ids) return;
     this.ids = ids;
     this.isStale = true;
   }
 
-  /** Record the measured height of a row. Return whether it changed. @param {number} id @param {number} height */
+  /** Record the measured height of a row. Return whether it changed. @param {string} id @param {number} height */
   measure(id, height) {
     const before = this.measured.get(id);
     if (before !== undefined && Math.abs(before - height) < 0.5) return false;
@@ -37,7 +37,7 @@ export class Heights {
     this.isStale = true;
   }
 
-  /** Estimate the height of a row. The estimate holds until the row is drawn. @param {number} id */
+  /** Estimate the height of a row. The estimate holds until the row is drawn. @param {string} id */
   guessHeight(id) {
     const height = this.guess(id);
     this.guessed.set(id, height);

@@ -23,12 +23,13 @@ export function authorOf({ role, parent }) {
 
 /** @param {{entry: any}} props */
 export function Message({ entry }) {
-  const user = entry.role === "user";
-  return html`<div class=${classes("message", user ? "from-user" : "from-agent", entry.streaming && "streaming")}>
-    <p class="who"><b>${inert(authorOf(entry))}</b>${" "}
-      <${Time} at=${entry.at} />${entry.streaming && html` <span class="state is-running">● Writing</span>`}</p>
+  const isUser = entry.role === "user";
+  return html`<div class=${classes("message", isUser ? "from-user" : "from-agent", entry.streaming && "streaming")}>
+    <i class=${`i i-${isUser ? "user" : "bot"}`} aria-hidden="true"></i>
+    <div><p class=${classes("who", isUser && !entry.parent && "visually-hidden")}><b>${inert(authorOf(entry))}</b>${" "}
+      <${Time} at=${entry.at} />${entry.streaming && html` <span class="state is-running">Writing</span>`}</p>
     <${MessageText} id=${entry.id} text=${entry.content ?? ""} />
-    <${Blocks} blocks=${entry.blocks} />
+    <${Blocks} blocks=${entry.blocks} /></div>
   </div>`;
 }
 
@@ -100,14 +101,14 @@ export function Attachment({ block }) {
 
 /**
  * A collapsible section. `what` names its state in the row.
- * @param {{id: number, what?: string, head: any, children?: any, class?: string}} props
+ * @param {{id: number, what?: string, head: any, icon?: string, children?: any, class?: string}} props
  */
-export function Fold({ id, what = "open", head, children, class: css }) {
+export function Fold({ id, what = "open", head, icon, children, class: css }) {
   const state = rowState(id, what);
   const open = !!state.value;
   return html`<div class=${classes("fold", css)}>
     <button type="button" class="fold-head" aria-expanded=${open} onClick=${() => (state.value = !open)}>
-      <span class="arrow" aria-hidden="true">${open ? "▾" : "▸"}</span> ${head}</button>
+      <i class=${`i i-${icon ?? (open ? "down" : "right")}`} aria-hidden="true"></i> ${head}</button>
     ${open && html`<div class="fold-body">${children}</div>`}
   </div>`;
 }
@@ -124,18 +125,18 @@ export function Thought({ entry }) {
   const open = rowState(entry.id, "open").value;
   const head = html`<span class="label">${entry.streaming ? "Thinking" : "Thought"}</span>
     ${!open && html` <span class="peek" dir="auto">${firstLine(text)}</span>`}`;
-  return html`<${Fold} id=${entry.id} class="thought" head=${head}><${MessageText} id=${entry.id} text=${text} /><//>`;
+  return html`<${Fold} id=${entry.id} class="thought" icon="thought" head=${head}><${MessageText} id=${entry.id} text=${text} /><//>`;
 }
 
 // Plans
 
 const ENDED_STEPS = new Set(["completed", "cancelled"]);
 
-const STEP_STATES = /** @type {Record<string, {glyph: string, label: string, look: string}>} */ ({
-  pending: { glyph: "○", label: "To do", look: "queued" },
-  in_progress: { glyph: "●", label: "In progress", look: "running" },
-  completed: { glyph: "✓", label: "Done", look: "completed" },
-  cancelled: { glyph: "–", label: "Cancelled", look: "cancelled" },
+const STEP_STATES = /** @type {Record<string, {icon: string, label: string, look: string}>} */ ({
+  pending: { icon: "todo", label: "To do", look: "queued" },
+  in_progress: { icon: "half", label: "In progress", look: "running" },
+  completed: { icon: "check", label: "Done", look: "completed" },
+  cancelled: { icon: "minus", label: "Cancelled", look: "cancelled" },
 });
 
 /** Draw the priority of a step, if it has one. @param {any} step */
@@ -145,10 +146,11 @@ const priorityOf = (step) => typeof step?.priority === "string" && step.priority
 /** @param {{steps: any[]}} props */
 export const Steps = ({ steps }) => html`<ol class="steps">${steps.map((step) => {
   const status = typeof step?.status === "string" ? step.status : "pending";
-  const state = STEP_STATES[status] ?? { glyph: "·", label: inert(status), look: "queued" };
+  const state = STEP_STATES[status] ?? { icon: "todo", label: inert(status), look: "queued" };
   const text = typeof step === "string" ? step : (step?.content ?? step?.step ?? step?.title ?? JSON.stringify(step));
   return html`<li class=${`is-${state.look}`}>
-    <span class="state"><span aria-hidden="true">${state.glyph}</span> ${state.label}</span>${" "}
+    <span class="sign" title=${state.label}><i class=${`i i-${state.icon}`} aria-hidden="true"></i>
+      <span class="state visually-hidden">${state.label}</span></span>${" "}
     <span class="untrusted" dir="auto">${inert(String(text))}${priorityOf(step)}</span></li>`;
 })}</ol>`;
 
@@ -166,7 +168,7 @@ export function Plan({ entry }) {
   const nextStep = next?.content ? ` · ${firstLine(String(next.content), 100)}` : "";
   const head = html`<span class="label">Plan</span>${" "}
     <span class="peek" dir="auto">${planProgress(steps)}${nextStep}</span>`;
-  return html`<${Fold} id=${entry.id} class="plan" head=${head}><${Steps} steps=${steps} /><//>`;
+  return html`<${Fold} id=${entry.id} class="plan" icon="list" head=${head}><${Steps} steps=${steps} /><//>`;
 }
 
 // Notes
@@ -198,11 +200,11 @@ export function Meta({ entry }) {
   const { id, at, type, turn, ...rest } = entry;
   const summary = inert(set.join(" · ")) || "Ready";
   const head = html`<span class="label">Agent</span> <span class="peek" dir="auto">${summary}</span>`;
-  return html`<${Fold} id=${entry.id} class="meta" head=${head}><${JsonTree} value=${rest} /><//>`;
+  return html`<${Fold} id=${entry.id} class="meta" icon="bot" head=${head}><${JsonTree} value=${rest} /><//>`;
 }
 
 /** An entry of an unknown type, sent by a newer server. @param {{entry: any}} props */
 export function Unknown({ entry }) {
   const head = html`<span class="label">${inert(String(entry.type))}</span>`;
-  return html`<${Fold} id=${entry.id} class="meta" head=${head}><${JsonTree} value=${entry} /><//>`;
+  return html`<${Fold} id=${entry.id} class="meta" icon="bot" head=${head}><${JsonTree} value=${entry} /><//>`;
 }

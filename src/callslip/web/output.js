@@ -1,29 +1,29 @@
 // The output of a call: each part in the format that fits it best. Of a long output only the end is displayed, and of a
 // large one only the end is loaded; all of it is loaded on request.
 
-import { inert, styleProperties, parseTerminal } from "./ansi.js";
-import { Diff, parseDiff, countChanges } from "./diff.js";
+import { inert, parseTerminal } from "./ansi.js";
+import { Diff, parseDiff } from "./diff.js";
 import {
   blobField, countBytes, decodeTail, formatBytes, hasStoredContent, knownOutput, storedBlobs,
 } from "./full_output.js";
-import { JsonTree, oneLine, parseJson } from "./jsontree.js";
+import { JsonTree, parseJson } from "./jsontree.js";
 import { Markdown } from "./markdown.js";
 import { Attachment, Image } from "./message.js";
 import { contentText, displayKinds, firstLines, lastLines, outputParts } from "./outcome.js";
-import { html, useEffect } from "./ui.js";
+import { classes, html, useEffect } from "./ui.js";
+import { IconButton } from "./frame.js";
+import Log, { drawRun, findLines, LogTools, useLines } from "./log.js";
+import { mainPart, summaryLine } from "./preview.js";
 import { rowState } from "./row_state.js";
 import { Copy } from "./copy.js";
 import { fetchOrExplain, hasServer, pageUrl, readError } from "./state.js";
+import { describeState } from "./states.js";
 
 /** @typedef {import("./outcome.js").Kind} Kind */
 /** @typedef {import("./row_state.js").RowState} RowState */
 /** @typedef {import("./outcome.js").Part} Part */
 
-const TAIL_LINES = 12;
-const MAX_FULL_CHARS = 300_000;
-
-/** @param {import("./ansi.js").Run} run */
-const drawRun = ({ style, text }) => (style ? html`<span style=${styleProperties(style)}>${text}</span>` : text);
+const IN_PLACE_LINES = 8;
 
 /** @param {{text: string}} props */
 export function Terminal({ text }) {
@@ -35,34 +35,23 @@ export function Terminal({ text }) {
 
 const BINARY_NOTE = "Binary output. Bytes that are not text were replaced when it was recorded.";
 
-/** @param {{part: Part, kind: Kind, text: string, size: string}} props */
-function PartBody({ part, kind, text, size }) {
+/** A part that is no text: a change, a tree, an image. @param {{part: Part, kind: Kind, most: number}} props */
+function PartBody({ part, kind, most }) {
   if (kind === "image") return html`<${Image} src=${part.src ?? ""} />`;
   if (kind === "block") return html`<${Attachment} block=${part.block} />`;
   if (kind === "binary") return html`<p class="note">${BINARY_NOTE}</p>`;
-  if (kind === "diff") {
-    return html`<${Diff} lines=${part.lines ?? parseDiff(part.text)} most=${size === "tail" ? 60 : 2000} />`;
-  }
+  if (kind === "diff") return html`<${Diff} lines=${part.lines ?? parseDiff(part.text)} most=${most} />`;
   if (kind === "json") return html`<${JsonTree} value=${part.value ?? parseJson(part.text)} />`;
-  if (kind === "markdown") return html`<${Markdown} text=${part.text} />`;
-  if (kind === "terminal") return html`<${Terminal} text=${text} />`;
-  return html`<pre class="plain" dir="auto">${inert(text)}</pre>`;
-}
-
-/** Summarize a part in one line. @param {Part} part @param {Kind} kind */
-function summaryLine(part, kind) {
-  if (kind === "diff") return `${part.path ?? ""} ${countChanges(part.lines ?? parseDiff(part.text))}`.trim();
-  if (kind === "json") return oneLine(part.value ?? parseJson(part.text));
-  if (kind === "image" || kind === "block") return part.label;
-  if (kind === "binary") return "Binary output";
-  return parseTerminal(lastLines(part.text, 1).text).flat().map((run) => run.text).join("").slice(0, 500);
+  return html`<${Markdown} text=${part.text} />`;
 }
 
 const KIND_LABELS = {
   terminal: "Terminal", diff: "Changes", json: "JSON", markdown: "Markdown", image: "Image", plain: "Plain text",
   block: "Block", binary: "Binary",
 };
-const SIZE_LABELS = /** @type {const} */ ({ line: "One line", tail: "Last lines", full: "Full" });
+const WITH_LINES = new Set(["plain", "terminal"]);
+const MOST_CHANGES = 2000;
+const MAX_MARKDOWN_CHARS = 200_000;
 
 /** @param {{label: string, choice: RowState, value: string, among: [string, string][]}} props */
 function Select({ label, choice, value, among }) {
@@ -71,47 +60,59 @@ function Select({ label, choice, value, among }) {
     ${among.map(([name, text]) => html`<option value=${name} selected=${name === value}>${text}</option>`)}</select>`;
 }
 
-/** @param {number} count */
-const earlierLines = (count) => `${count.toLocaleString("en")} earlier line${count === 1 ? "" : "s"}`;
+/** @param {Part} part @param {number} count */
+function describeSize({ text, blob, extent }, count) {
+  const isPart = !!extent && extent !== "all";
+  return isPart ? "" : `${count.toLocaleString("en")} line${count === 1 ? "" : "s"}, ${formatBytes(blob && extent !== "all" ? blob.size : countBytes(text))}`;
+}
 
-/** @param {{part: Part, entry: any, index: number}} props */
-function PartView({ part, entry, index }) {
-  const kinds = displayKinds(part, entry);
+/** A part of an output in the detail panel. @param {{part: Part, entry: any, index: number, loaded: any}} props */
+function PartView({ part, entry, index, loaded }) {
+  const kinds = displayKinds(part, entry).filter((kind) => kind !== "markdown" || part.text.length < MAX_MARKDOWN_CHARS);
   const kindState = rowState(entry.id, `kind ${index}`);
-  const sizeState = rowState(entry.id, `size ${index}`);
-  const showAllState = rowState(entry.id, `all ${index}`);
   const kind = /** @type {Kind} */ (kinds.includes(kindState.value) ? kindState.value : kinds[0]);
-  const size = sizeState.value ?? (part.folded ? "line" : "tail");
-  const tail = lastLines(part.text, TAIL_LINES);
-  const hidden = size === "full" && !showAllState.value ? Math.max(0, part.text.length - MAX_FULL_CHARS) : 0;
-  const isBeginning = part.extent === "beginning";
-  const shortText = isBeginning ? firstLines(part.text, TAIL_LINES) : tail.text;
-  const text = size === "tail" ? shortText : part.text.slice(hidden).replace(/\n$/, "");
-  const byLines = kind === "plain" || kind === "terminal";
-  const needsAll = size === "full" && !!part.extent && part.extent !== "all";
-  useEffect(() => {
-    if (needsAll && canLoad(entry)) loadFullOutput(entry).catch(() => {}); // The note shows the problem.
-  }, [needsAll]);
-  const sizes = Object.entries({ ...SIZE_LABELS, ...(isBeginning && { tail: "First lines" }) });
-  return html`<div class=${`part part-${kind} size-${size}`} role="group" aria-label=${part.label}>
-    <div class="part-head">
-      <p class="part-name">${part.label}${part.path && html` <code dir="auto">${inert(part.path)}</code>`}</p>
-      <div class="tools">
-        ${kinds.length > 1 && html`<${Select} label=${`${part.label} format`} choice=${kindState} value=${kind}
-          among=${kinds.map((name) => [name, KIND_LABELS[name]])} />`}
-        ${kind !== "image" && kind !== "block" && kind !== "binary" && html`<${Select} label=${`${part.label} length`}
-          choice=${sizeState} value=${size} among=${sizes} />`}
-        ${part.text && html`<${CopyPart} part=${part} entry=${entry} />`}
-      </div></div>
-    ${size === "line" && html`<p class="one-line" dir="auto">${summaryLine(part, kind)}</p>`}
-    ${size === "tail" && byLines && tail.before > 0 && (part.extent ?? "all") === "all" && html`<p class="note">
-      <button type="button" class="link" onClick=${() => (sizeState.value = "full")}>Show ${earlierLines(tail.before)}
-      </button></p>`}
-    ${hidden > 0 && html`<p class="note"><button type="button" class="link"
-      onClick=${() => (showAllState.value = true)}>Show ${hidden.toLocaleString("en")} earlier characters</button></p>`}
-    ${size !== "line" && html`<div class="part-body" tabindex="0">
-      <${PartBody} part=${part} kind=${kind} text=${text} size=${size} /></div>`}
+  const isLog = WITH_LINES.has(kind);
+  const isFolded = rowState(entry.id, `folded ${index}`);
+  const folded = isFolded.value ?? !!part.folded;
+  const lines = useLines(isLog && !folded ? part.text : "");
+  const found = findLines(lines, rowState(entry.id, `find ${part.label}`).value);
+  const isEnd = part.extent === "end";
+  const beginning = useLines(isEnd ? firstLines(String(entry[blobField(entry)] ?? ""), BEGINNING_LINES) : "");
+  const fold = html`<button type="button" class="link" aria-expanded=${String(!folded)}
+    onClick=${() => (isFolded.value = !folded)}>${folded ? "Show" : "Hide"}</button>`;
+  const hole = isEnd && html`<span>${formatBytes(Math.max(0, part.blob.size - countBytes(part.text)))} hidden</span>`;
+  return html`<div class=${classes("part", `part-${kind}`, isLog && !folded && "part-log")} role="group" aria-label=${part.label}>
+    <div class="bar2"><span class="cut"><b>${part.label}</b>${part.path && html` <code dir="auto">${inert(part.path)}</code>`}${" "}
+      ${folded ? summaryLine(part, kind) : isLog ? describeSize(part, lines.length) : ""}</span><span class="gap"></span>
+      ${part.folded && fold}
+      ${!folded && kinds.length > 1 && html`<${Select} label=${`${part.label} format`} choice=${kindState} value=${kind}
+        among=${kinds.map((name) => [name, KIND_LABELS[name]])} />`}
+      ${isLog && !folded && html`<${LogTools} id=${entry.id} name=${part.label} found=${found} />`}
+      ${part.text && html`<${CopyPart} part=${part} entry=${entry} /><${Download} part=${part} entry=${entry} />`}
+    </div>
+    ${!folded && isLog && html`<${Log} id=${entry.id} name=${part.label} lines=${lines} found=${found}
+      before=${isEnd ? beginning : null} hole=${hole} />`}
+    ${!folded && !isLog && html`<div class="part-body" tabindex="0"><${PartBody} part=${part} kind=${kind} most=${MOST_CHANGES} /></div>`}
+    ${index === 0 && html`<${OutputNotes} entry=${entry} loaded=${loaded} part=${part} />`}
   </div>`;
+}
+
+/** Of a large output, so many lines of its beginning are shown above its end. */
+const BEGINNING_LINES = 20;
+
+/** Download a part: what is stored of it, else what is shown. @param {{part: Part, entry: any}} props */
+function Download({ part, entry }) {
+  const name = `${entry.callId}.txt`;
+  if (part.blob && hasServer.value) {
+    return html`<a class="btn ghost icon" href=${blobUrl(part.blob)} download=${name} aria-label=${`Download ${part.label.toLowerCase()}`}
+      title=${`Download ${part.label.toLowerCase()}`}><i class="i i-save" aria-hidden="true"></i></a>`;
+  }
+  const save = () => {
+    const url = URL.createObjectURL(new Blob([part.text], { type: "text/plain" }));
+    Object.assign(document.createElement("a"), { href: url, download: name }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 1000);
+  };
+  return html`<${IconButton} icon="save" label=${`Download ${part.label.toLowerCase()}`} onClick=${save} />`;
 }
 
 /** Copy all of an output, and say so if that is not possible. @param {{part: Part, entry: any}} props */
@@ -122,6 +123,7 @@ function CopyPart({ part, entry }) {
     return html`<${Copy} plain text=${part.text} label=${`${label}: only what is shown`}
       done=${`Copied ${formatBytes(countBytes(part.text))} of ${formatSize(part)}`}>Copy shown part<//>`;
   }
+  const icon = html`<i class="i i-copy" aria-hidden="true"></i>`;
   const readAll = async () => {
     const parts = outputParts(entry, await loadFullOutput(entry));
     // The beginning of a change is text; all of it is a part of another kind.
@@ -129,7 +131,7 @@ function CopyPart({ part, entry }) {
   };
   const text = isPart ? readAll : part.text;
   const done = part.extent && entry.cutBytes > 0 ? `Copied without the ${formatBytes(entry.cutBytes)} that were cut` : "";
-  return html`<${Copy} plain text=${text} label=${label} done=${done}>Copy<//>`;
+  return html`<${Copy} plain text=${text} label=${label} done=${done}>${icon}<//>`;
 }
 
 // Large output
@@ -256,13 +258,12 @@ function useLoadedOutput(entry) {
   return loaded ?? {};
 }
 
-/** Say what is not shown of an output, and what was not kept. @param {{entry: any, loaded: any, parts: Part[]}} props */
-function OutputNotes({ entry, loaded, parts }) {
-  const part = parts.find(({ extent }) => extent && extent !== "all") ?? parts.find(({ extent }) => extent);
-  const size = part && formatSize(part);
-  if (!part || part.extent === "all") {
-    return html`${part && html`<p class="note">Full output, ${size}.</p>`}<${CutNote} entry=${entry} />`;
+/** Say what is not shown of an output, and what was not kept. @param {{entry: any, loaded: any, part: Part}} props */
+function OutputNotes({ entry, loaded, part }) {
+  if (!part.extent || part.extent === "all") {
+    return html`${part.extent && html`<p class="note">Full output, ${formatSize(part)}.</p>`}<${CutNote} entry=${entry} />`;
   }
+  const size = formatSize(part);
   const isEnd = part.extent === "end";
   return html`<p class="note">${isEnd ? "The end" : "The beginning"} of ${size}.
       ${hasServer.value ? "" : " This file does not contain the rest."}
@@ -290,47 +291,45 @@ function CutNote({ entry }) {
   return entry.truncated && !entry.blob ? html`<p class="note warn">Truncated. The rest was not stored.</p>` : null;
 }
 
-/** The output of an open card. @param {{entry: any}} props */
+/** The output of a call in the detail panel. @param {{entry: any}} props */
 export function Output({ entry }) {
   const loaded = useLoadedOutput(entry);
   const parts = outputParts(entry, loaded);
+  // What is stored elsewhere comes first, with a note of how much of it is shown.
+  const stored = parts.find(({ extent }) => extent && extent !== "all") ?? parts.find(({ extent }) => extent) ?? parts[0];
+  const order = [...parts].sort((one, other) => Number(other === stored) - Number(one === stored));
   return html`<div class="outputs">
-    ${parts.map((part, index) => html`<${PartView} key=${part.label + index} part=${part} entry=${entry}
-      index=${index} />`)}
-    <${OutputNotes} entry=${entry} loaded=${loaded} parts=${parts} />
+    ${order.map((part, index) => html`<${PartView} key=${part.label + index} part=${part} entry=${entry} index=${index}
+      loaded=${loaded} />`)}
+    ${!order.length && html`<p class="none">${describeState(entry.status).isOpen ? "No output yet." : "No output."}</p>
+      <${CutNote} entry=${entry} />`}
   </div>`;
 }
 
-/** Return the part to preview: changes and images before text. @param {any} entry @param {any} loaded */
-function mainPart(entry, loaded) {
-  const parts = outputParts(entry, loaded).filter((part) => !part.folded && part.label !== "Error");
-  return parts.find((part) => part.lines || part.src) ?? parts.at(-1);
+/**
+ * The output of a call that is open in place: changes, images, and the last lines of a text.
+ * @param {{entry: any, onMore: () => void}} props
+ */
+export function OutputInPlace({ entry, onMore }) {
+  const parts = outputParts(entry, useLoadedOutput(entry)).filter((part) => !part.folded);
+  const more = (/** @type {string} */ text) => html`<p class="note">${text}${" "}
+    <button type="button" class="link" onClick=${onMore}>Open in panel</button></p>`;
+  return parts.map((part) => {
+    const kind = displayKinds(part, entry)[0];
+    if (!WITH_LINES.has(kind) && kind !== "markdown") return html`<${PartBody} part=${part} kind=${kind} most=${60} />`;
+    if (part.extent === "beginning") {
+      return html`<${Terminal} text=${firstLines(part.text, IN_PLACE_LINES)} />${more(`The beginning of ${formatSize(part)}.${
+        hasServer.value ? "" : " This file does not contain the rest."}`)}`;
+    }
+    const { text, before } = lastLines(part.text, IN_PLACE_LINES);
+    const hidden = part.extent === "end" ? `The end of ${formatSize(part)}.`
+      : before > 0 ? `${before.toLocaleString("en")} earlier line${before === 1 ? "" : "s"} hidden.` : "";
+    return html`${hidden && more(hidden)}<${Terminal} text=${text} />`;
+  });
 }
 
-/**
- * A few lines of the output, for a closed card: the last ones, or the first ones if the end is not known.
- * @param {{entry: any, lines?: number}} props
- */
-export function Preview({ entry, lines = 5 }) {
+/** The last lines of an output that must be loaded first. @param {{entry: any, lines: number}} props */
+export function LoadedPeek({ entry, lines }) {
   const part = mainPart(entry, useLoadedOutput(entry));
-  if (!part) return null;
-  const [kind] = displayKinds(part, entry);
-  if (kind === "image") return html`<${Image} src=${part.src ?? ""} />`;
-  if (kind === "diff") {
-    const changedLines = (part.lines ?? parseDiff(part.text)).filter(({ kind }) => kind === "add" || kind === "del");
-    return html`<div class="preview"><p class="one-line" dir="auto">${summaryLine(part, kind)}</p>
-      <${Diff} lines=${changedLines.slice(0, lines)} /></div>`;
-  }
-  if (kind === "json" || kind === "block" || kind === "binary") {
-    return html`<p class="preview one-line" dir="auto">${summaryLine(part, kind)}</p>`;
-  }
-  const isBeginning = part.extent === "beginning";
-  const { text, before } = isBeginning
-    ? { text: firstLines(part.text, lines), before: 0 } : lastLines(part.text, lines);
-  const beforeNote =
-    part.extent === "end" ? `… the end of ${formatSize(part)}` : before > 0 ? `… ${earlierLines(before)}` : "";
-  return html`<div class="preview">${beforeNote && html`<p class="note">${beforeNote}</p>`}
-    ${kind === "terminal"
-      ? html`<${Terminal} text=${text} />` : html`<pre class="plain" dir="auto">${inert(text)}</pre>`}
-    ${isBeginning && html`<p class="note">… the beginning of ${formatSize(part)}</p>`}</div>`;
+  return html`<${Terminal} text=${part ? lastLines(part.text, lines).text : ""} />`;
 }

@@ -162,18 +162,19 @@ export default function PromptBox({ session }) {
     ${matches.length
       ? html`<${Completions} id=${`${id}-list`} matches=${matches} selected=${selected} onPick=${pick} />`
       : ""}
-    <div class="box">
+    <div class="field composer">
       <label class="visually-hidden" for=${id}>Message the agent</label>
-      <textarea id=${id} ref=${area} class="field" rows="1" dir="auto" value=${text} autocomplete="off"
+      <textarea id=${id} ref=${area} rows="1" dir="auto" value=${text} autocomplete="off"
         placeholder=${commands.length ? "Message the agent, or type / for commands" : "Message the agent"}
         aria-autocomplete="list" aria-haspopup="listbox" aria-controls=${matches.length ? `${id}-list` : undefined}
         aria-activedescendant=${matches.length ? `${id}-list-${selected}` : undefined} aria-describedby=${`${id}-hint`}
         onInput=${(/** @type {any} */ event) => onInput(event.target)} onKeyDown=${onKey}
         onBlur=${() => setIsListClosed(true)}></textarea>
       ${info.value.turn
-        ? html`<button type="button" class="button" disabled=${Boolean(busy)} onClick=${stop}>
-            <span aria-hidden="true">■</span> Stop</button>`
-        : html`<button class="button primary" disabled=${busy === "send" || !text.trim()}>Send</button>`}
+        ? html`<button type="button" class="btn icon" aria-label="Stop" title="Stop the turn" disabled=${Boolean(busy)}
+            onClick=${stop}><i class="i i-stop" aria-hidden="true"></i></button>`
+        : html`<button class="btn main icon" aria-label="Send" title="Send (Enter)" disabled=${busy === "send" || !text.trim()}>
+            <i class="i i-send" aria-hidden="true"></i></button>`}
     </div>
     <p id=${`${id}-hint`} class="prompt-hint dim">
       ${hint ? html`<code>${text.trim()}</code> expects: ${inert(hint)}` : info.value.turn ? turnHint : KEYS_HINT}

@@ -28,9 +28,16 @@ export const promptsSent = signal(0);
 /** The state of loading older entries: "", "loading" or an error message. */
 export const olderStatus = signal("");
 
+/** The call that the detail panel shows; 0 for none. */
+export const pickedId = signal(0);
+
+/** Show a call in the detail panel. @param {number} id */
+export const pickCall = (id) => (pickedId.value = id);
+
 effect(() => {
   if (sessionName.value === undefined) return;
   rowStates.clear();
+  pickedId.value = 0;
   olderStatus.value = "";
 });
 

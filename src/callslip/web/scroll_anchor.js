@@ -3,7 +3,10 @@
 
 import { Heights } from "./heights.js";
 import { loadOlder, peekEntry } from "./row_state.js";
+import { heightOf } from "./rows.js";
 import { hasOlder, past } from "./state.js";
+
+/** @typedef {import("./rows.js").Item} Item */
 
 const OVERSCAN_PX = 900;
 const END_PX = 48;
@@ -12,31 +15,31 @@ const ABOVE_LINKED_PX = 48;
 /** As a share of the viewport. */
 const FAR_SCREENS = 0.5;
 
-const HEIGHT_GUESSES = /** @type {Record<string, number>} */ ({
-  tool_call: 118, message: 84, thought: 44, permission_request: 150, plan: 44, mode_change: 36, meta: 36,
-});
-
-/** @param {number} id */
-function guessHeight(id) {
-  const entry = peekEntry(id);
-  const length = entry?.type === "message" ? Math.min(4000, entry.content?.length ?? 0) : 0;
-  return (HEIGHT_GUESSES[entry?.type] ?? 60) + Math.floor(length / 90) * 22;
-}
-
 export class ScrollAnchor {
   /** @param {{current: HTMLElement | null}} list @param {() => void} redraw */
   constructor(list, redraw) {
     this.list = list;
     this.redraw = redraw;
-    this.heights = new Heights(guessHeight);
+    /** @type {Item[]} */
+    this.items = [];
+    /** @type {Map<string, Item>} */
+    this.byKey = new Map();
+    this.heights = new Heights((key) => {
+      const item = /** @type {Item} */ (this.byKey.get(key));
+      return heightOf(item, peekEntry(item.id));
+    });
     this.isFollowing = !past.peek();
-    /** @type {{id: number, top: number} | null} The row that must not move, and its position in the viewport. */
+    /** @type {{key: string, top: number} | null} The row that must not move, and its position in the viewport. */
     this.anchor = null;
-    /** The last row when the user scrolled away from the end. */
-    this.lastSeenId = 0;
+    /** The last entry, the last one that was drawn, and the last one when the user scrolled away from the end. */
+    this.lastId = this.lastDrawnId = this.lastSeenId = 0;
+    /** The turn of the first visible row, if its heading is above it. @type {import("./rows.js").Turn | undefined} */
+    this.turn = undefined;
     /** @type {[number, number]} */
     this.drawnRange = [0, 0];
     this.width = 0;
+    /** The height of all content at the last change or scroll event. */
+    this.contentHeight = 0;
     /** The scroll position at the last scroll event. */
     this.lastScrollY = 0;
     /** The position of a scroll made by this class, until its scroll event arrives. */
@@ -46,6 +49,25 @@ export class ScrollAnchor {
     this.onScroll = this.onScroll.bind(this);
     this.settle = this.settle.bind(this);
     this.onResize = () => (this.settle(), this.redraw());
+  }
+
+  /** Set the rows. @param {Item[]} items @param {number} lastId The last entry. */
+  setItems(items, lastId) {
+    this.lastId = lastId;
+    if (items === this.items) return;
+    this.items = items;
+    this.byKey = new Map(items.map((item) => [item.key, item]));
+    this.heights.setIds(items.map(({ key }) => key));
+  }
+
+  /** Return the turn of the first visible row, if its heading is above the visible part. */
+  currentTurn() {
+    const y = -this.box().list;
+    if (y <= 0 || !this.items.length) return (this.turn = undefined);
+    let at = this.heights.indexAt(y);
+    while (at > 0 && this.items[at].kind !== "turn") at--;
+    const { turn } = this.items[at];
+    return (this.turn = turn?.isFolded ? undefined : turn);
   }
 
   attach() {
@@ -93,7 +115,7 @@ export class ScrollAnchor {
 
   stopFollowing() {
     this.isFollowing = false;
-    this.lastSeenId = Number(this.rows().at(-1)?.dataset.id ?? 0);
+    this.lastSeenId = this.lastDrawnId;
     this.saveAnchor();
   }
 
@@ -115,9 +137,18 @@ export class ScrollAnchor {
     return hasChanged;
   }
 
+  /** Whether the content became so much shorter that its position says nothing: then it is restored first. */
+  hasCollapsed() {
+    const view = this.view();
+    const before = this.contentHeight;
+    this.contentHeight = view?.scrollHeight ?? 0;
+    return !!view && !!this.anchor && !this.isFollowing && before - this.contentHeight > view.clientHeight;
+  }
+
   onScroll() {
     // Following starts only when the user scrolls down to the end, and stops only when the user scrolls up. A list that
     // grows or shrinks, or a scroll made by this class, does not count.
+    if (this.hasCollapsed()) return this.settle();
     const wasFollowing = this.isFollowing;
     const scrollY = this.scrollTop();
     const isDown = scrollY > this.lastScrollY && !(Math.abs(scrollY - this.ownScrollY) < 1);
@@ -126,12 +157,13 @@ export class ScrollAnchor {
     this.ownScrollY = NaN;
     this.lastScrollY = scrollY;
     this.isFollowing = isAtEnd && !this.isTyping();
-    if (wasFollowing && !this.isFollowing) this.lastSeenId = this.heights.ids.at(-1) ?? 0;
+    if (wasFollowing && !this.isFollowing) this.lastSeenId = this.lastId;
     const changed = this.updateIsFar() || this.isFollowing !== wasFollowing;
     this.saveAnchor();
     const [from, to] = this.drawnRange;
     const [first, last] = this.range();
-    if (changed || first !== from || last !== to) this.redraw();
+    const turn = this.turn;
+    if (changed || first !== from || last !== to || this.currentTurn() !== turn) this.redraw();
     if (first === 0) loadOlder();
   }
 
@@ -140,18 +172,20 @@ export class ScrollAnchor {
     const { top, list } = this.box();
     if (list > 0 && !hasOlder.value) return void (this.anchor = null);
     const row = this.rows().find((row) => row.getBoundingClientRect().bottom > top);
-    this.anchor = row ? { id: Number(row.dataset.id), top: row.getBoundingClientRect().top - top } : null;
+    this.anchor = row ? { key: row.dataset.key ?? "", top: row.getBoundingClientRect().top - top } : null;
   }
 
   /** After every change: measure the rows and restore the scroll position. */
   settle() {
     const list = this.list.current;
     if (!list) return;
+    this.lastDrawnId = this.lastId;
+    this.contentHeight = this.view()?.scrollHeight ?? 0;
     if (this.width && Math.abs(this.width - list.clientWidth) > 1) this.heights.forget();
     this.width = list.clientWidth;
     let hasChanged = false;
     for (const row of this.rows()) {
-      hasChanged = this.heights.measure(Number(row.dataset.id), row.getBoundingClientRect().height) || hasChanged;
+      hasChanged = this.heights.measure(row.dataset.key ?? "", row.getBoundingClientRect().height) || hasChanged;
     }
     if (this.isFollowing) this.scrollBy(this.distanceToEnd());
     else if (this.anchor) this.restoreAnchor(this.anchor);
@@ -160,11 +194,11 @@ export class ScrollAnchor {
 
   /**
    * Move the anchor row back to its position. If the row is gone, choose another anchor.
-   * @param {{id: number, top: number}} anchor
+   * @param {{key: string, top: number}} anchor
    */
-  restoreAnchor({ id, top }) {
-    const row = this.rows().find((row) => Number(row.dataset.id) === id);
-    const index = row ? 0 : this.heights.ids.indexOf(id);
+  restoreAnchor({ key, top }) {
+    const row = this.rows().find((row) => row.dataset.key === key);
+    const index = row ? 0 : this.heights.ids.indexOf(key);
     if (row) this.restoreRow(row, top);
     else if (index >= 0) this.scrollBy(this.box().list + this.heights.top(index) - top);
     else this.saveAnchor();
@@ -177,7 +211,7 @@ export class ScrollAnchor {
   restoreRow(row, top) {
     const box = row.getBoundingClientRect();
     const target = top + box.height < 0 ? 0 : top;
-    if (target !== top) this.anchor = { id: Number(row.dataset.id), top: target };
+    if (target !== top) this.anchor = { key: row.dataset.key ?? "", top: target };
     this.scrollBy(box.top - this.box().top - target);
   }
 
@@ -203,11 +237,11 @@ export class ScrollAnchor {
 
   /** Scroll to a row. Return whether it exists. @param {number} id */
   scrollTo(id) {
-    const index = this.heights.ids.indexOf(id);
+    const index = this.heights.ids.indexOf(`${id}`);
     if (index < 0 || !this.list.current) return false;
     this.isFollowing = false;
-    this.lastSeenId = this.heights.ids.at(-1) ?? 0;
-    this.anchor = { id, top: ABOVE_LINKED_PX };
+    this.lastSeenId = this.lastId;
+    this.anchor = { key: `${id}`, top: ABOVE_LINKED_PX };
     this.scrollBy(this.box().list + this.heights.top(index) - this.anchor.top);
     this.redraw();
     return true;

@@ -1,16 +1,21 @@
 // The view of a session: its header, its plan, and its entries as a timeline or a waterfall.
 
 import { inert } from "./ansi.js";
-import { Frame } from "./frame.js";
+import { Copy } from "./copy.js";
+import Detail from "./detail.js";
+import { detailPanel, Frame, IconButton, PanelToggle, sidePanel } from "./frame.js";
 import Menu from "./menu.js";
 import { Steps, planProgress } from "./message.js";
 import { filterText, result } from "./matches.js";
-import { html, signal, useEffect, useMemo, useState } from "./ui.js";
-import { peekEntry, rowState, sampledEntries } from "./row_state.js";
+import { effect, html, signal, useEffect, useMemo, useState } from "./ui.js";
+import { peekEntry, sampledEntries } from "./row_state.js";
 import {
-  go, hasServer, info, isMissing, link, loaded, pageUrl, past, pendingHere, route, sessionName, sessionTitle,
+  go, hasServer, info, isMissing, link, loaded, pageUrl, past, pendingHere, route, sessionName, sessions,
+  sessionTitle,
 } from "./state.js";
+import { formatDuration } from "./time.js";
 import Timeline from "./timeline.js";
+import { countOf, formatCosts, shortNumber } from "./numbers.js";
 
 // Optional modules: if one of them fails to load, the session can still be read.
 
@@ -56,10 +61,13 @@ const isWaiting = () =>
 function TurnStatus() {
   const { turn, lastTurn, lastReason } = sessionInfo();
   if (turn && isWaiting()) {
-    return html`<span class="chip is-wait"><i class="i i-wait" aria-hidden="true"></i>Waiting for approval</span>`;
+    const entry = past.value ? 0 : pendingHere.value[0]?.entry;
+    const icon = html`<i class="i i-wait" aria-hidden="true"></i>Waiting for approval`;
+    return entry ? html`<a class="chip is-wait" href=${`#entry-${entry}`} title="Go to the request">${icon}</a>`
+      : html`<span class="chip is-wait">${icon}</span>`;
   }
   if (turn) return html`<span class="chip is-run"><span class="ring" aria-hidden="true"></span>Running</span>`;
-  if (!lastTurn) return html`<span class="chip">No turns yet</span>`;
+  if (!lastTurn) return null;
   return html`<span class="chip" title="How the last turn ended">
     ${TURN_RESULTS[lastReason ?? ""] ?? inert(lastReason || "Ended")}</span>`;
 }
@@ -67,23 +75,25 @@ function TurnStatus() {
 /** @returns {any} */
 const sessionInfo = () => (past.value ? past.value.info : info.value);
 
-/** @param {string} noun @param {number} count */
-const countOf = (noun, count) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
-
 function CallCounts() {
   if (!result.value) return null; // The server counts the calls of a long session.
   const { calls } = result.value;
   const all = Object.values(calls).reduce((sum, count) => sum + count, 0);
   const failed = ["failed", "lost", "expired"].reduce((sum, state) => sum + (calls[state] ?? 0), 0);
-  const failedNote = failed > 0 && html`, <span class="bad">${failed.toLocaleString("en")} failed, lost or expired</span>`;
-  return html`<span>${countOf("call", all)}${failedNote}</span>`;
+  return html`<span>${countOf(all, "call")}</span>
+    ${failed > 0 && html`<span class="bad" title="Failed, lost or expired">${failed.toLocaleString("en")} failed</span>`}`;
 }
 
-function Usage() {
-  const usage = sessionInfo().usage;
-  if (!usage || typeof usage.used !== "number") return null;
-  const size = usage.size ? ` of ${usage.size.toLocaleString("en")}` : "";
-  return html`<span>${usage.used.toLocaleString("en")}${size} tokens</span>`;
+/** What the session used, and how long it took. */
+function Totals() {
+  const row = sessions.value.get(sessionName.value);
+  if (!row || past.value) return null;
+  const tokens = (row.usage?.inputTokens ?? 0) + (row.usage?.outputTokens ?? 0);
+  const costs = formatCosts(row.usage?.costs);
+  return html`${tokens > 0 && html`<span class="opt">${shortNumber(tokens)} tokens</span>`}
+    ${costs && html`<span class="opt">${costs}</span>`}
+    ${row.activeAt > row.startedAt && html`<span class="opt" title="From the first to the last event">
+      ${formatDuration(row.activeAt - row.startedAt)}</span>`}`;
 }
 
 function Labels() {
@@ -93,7 +103,7 @@ function Labels() {
   const texts = Array.isArray(labels) ? labels.map(String) : named();
   if (!texts.length) return null;
   const items = texts.map((label) => html`<li dir="auto">${inert(label)}</li>`);
-  return html`<ul class="labels" aria-label="Labels">${items}</ul>`;
+  return html`<section><h2>Labels</h2><ul class="labels">${items}</ul></section>`;
 }
 
 /** @param {unknown} value */
@@ -103,8 +113,7 @@ function Title() {
   const title = sessionTitle.value;
   const name = sessionName.value;
   const heading = inert(title || name);
-  return html`<h1 class="cut" dir="auto" title=${heading}>${heading}</h1>
-    ${title && title !== name && html`<code class="dim cut only-wide" dir="auto">${inert(name)}</code>`}`;
+  return html`<h1 class="cut" dir="auto" title=${inert(title ? `${title} (${name})` : name)}>${heading}</h1>`;
 }
 
 const VIEWS = [["timeline", "list", "Timeline"], ["waterfall", "bars", "Waterfall"]];
@@ -118,7 +127,25 @@ const More = () => html`<${Menu} label="Share and export">
   <a href=${pageUrl(`/v1/sessions/${encodeURIComponent(sessionName.value)}?format=html`)}
     title="Download this session as one HTML file" download=${`${sessionName.value}.html`}>
     <i class="i i-save" aria-hidden="true"></i>Export as HTML</a>
+  <${Copy} text=${() => location.origin + pageUrl(`/s/${encodeURIComponent(sessionName.value)}`)} label="Copy link" />
+  <${Copy} text=${() => sessionName.value} label="Copy name of the session" />
 <//>`;
+
+/** Whether there is room for the filter in the header; otherwise a button shows it below. */
+const wideQuery = matchMedia("(min-width: 900px)");
+const isWide = signal(wideQuery.matches);
+wideQuery.addEventListener("change", () => (isWide.value = wideQuery.matches));
+const isFilterShown = signal(false);
+const isHistoryShown = signal(false);
+
+// A filter that was shown stays when its last term is removed.
+effect(() => void (filterText.value && (isFilterShown.value = true)));
+
+function Filter() {
+  const FilterBar = componentOf(filters(), "FilterBar");
+  return loaded.value && FilterBar ? html`<${FilterBar} value=${filterText.value}
+    onChange=${(/** @type {string} */ typed) => (filterText.value = typed)} />` : null;
+}
 
 /** @param {{view: string, onView: (view: string) => void}} props */
 const SessionHeader = ({ view, onView }) => html`
@@ -126,20 +153,28 @@ const SessionHeader = ({ view, onView }) => html`
     ${hasServer.value && html`<a class="btn ghost icon only-small" data-needs-server aria-label="All sessions" ...${link("/")}>
       <i class="i i-left" aria-hidden="true"></i></a>`}
     <${Title} /><${TurnStatus} />
-    ${past.value && html`<span class="chip is-run">At event ${past.value.seq}</span>`}</div>
-  <div class="facts only-wide"><${CallCounts} />
-    <span class="opt"><${Usage} /></span></div>
+    ${past.value && html`<span class="chip is-run"><i class="i i-past" aria-hidden="true"></i>At event ${past.value.seq}</span>`}
+  </div>
+  <div class="facts only-wide"><${CallCounts} /><${Totals} /></div>
   <span class="gap"></span>
   <${Views} view=${view} onView=${onView} />
+  ${isWide.value ? html`<${Filter} />` : html`<${IconButton} icon="filter" label="Show filter" aria-pressed=${String(isFilterShown.value)}
+    onClick=${() => (isFilterShown.value = !isFilterShown.value)} />`}
+  ${hasServer.value && html`<span data-needs-server><${IconButton} icon="past" label="History" aria-pressed=${String(isHistoryShown.value)}
+    onClick=${() => (isHistoryShown.value = !isHistoryShown.value)} /></span>`}
+  <${PanelToggle} of=${sidePanel} icon="side" label="Plan and facets" />
+  <${PanelToggle} of=${detailPanel} icon="panel" label="Details" class="only-wide" />
   ${hasServer.value && html`<span data-needs-server><${More} /></span>`}`;
 
-/** What is said about the session below its header: its labels, its mode and model, and a notice from the agent. */
-function About() {
-  const { currentModeId: mode, currentModelId: model } = sessionInfo();
-  return html`${(mode || model) && html`<p class="session-facts">
-      ${mode && html`<span>Mode <b dir="auto">${inert(mode)}</b></span>`}
-      ${model && html`<span>Model <b dir="auto">${inert(model)}</b></span>`}</p>`}
-    <${Labels} /><${Notice} />`;
+/** What stays above the entries: the filter of a narrow window, the history, and what the agent says of itself. */
+function Above() {
+  const Scrubber = componentOf(scrubber(), "Scrubber");
+  const MatchCount = filters()?.MatchCount;
+  return html`${isMissing.value && html`<${Deleted} />`}
+    <${Notice} />
+    ${!isWide.value && isFilterShown.value && html`<${Filter} />`}
+    ${MatchCount && html`<${MatchCount} value=${filterText.value} />`}
+    ${loaded.value && Scrubber && (isHistoryShown.value || past.value) && html`<div class="history"><${Scrubber} /></div>`}`;
 }
 
 function Deleted() {
@@ -154,24 +189,50 @@ function Notice() {
   return text ? html`<p class="note warn" dir="auto">${inert(String(text))}</p>` : null;
 }
 
-/** The latest plan, open while steps remain. */
+// Side panel
+
+/** The latest plan. */
 function PlanPanel() {
   const plan = sampledEntries.value.findLast((entry) => entry.type === "plan");
   const steps = Array.isArray(plan?.entries) ? plan.entries : [];
-  const openState = rowState(0, "plan");
   if (!steps.length) return null;
-  const open = openState.value ?? steps.some((/** @type {any} */ step) => step?.status !== "completed");
-  return html`<section class="plan-panel" aria-label="Plan">
-    <button type="button" class="fold-head" aria-expanded=${open} onClick=${() => (openState.value = !open)}>
-      <span class="arrow" aria-hidden="true">${open ? "▾" : "▸"}</span> <b>Plan</b>${" "}
-      <span class="dim">${planProgress(steps)}</span></button>
-    ${open && html`<${Steps} steps=${steps} />`}
-  </section>`;
+  return html`<section class="plan-panel"><h2>Plan<span>${planProgress(steps)}</span></h2><${Steps} steps=${steps} /></section>`;
 }
 
-// View
+/** The tokens that the agent reported. */
+function UsagePanel() {
+  const context = sessionInfo().usage;
+  const used = past.value ? undefined : sessions.value.get(sessionName.value)?.usage;
+  const number = (/** @type {number} */ count) => count.toLocaleString("en");
+  const rows = [
+    ["Context", typeof context?.used === "number" && `${number(context.used)}${context.size ? ` of ${number(context.size)}` : ""}`],
+    ["Input", used?.inputTokens && number(used.inputTokens)],
+    ["Cached", used?.cachedTokens && number(used.cachedTokens)],
+    ["Output", used?.outputTokens && number(used.outputTokens)],
+  ].filter(([, text]) => text);
+  const costs = formatCosts(used?.costs);
+  if (!rows.length && !costs) return null;
+  return html`<section><h2>Usage<span>${costs}</span></h2>
+    ${context?.size > 0 && html`<div class="meter"><i style=${{ width: `${Math.min(100, (100 * context.used) / context.size)}%` }}></i></div>`}
+    <dl class="kv">${rows.map(([name, text]) => html`<dt>${name}</dt><dd>${text}</dd>`)}</dl></section>`;
+}
 
-/** The filter is part of the address, so that a link shows the same entries. */
+/** The agent's mode and model, and the labels of the session. */
+function About() {
+  const { currentModeId: mode, currentModelId: model } = sessionInfo();
+  return html`${(mode || model) && html`<section><h2>Agent</h2><dl class="kv">
+      ${mode && html`<dt>Mode</dt><dd dir="auto">${inert(mode)}</dd>`}
+      ${model && html`<dt>Model</dt><dd dir="auto">${inert(model)}</dd>`}</dl></section>`}
+    <${Labels} />`;
+}
+
+function Side() {
+  const SideFacets = filters()?.SideFacets;
+  return html`<${PlanPanel} />${loaded.value && SideFacets && html`<${SideFacets} value=${filterText.value}
+      onChange=${(/** @type {string} */ typed) => (filterText.value = typed)} />`}
+    <${UsagePanel} /><${About} />`;
+}
+
 const filterInAddress = () => new URLSearchParams(location.search).get("q") ?? "";
 const viewInAddress = () =>
   new URLSearchParams(location.search).get("view") === "waterfall" ? "waterfall" : "timeline";
@@ -192,27 +253,13 @@ export default function SessionView() {
     [filterText.value, view]);
   const FaultLab = info.value.options?.breakIt && componentOf(faultLab(), "FaultLab");
   return html`<${Frame} head=${html`<${SessionHeader} view=${view} onView=${setView} />`}
-    below=${html`<${PromptArea} session=${session} />`}>
-    <div class="session-view column">
-      ${isMissing.value && html`<${Deleted} />`}
+    side=${html`<${Side} />`} sideLabel="Plan and facets" detail=${html`<${Detail} />`} detailLabel="Details of the call"
+    above=${html`<${Above} />`} below=${html`<${PromptArea} session=${session} />`}>
+    <div class="session-view">
       ${FaultLab && html`<${FaultLab} />`}
-      <${About} />
-      <${Toolbars} />
-      <${PlanPanel} />
-      ${view === "waterfall"
-        ? html`<${WaterfallView} onPick=${() => setView("timeline")} />`
-        : html`<${Timeline} />`}
+      ${view === "waterfall" ? html`<${WaterfallView} onPick=${() => setView("timeline")} />` : html`<${Timeline} />`}
     </div>
   <//>`;
-}
-
-function Toolbars() {
-  const FilterBar = componentOf(filters(), "FilterBar");
-  const Scrubber = componentOf(scrubber(), "Scrubber");
-  if (!loaded.value) return null;
-  return html`${FilterBar && html`<${FilterBar} value=${filterText.value}
-      onChange=${(/** @type {string} */ typed) => (filterText.value = typed)} />`}
-    ${Scrubber && html`<${Scrubber} />`}`;
 }
 
 /** @param {{onPick: () => void}} props */

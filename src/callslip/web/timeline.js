@@ -2,20 +2,33 @@
 
 import { inert } from "./ansi.js";
 import { classes, html, lazy, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./ui.js";
-import ToolCard, { titleOf } from "./card.js";
+import ApprovalLine from "./approval_line.js";
+import { titleOf } from "./call_text.js";
+import ToolCard from "./card.js";
 import { filterStatus, filterText, loadOlderMatches, olderMatchesStatus, result } from "./matches.js";
 import { authorOf, firstLine, Message, Meta, Mode, Notice, Plan, Thought, Unknown } from "./message.js";
+import { arrange } from "./rows.js";
 import { ScrollAnchor } from "./scroll_anchor.js";
 import {
-  entryIds, loadOlder, olderStatus, peekEntry, promptsSent, readCall, readEntry, rowState,
+  entryIds, loadOlder, olderStatus, peekEntry, pickCall, promptsSent, readCall, readEntry, rowState, sampledEntries,
 } from "./row_state.js";
-import { hasOlder, hasServer, info, link, loaded, past, pendingHere, selectedId } from "./state.js";
+import {
+  hasOlder, hasServer, info, link, loaded, past, pendingHere, selectedId, sessionName, sessions,
+} from "./state.js";
+import { formatDuration } from "./time.js";
+import TurnHeading, { foldedTurns, foldTurn, loadUsage, readFolded } from "./turn.js";
+
+/** @typedef {import("./rows.js").Item} Item */
 
 const Request = lazy(() => import("./request.js"));
 
+/** A request: a form while it waits for an answer, then one line. @param {{entry: any, live: boolean}} props */
+const ApprovalRow = ({ entry, live }) => (entry.state ?? "pending") === "pending"
+  ? html`<div class="ask"><${Request} entry=${entry} live=${live} /></div>` : html`<${ApprovalLine} entry=${entry} />`;
+
 /** @type {Record<string, any>} */
 const COMPONENTS = {
-  message: Message, thought: Thought, tool_call: ToolCard, permission_request: Request, plan: Plan, mode_change: Mode,
+  message: Message, thought: Thought, tool_call: ToolCard, permission_request: ApprovalRow, plan: Plan, mode_change: Mode,
   meta: Meta, notice: Notice,
 };
 
@@ -48,16 +61,76 @@ function ParentCall({ call }) {
   return html`<p class="parent-call">Sub-agent of <a class="untrusted" dir="auto" ...${address}>${title}</a></p>`;
 }
 
-/** @param {{id: number, previous: number, at: number, size: number}} props */
-function Row({ id, previous, at, size }) {
+/** @param {{item: Item, at: number, size: number}} props */
+function Row({ item, at, size }) {
+  const { id, parent, depth } = item;
   const entry = readEntry(id);
   if (!entry) return null;
   const Component = COMPONENTS[entry.type] ?? Unknown;
-  const { parent } = entry;
-  return html`<div class=${classes(`row row-${entry.type}`, parent && "of-sub-agent")} id=${`entry-${id}`} data-id=${id}
-    role="article" tabindex="-1" aria-label=${rowLabel(entry)} aria-posinset=${at + 1} aria-setsize=${size}>
-    ${parent && peekEntry(previous)?.parent !== parent && html`<${ParentCall} call=${parent} />`}
-    <${Component} entry=${entry} live=${!past.value} /></div>`;
+  return html`<div class=${classes(`row row-${entry.type}`, entry.parent && "of-sub-agent", depth > 0 && "in", item.isLast && "last")}
+    style=${{ "--d": depth }} id=${`entry-${id}`} data-id=${id} data-key=${item.key} role="article" tabindex="-1"
+    aria-label=${rowLabel(entry)} aria-posinset=${at} aria-setsize=${size}>
+    ${parent && html`<${ParentCall} call=${parent} />`}
+    <${Component} entry=${entry} live=${!past.value} item=${item} /></div>`;
+}
+
+/** Calls that ran in parallel. @param {{item: Item}} props */
+const Parallel = ({ item }) => html`<div class="row group-row" data-key=${item.key}><div class="call-head group">
+  <i class="i i-fork dim" aria-hidden="true"></i>
+  <span class="what">${item.count} calls in parallel</span>
+  <span class="dur">${item.ms ? formatDuration(item.ms) : ""}</span></div></div>`;
+
+/** The rest of a group. @param {{item: Item, onOpen: () => void}} props */
+const More = ({ item, onOpen }) => html`<div class="row group-row in last" style=${{ "--d": item.depth }} data-key=${item.key}>
+  <button type="button" class="call-head group" onClick=${onOpen}><i class="i i-right dim" aria-hidden="true"></i>
+    <span class="what">${item.count} more ${item.count === 1 ? "entry" : "entries"}</span></button></div>`;
+
+/** @param {{item: Item, at: number, size: number, onOpen: (key: string) => void}} props */
+function AnyRow({ item, at, size, onOpen }) {
+  if (item.kind === "turn" && item.turn) {
+    return html`<div class=${classes("row turn-row", item.hasGap && "spaced")} data-key=${item.key}><${TurnHeading} turn=${item.turn} /></div>`;
+  }
+  if (item.kind === "parallel") return html`<${Parallel} item=${item} />`;
+  if (item.kind === "more") return html`<${More} item=${item} onOpen=${() => onOpen(item.key)} />`;
+  return html`<${Row} item=${item} at=${at} size=${size} />`;
+}
+
+/**
+ * Arrange the entries as rows, again when there are others, or when one has changed.
+ * @param {number[]} ids @param {boolean} isFiltered
+ */
+function useItems(ids, isFiltered) {
+  const [openGroups, setOpenGroups] = useState(/** @type {Set<string>} */ (new Set()));
+  const session = sessionName.value;
+  const { turn: openTurn = "" } = past.value ? past.value.info : info.value;
+  const lastNumber = past.value ? 0 : (sessions.value.get(session)?.turns ?? 0);
+  const seen = useRef({ session: "", last: "" });
+  if (seen.current.session !== session) {
+    seen.current = { session, last: "" };
+    readFolded(session);
+  }
+  const selected = selectedId.value;
+  const items = useMemo(() => {
+    const entries = ids.map(peekEntry).filter(Boolean);
+    const chosen = peekEntry(selected)?.turn;
+    return arrange(entries, {
+      openTurn, lastNumber: hasOlder.peek() ? lastNumber : 0, isPart: hasOlder.peek() && !past.peek(), isFlat: isFiltered,
+      isFolded: (turn, isLast) => foldedTurns.value[turn] ?? (!isLast && turn !== chosen),
+      isGroupOpen: (key) => openGroups.has(key),
+    });
+  }, [ids, sampledEntries.value, foldedTurns.value, openGroups, isFiltered, openTurn, lastNumber, selected]);
+  const last = peekEntry(ids.at(-1) ?? 0)?.turn ?? "";
+  useEffect(() => {
+    // A turn that was the last one while the page was open stays open when the next one begins.
+    const before = seen.current.last;
+    if (before && last && before !== last && !past.peek() && foldedTurns.peek()[before] === undefined) foldTurn(before, false);
+    if (last && !past.peek()) seen.current.last = last;
+  }, [last]);
+  useEffect(() => {
+    if (loaded.value && lastNumber) loadUsage(session, `${lastNumber} ${openTurn}`);
+  }, [session, loaded.value, lastNumber, openTurn]);
+  const openGroup = (/** @type {string} */ key) => setOpenGroups(new Set(openGroups).add(key));
+  return { items, openGroup };
 }
 
 export default function Timeline() {
@@ -67,21 +140,24 @@ export default function Timeline() {
   const matchingIds = result.value?.ids;
   const isFiltered = !!filterText.value.trim() && !!matchingIds;
   const ids = isFiltered ? matchingIds : entryIds.value;
-  anchor.heights.setIds(ids);
+  const { items, openGroup } = useItems(ids, isFiltered);
+  anchor.setItems(items, ids.at(-1) ?? 0);
   useEffect(() => anchor.attach(), []);
   useLayoutEffect(anchor.settle);
   useModeChange(anchor, !!past.value);
   useFollowOnPrompt(anchor);
-  useSelectedEntry(anchor, ids, isFiltered);
+  useSelectedEntry(anchor, ids, items, isFiltered);
+  const positions = useMemo(() => new Map(ids.map((id, at) => [id, at + 1])), [ids]);
   const [from, to] = anchor.range();
   const { heights } = anchor;
-  const drawn = ids.slice(from, to);
+  const current = anchor.currentTurn();
   return html`<div class="timeline-box">
     <${isFiltered ? LoadEarlierMatches : LoadEarlier} />
-    <div class="timeline" ref=${list} role="feed" aria-label="Timeline" aria-busy=${!loaded.value}>
+    ${current && html`<div class="turn-now"><${TurnHeading} turn=${current} /></div>`}
+    <div class="timeline" ref=${list} role="group" aria-label="Timeline" aria-busy=${!loaded.value}>
       <div class="spacer" style=${{ height: `${heights.top(from)}px` }}></div>
-      ${drawn.map((id, index) => html`<${Row} key=${id} id=${id} previous=${ids[from + index - 1] ?? 0} at=${from + index}
-        size=${ids.length} />`)}
+      ${items.slice(from, to).map((item) => html`<${AnyRow} key=${item.key} item=${item} at=${positions.get(item.id) ?? 0}
+        size=${ids.length} onOpen=${openGroup} />`)}
       <div class="spacer" style=${{ height: `${heights.total() - heights.top(to)}px` }}></div>
     </div>
     <${EmptyTimeline} count=${ids.length} filtered=${isFiltered} />
@@ -109,14 +185,15 @@ function useFollowOnPrompt(anchor) {
 
 /**
  * Open, show and focus the entry in the address, loading older pages until it is found.
- * @param {ScrollAnchor} anchor @param {number[]} ids @param {boolean} isFiltered
+ * @param {ScrollAnchor} anchor @param {number[]} ids @param {Item[]} items @param {boolean} isFiltered
  */
-function useSelectedEntry(anchor, ids, isFiltered) {
+function useSelectedEntry(anchor, ids, items, isFiltered) {
   const pendingId = useRef(0);
   const id = selectedId.value;
   useEffect(() => {
     pendingId.current = id;
     if (id) rowState(id, "open").value = true;
+    if (id) pickCall(id);
   }, [id]);
   useEffect(() => {
     if (!pendingId.current || !loaded.value || !ids.length) return;
@@ -124,16 +201,18 @@ function useSelectedEntry(anchor, ids, isFiltered) {
       return void (pendingId.current < ids[0] && (isFiltered ? loadOlderMatches : loadOlder)());
     }
     const target = pendingId.current;
+    const { turn } = peekEntry(target) ?? {};
+    if (turn && foldedTurns.peek()[turn]) foldTurn(turn, false);
     if (!anchor.scrollTo(target)) return;
     pendingId.current = 0;
     requestAnimationFrame(() => focusRow(document.getElementById(`entry-${target}`)));
-  }, [id, ids]);
+  }, [id, items]);
 }
 
 /** @param {HTMLElement | null} row */
 function focusRow(row) {
   /** @type {HTMLElement | null | undefined} */
-  const target = row?.querySelector(".call-toggle, .fold-head") ?? row;
+  const target = row?.querySelector(".call-title, .fold-head") ?? row;
   target?.focus({ preventScroll: true });
 }
 
@@ -176,7 +255,6 @@ function JumpButton({ anchor, ids }) {
   const count = seen < 0 ? 0 : ids.length - 1 - seen;
   if (!count && !anchor.isFarFromEnd) return null;
   const label = count ? `Jump to latest (${count} new)` : "Jump to latest";
-  const badge = count > 0 && html`<span class="jump-count">${count}</span>`;
-  return html`<div class="jump"><button type="button" aria-label=${label} onClick=${() => anchor.followEnd()}>
-    <span class="jump-word">${label}</span>${badge} ↓</button></div>`;
+  return html`<div class="jump"><button type="button" class="btn main" aria-label=${label} onClick=${() => anchor.followEnd()}>
+    <i class="i i-down" aria-hidden="true"></i>${count ? `${count} new` : "Latest"}</button></div>`;
 }
