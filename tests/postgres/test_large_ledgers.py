@@ -16,10 +16,12 @@ from callslip.ledger import verify as verification
 from callslip.ledger.verify import tables, verify
 from callslip.model import events as ev
 from callslip.model.events import Alias, Blob, Draft
+from callslip.model.records import ApprovalRecord
 from callslip.settings import Settings
 from callslip.store import postgres, postgres_maintenance
 from callslip.store.postgres import PostgresStore
 from callslip.store.postgres_database import Database
+from callslip.store.postgres_rows import approval_body
 from callslip.store.protocol import Store
 from tests.support import engines
 from tests.support.postgres import database_name
@@ -116,6 +118,17 @@ async def test_a_page_of_a_large_session_is_read_in_order(
     engines.change_rows(db, "ANALYZE events")
     assert len(await store.events("s1", 0, PAGE)) == PAGE
     assert len(await store.events("s1", 0, PAGE, 10**6)) == PAGE
+    assert max(statement.rows for statement in statements) <= MAX_ROWS_PER_PAGED_ROW * PAGE
+
+
+async def test_the_requests_answered_last_are_read_by_index(
+    store: PostgresStore, statements: list[Statement], db: str
+) -> None:
+    """The inbox reads a few of them, however many there are."""
+    record = approval_body(ApprovalRecord("id", "s", "call", 1, "granted")).decode()
+    engines.change_rows(db, f"UPDATE approvals SET state = 'granted', record = '{record}'")
+    engines.change_rows(db, "ANALYZE approvals")
+    assert len(await store.answered_approvals(limit=PAGE)) == PAGE
     assert max(statement.rows for statement in statements) <= MAX_ROWS_PER_PAGED_ROW * PAGE
 
 

@@ -49,10 +49,12 @@ LANDED = {
     "0004_sqlite.sql": "d7d95cbf8a61982be2077c7d85bf33572cc92e6ef09d6356631fb6e5a6c9fc68",
     "0005_postgres.sql": "5fbed08fdbf45c60c305db621dbaf9321517ecc9fbad3b486d3fbeca49ca6e50",
     "0005_sqlite.sql": "7c7cda4f417eb20b7436675f6f29b4bd4e18d9eac88196f0ef0216913164759c",
+    "0006_postgres.sql": "7c4b2669a0caae4cb2d7bd880778491375097e8909c43c85f54faad888a86a87",
     "0006_sqlite.sql": "b5a25e96589de2d73ca9da7385ea0833289621c2623f7b15bb27c5a8c336caa1",
     "0007_sqlite.sql": "e1d414afa8ed0b0d75f8d08eeee6ed3aaf48bc5863f6754e0fbaa40c08fa4ef3",
     "0008_sqlite.sql": "c3641399dfdcae2acdb4688e8a38088ee1d33169ef189042608bc6fc1e9fdd1a",
     "0009_sqlite.sql": "7bb10ff1a2f7323930a5d36e4bbce4403abade0c4b9c6b8d09987eb7f0acf3ad",
+    "0010_sqlite.sql": "7c4b2669a0caae4cb2d7bd880778491375097e8909c43c85f54faad888a86a87",
 }
 """The digests of the migrations that have landed."""
 
