@@ -15,13 +15,13 @@ from tests.requirements import PARTS, REQUIREMENTS, Later
 from tests.support.paths import ROOT
 
 GROUPS = {
-    **{"C": 16, "S0.": 10, "S1.": 9, "S2.": 15, "S3.": 12, "S4.": 10, "API": 12, "OLD": 1},
+    **{"C": 16, "S0.": 10, "S1.": 9, "S2.": 15, "S3.": 13, "S4.": 10, "API": 12, "OLD": 1},
     **{"ANS": 11, "POL": 8, "HELD": 5, "TEN": 7, "RDR": 4, "BODY": 3, "EDGE": 4},
     **{"FILE": 3, "RED": 4, "EXP": 1, "PAGE": 1, "TAIL": 6, "OUTAGE": 1, "HOST": 4},
     **{"IMP": 6, "RPL": 4, "ROW": 6, "JS": 3, "GUIDE": 2, "VIEW": 5, "ENT": 12, "IDS": 4, "STR": 5, "DB": 3},
     **{"KILL": 3, "DBF": 11, "PGE": 5, "PGS": 10, "MOVE": 9, "OPS": 9},
-    **{"USE": 4, "SUB": 5, "LIST": 7, "TRN": 17, "MRG": 7, "CDX": 7, "GEM": 6, "OPC": 8, "SRCH": 14, "AGT": 6},
-    **{"HK": 13, "HI": 7, "NTF": 12, "PHN": 8, "RUL": 15, "INB": 6},
+    **{"USE": 5, "SUB": 5, "LIST": 7, "TRN": 17, "MRG": 7, "CDX": 7, "GEM": 6, "OPC": 8, "SRCH": 14, "AGT": 6},
+    **{"HK": 14, "HI": 8, "NTF": 12, "PHN": 8, "RUL": 15, "INB": 6},
 }
 CITED = re.compile(rf"\b((?:{'|'.join(map(re.escape, GROUPS))})\d+)\b")
 IDS = [f"{group}{number}" for group, count in GROUPS.items() for number in range(1, count + 1)]

@@ -39,6 +39,7 @@ PUBLIC_PATHS = {
     "/commands",
     "/rules",
     "/search",
+    "/usage",
     "/callslip.js",
     "/callslip.d.ts",
     "/web/{file}",

@@ -159,6 +159,7 @@ PUBLIC_ROUTES = {
     "GET /commands": "/commands",
     "GET /rules": "/rules",
     "GET /search": "/search",
+    "GET /usage": "/usage",
     "GET /callslip.js": "/callslip.js",
     "GET /callslip.d.ts": "/callslip.d.ts",
     "GET /web/{file}": "/web/app.js",

@@ -113,7 +113,12 @@ async def test_an_older_ledger_with_nul_is_migrated(db: str, monkeypatch: pytest
     triggers = ("search_entry_deleted", "search_session_deleted", "search_checkpoint_replaced", "summaries_deleted")
     triggers = (*triggers, "rules_session_deleted")
     tables = ("search_rows", "search_places", "search_index", "summaries", "usage", "deleted_sessions", "rules")
-    for name in (*(f"TRIGGER {name}" for name in triggers), *(f"TABLE {name}" for name in tables)):
+    added = [
+        *(f"TRIGGER {name}" for name in triggers),
+        *(f"TABLE {name}" for name in tables),
+        "INDEX approvals_answered",
+    ]
+    for name in added:
         change_rows(db, f"DROP {name}")
     change_rows(db, "PRAGMA user_version = 4")
     async with callslip.open(db, SETTINGS) as ledger:

@@ -17,6 +17,9 @@ from typing import Any
 from tests.support.real_agents import RealAgent, Run, platform_name, program, wait_until
 from tests.support.scripted_models import Call
 
+MAX_WAIT_S = 120
+"""How long the person waits, so that a request that should not be at the terminal fails a test."""
+
 DECLINED = {
     "claude-code": "The terminal says no.",
     "codex": "rejected by user",
@@ -101,7 +104,7 @@ class Terminal:
         def read_until(is_last: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
             for message in lines:
                 if "requestApproval" in message.get("method", ""):
-                    self.may_answer.wait()
+                    assert self.may_answer.wait(MAX_WAIT_S), f"Codex asks at its terminal: {message}"
                     decision = "accept" if self.verb == "approve" else "decline"
                     lines.send(id=message["id"], result={"decision": decision})
                 if is_last(message):

@@ -235,6 +235,7 @@ def test_inbox_keyboard_shortcuts(server: Server) -> None:
     press("Enter")
     expect(detail.locator(".decision")).to_contain_text("Denied")
     assert get_approval(server, ids[1])["reason"] == "No, and e is a letter"
+    expect(detail).to_be_focused()
     press("j")
     wait_for_keys(tab, ids[2])
     press_until_focused(tab, "e", tab.page.get_by_label("Parameters (JSON)"))
